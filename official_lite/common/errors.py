@@ -1,0 +1,95 @@
+"""The errors that a user can cause, and the exit code that each one ends the process with.
+
+::
+
+    OfficialLiteError
+    ├── ConfigError                 what was asked for can't be run                  exit 2
+    │   ├── UnknownKeyError         (KeyError)     a name that no config field has
+    │   ├── UnknownNameError        (LookupError)  a name that no registry holds
+    │   ├── ConfigTypeError         (TypeError)    a value of the wrong type
+    │   ├── ConfigValueError        (ValueError)   the right type, but not usable
+    │   └── LockedConfigError       (ValueError)   a write after the config was locked
+    ├── DataError                   (ValueError)   the input can't be read           exit 3
+    ├── DivergedError               (RuntimeError) the numbers blew up               exit 4
+    ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
+    └── ModelDirBusyError           (RuntimeError) another run holds the directory   exit 6
+
+Each also is the built-in exception that a reader would expect (in brackets), so that code which
+catches `KeyError` or `ValueError` goes on working.
+"""
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """What the process tells its caller; one meaning a code."""
+
+    DONE = 0
+    FAILED = 1
+    CONFIG = 2
+    DATA = 3
+    DIVERGED = 4
+    CHECKPOINT = 5
+    MODEL_DIR_BUSY = 6
+    PREEMPTED = 42
+    TERMINATED = 143
+
+
+class OfficialLiteError(Exception):
+    """Root of the tree. `exit_code` is what `common.app.run` ends the process with."""
+
+    exit_code = ExitCode.FAILED
+
+    def __str__(self) -> str:
+        # `KeyError` would show the repr of its argument: quotes around a sentence.
+        return str(self.args[0]) if len(self.args) == 1 else super().__str__()
+
+
+class ConfigError(OfficialLiteError):
+    """The request is wrong; nothing was started and nothing was written."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class UnknownKeyError(ConfigError, KeyError):
+    """A key, a field or an attribute that the config does not have."""
+
+
+class UnknownNameError(ConfigError, LookupError):
+    """A name that is in no registry."""
+
+
+class ConfigTypeError(ConfigError, TypeError):
+    """A value whose type the field does not take."""
+
+
+class ConfigValueError(ConfigError, ValueError):
+    """A value of the right type that can't be used."""
+
+
+class LockedConfigError(ConfigError, ValueError):
+    """A write to a config after `lock()`."""
+
+
+class DataError(OfficialLiteError, ValueError):
+    """The input is missing, empty or unreadable."""
+
+    exit_code = ExitCode.DATA
+
+
+class DivergedError(OfficialLiteError, RuntimeError):
+    """The loss is not finite or out of bounds, and recovery was not allowed or did not help."""
+
+    exit_code = ExitCode.DIVERGED
+
+
+class CheckpointError(OfficialLiteError, ValueError):
+    """No checkpoint where one is needed, or none that can be restored."""
+
+    exit_code = ExitCode.CHECKPOINT
+
+
+class ModelDirBusyError(OfficialLiteError, RuntimeError):
+    """Another live run holds the lock of the model directory."""
+
+    exit_code = ExitCode.MODEL_DIR_BUSY

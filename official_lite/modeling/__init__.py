@@ -1,0 +1,1 @@
+"""Configs, optimizers and numerics that tasks and models are made of."""

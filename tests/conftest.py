@@ -1,0 +1,44 @@
+"""What every test gets: two logical CPU devices, parsed flags, and no state from the test before."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import sys
+from collections.abc import Iterator
+
+import gin
+import pytest
+from absl import flags
+
+
+@pytest.fixture(autouse=True, scope="session")
+def two_cpu_devices() -> None:
+    """A second logical CPU, so that `MirroredStrategy(["CPU:0", "CPU:1"])` works in any test."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+@pytest.fixture(autouse=True)
+def parsed_flags() -> None:
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(autouse=True)
+def clean_global_state() -> Iterator[None]:
+    """Forgets gin's bindings, Keras' precision policy and the default summary step."""
+    yield
+    gin.clear_config()
+    if "keras" in sys.modules:
+        import keras
+
+        keras.mixed_precision.set_dtype_policy("float32")
+        keras.backend.clear_session()
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        tf.summary.experimental.set_step(None)
