@@ -1,4 +1,4 @@
-"""What every test gets: two logical CPU devices, parsed flags, and no state from the test before."""
+"""What every test gets: two logical CPU devices, parsed flags, no state from the test before."""
 
 import os
 
@@ -7,10 +7,14 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import gin
 import pytest
 from absl import flags
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -37,8 +41,20 @@ def clean_global_state() -> Iterator[None]:
         import keras
 
         keras.mixed_precision.set_dtype_policy("float32")
-        keras.backend.clear_session()
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 
         tf.summary.experimental.set_step(None)
+
+
+@pytest.fixture(scope="session")
+def two_replicas() -> "tf.distribute.MirroredStrategy":
+    """Two replicas on two logical CPUs.
+
+    Not by the default collectives: a second strategy in one process would meet the first one's.
+    """
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )

@@ -11,8 +11,7 @@
     │   └── LockedConfigError       (ValueError)   a write after the config was locked
     ├── DataError                   (ValueError)   the input can't be read           exit 3
     ├── DivergedError               (RuntimeError) the numbers blew up               exit 4
-    ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
-    └── ModelDirBusyError           (RuntimeError) another run holds the directory   exit 6
+    └── CheckpointError             (ValueError)   no usable checkpoint              exit 5
 
 Each also is the built-in exception that a reader would expect (in brackets), so that code which
 catches `KeyError` or `ValueError` goes on working.
@@ -30,9 +29,6 @@ class ExitCode(enum.IntEnum):
     DATA = 3
     DIVERGED = 4
     CHECKPOINT = 5
-    MODEL_DIR_BUSY = 6
-    PREEMPTED = 42
-    TERMINATED = 143
 
 
 class OfficialLiteError(Exception):
@@ -87,9 +83,3 @@ class CheckpointError(OfficialLiteError, ValueError):
     """No checkpoint where one is needed, or none that can be restored."""
 
     exit_code = ExitCode.CHECKPOINT
-
-
-class ModelDirBusyError(OfficialLiteError, RuntimeError):
-    """Another live run holds the lock of the model directory."""
-
-    exit_code = ExitCode.MODEL_DIR_BUSY

@@ -1,0 +1,61 @@
+"""Runs a `main` function so that its errors become clear lines and meaningful exit codes.
+
+The counterpart of `absl.app`, with the same call: `app.run(main)`.
+"""
+
+import logging as python_logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags, logging
+
+from official_lite.common import errors
+
+__all__ = ["run"]
+
+
+def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None:
+    """Parses flags, runs `main(remaining_argv)` and exits the process.
+
+    Exit codes are those of `errors.ExitCode`: 0 when `main` returns, 2 for a wrong flag or config,
+    and the code of the error otherwise. An error of ours ends in one line on stderr, because its
+    message is written for the user; any other exception shows its traceback.
+    """
+    # TensorFlow's own start-up chatter; whoever wants it sets the variable.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    def main_with_exit_code(remaining: list[str]) -> int:
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.INFO)
+        logging.get_absl_logger().addFilter(_is_for_the_user)
+        return _exit_code_of(main, remaining)
+
+    app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
+
+
+def _is_for_the_user(record: python_logging.LogRecord) -> bool:
+    # TensorFlow reports the microseconds of a step of every save, as loud as anything.
+    return record.module != "functional_saver" or record.levelno > python_logging.INFO
+
+
+def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
+    try:
+        main(argv)
+    except errors.OfficialLiteError as error:
+        _say(f"{type(error).__name__}: {error}")
+        return int(error.exit_code)
+    return int(errors.ExitCode.DONE)
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    try:
+        return list(flags.FLAGS(argv))
+    except flags.Error as error:
+        _say(f"{error}\nPass --help for the flags, --helpfull for all of them.")
+        sys.exit(int(errors.ExitCode.CONFIG))
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,63 @@
+"""The dataset class for a kind of file. What `core.file_writers` writes, this reads."""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions
+
+__all__ = ["FILE_TYPES", "checked_file_type", "pick_dataset_fn"]
+
+# Each kind of file and how TensorFlow calls its compression; a Riegeli file has none of its own.
+FILE_TYPES: dict[str, str | None] = {
+    "tfrecord": "",
+    "tfrecords": "",
+    "tfrecord_compressed": "GZIP",
+    "tfrecords_gzip": "GZIP",
+    "riegeli": None,
+}
+
+
+def pick_dataset_fn(file_type: str) -> Callable[..., tf.data.Dataset]:
+    """A function from a file, or a list of files, to a dataset of serialized records.
+
+    Args:
+        file_type: A key of `FILE_TYPES`, in any case.
+
+    Raises:
+        ConfigValueError: There is no such kind, or Riegeli is not installed.
+    """
+    file_type = checked_file_type(file_type)
+    if file_type == "riegeli":
+        return _riegeli_dataset()
+    compression_type = FILE_TYPES[file_type]
+    if not compression_type:
+        return tf.data.TFRecordDataset
+    return functools.partial(tf.data.TFRecordDataset, compression_type=compression_type)
+
+
+def checked_file_type(file_type: str) -> str:
+    """`file_type` in lower case.
+
+    Raises:
+        ConfigValueError: There is no such kind of file.
+    """
+    if file_type.lower() not in FILE_TYPES:
+        raise errors.ConfigValueError(
+            f"Unrecognized file_type: {file_type!r}. "
+            f"{suggestions.did_you_mean(file_type, FILE_TYPES)}"
+        )
+    return file_type.lower()
+
+
+def _riegeli_dataset() -> Callable[..., tf.data.Dataset]:
+    # Not on PyPI, and needed by hardly anybody.
+    try:
+        from riegeli.tensorflow import RiegeliDataset  # type: ignore[import-not-found]
+    except ModuleNotFoundError as error:
+        raise errors.ConfigValueError(
+            "Reading `riegeli` files needs Riegeli with its TensorFlow part; see "
+            "https://github.com/google/riegeli. `tfrecord` needs nothing."
+        ) from error
+    return RiegeliDataset

@@ -1,0 +1,253 @@
+"""From the names in a config to a `tf.distribute.Strategy`."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import cluster, errors, suggestions
+from official_lite.common.cluster import configure_cluster
+
+__all__ = [
+    "configure_cluster",
+    "get_distribution_strategy",
+    "get_strategy_scope",
+    "tpu_initialize",
+]
+
+# What the Model Garden's drivers pass on and nothing reads, with the values that ask for nothing.
+_WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
+
+
+def get_distribution_strategy(
+    distribution_strategy: str = "mirrored",
+    num_gpus: int | None = 0,
+    all_reduce_alg: str | None = None,
+    num_packs: int = 1,
+    tpu_address: str | None = None,
+    *,
+    devices: Sequence[str] | None = None,
+    **kwargs: Any,
+) -> tf.distribute.Strategy:
+    """The strategy of that name, in any case.
+
+    Args:
+        distribution_strategy: `off` is whatever strategy is current; `one_device`, `mirrored` on
+            the devices of this host, `multi_worker_mirrored` and `parameter_server` on the cluster
+            in `TF_CONFIG`, `tpu` at `tpu_address`.
+        num_gpus: GPUs of this host to use, for `one_device` and `mirrored`. 0 is the CPU; None or
+            -1 is all that are found, and the CPU if none is.
+        all_reduce_alg: None lets TensorFlow choose; `nccl` or `hierarchical_copy` under `mirrored`,
+            `nccl` or `ring` under `multi_worker_mirrored`.
+        num_packs: Into how many packs `mirrored` puts the gradients for such an all-reduce.
+        tpu_address: Name or address of the TPU; `local` or the empty string on a TPU host.
+        devices: The devices themselves instead of `num_gpus`, for `one_device` and `mirrored`.
+            `["CPU:0", "CPU:1"]` gives two replicas on one machine without a GPU; the second logical
+            CPU is made if TensorFlow has not started yet.
+        **kwargs: The Model Garden's `num_cores_per_replica` and `default_shard_dim`, which have no
+            effect.
+
+    Raises:
+        ConfigValueError: There is no strategy of that name, or the arguments contradict each other
+            or the hardware.
+        ConfigTypeError: An argument that nobody knows.
+    """
+    _check_kwargs(kwargs)
+    name = _checked_name(distribution_strategy)
+    num_gpus = -1 if num_gpus is None else num_gpus
+    if num_gpus < -1:
+        raise errors.ConfigValueError(
+            f"`num_gpus` can not be negative; got {num_gpus}. -1 means all that are found."
+        )
+    if devices is not None and name not in ("mirrored", "one_device"):
+        raise errors.ConfigValueError(f"`devices` can't be chosen under `{name}`; got {devices!r}.")
+    if name == "off":
+        return _current_strategy(num_gpus)
+    if name == "one_device":
+        return _one_device(num_gpus, devices)
+    if name == "mirrored":
+        return _mirrored(num_gpus, all_reduce_alg, num_packs, devices)
+    if name == "multi_worker_mirrored":
+        return _multi_worker_mirrored(all_reduce_alg)
+    if name == "parameter_server":
+        return _parameter_server()
+    return _tpu(tpu_address)
+
+
+def tpu_initialize(tpu_address: str) -> Any:
+    """Connects to a TPU and resets it; returns its cluster resolver."""
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu_address)
+    if tpu_address not in ("", "local"):
+        tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return resolver
+
+
+def get_strategy_scope(
+    strategy: tf.distribute.Strategy | None,
+) -> contextlib.AbstractContextManager[Any]:
+    """`strategy.scope()`, or a context that does nothing if there is no strategy."""
+    return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+def _check_kwargs(kwargs: dict[str, Any]) -> None:
+    for name, value in kwargs.items():
+        if name not in _WITHOUT_EFFECT:
+            known = ("num_gpus", "all_reduce_alg", "num_packs", "tpu_address", "devices")
+            raise errors.ConfigTypeError(
+                f"get_distribution_strategy() has no argument {name!r}. "
+                f"{suggestions.did_you_mean(name, known)}"
+            )
+        if value != _WITHOUT_EFFECT[name]:
+            logging.warning(
+                "`%s=%r` has no effect: models are not split over devices.", name, value
+            )
+
+
+def _checked_name(distribution_strategy: Any) -> str:
+    if not isinstance(distribution_strategy, str):
+        hint = ""
+        if distribution_strategy is False:
+            hint = (
+                " If you meant to pass the string 'off', put quotes around it: YAML reads off "
+                "as a boolean."
+            )
+        raise errors.ConfigValueError(
+            f"distribution_strategy must be a string but got: {distribution_strategy}.{hint}"
+        )
+    name = distribution_strategy.lower()
+    if name not in cluster.STRATEGIES:
+        raise errors.ConfigValueError(
+            f"Unrecognized distribution strategy: {distribution_strategy!r}. "
+            f"{suggestions.did_you_mean(name, cluster.STRATEGIES)}"
+        )
+    return name
+
+
+def _current_strategy(num_gpus: int) -> tf.distribute.Strategy:
+    if num_gpus > 1:
+        raise errors.ConfigValueError(
+            f"When {num_gpus} GPUs are specified, distribution_strategy can not be `off`; "
+            "`mirrored` uses them all."
+        )
+    return tf.distribute.get_strategy()
+
+
+def _one_device(num_gpus: int, devices: Sequence[str] | None) -> tf.distribute.Strategy:
+    if num_gpus > 1 or (devices is not None and len(devices) != 1):
+        raise errors.ConfigValueError(
+            "`OneDeviceStrategy` can not be used for more than one device; got "
+            f"num_gpus={num_gpus}, devices={devices!r}."
+        )
+    return tf.distribute.OneDeviceStrategy(_local_devices(num_gpus, devices)[0])
+
+
+def _mirrored(
+    num_gpus: int, all_reduce_alg: str | None, num_packs: int, devices: Sequence[str] | None
+) -> tf.distribute.Strategy:
+    make_ops = _choice(
+        all_reduce_alg,
+        {
+            "nccl": tf.distribute.NcclAllReduce,
+            "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+        },
+        "mirrored",
+    )
+    names = _local_devices(num_gpus, devices)
+    ops = make_ops(num_packs=num_packs) if make_ops else None
+    if ops is None and not any("GPU" in name for name in names):
+        # TensorFlow's choice on CPUs, its collectives, are numbered anew by each strategy: the
+        # second strategy of a process fails as soon as a tensor has another shape than the one
+        # that had its number before, and all that come after it fail too.
+        ops = tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(devices=names, cross_device_ops=ops)
+
+
+def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy:
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    implementation = _choice(
+        all_reduce_alg,
+        {"ring": implementations.RING, "nccl": implementations.NCCL},
+        "multi_worker_mirrored",
+    )
+    if cluster.read_tf_config() is None:
+        logging.warning("`multi_worker_mirrored` without a cluster in TF_CONFIG: one worker.")
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=implementation or implementations.AUTO
+        )
+    )
+
+
+def _parameter_server() -> tf.distribute.Strategy:
+    config = cluster.read_tf_config()
+    if config is None or not {"ps", "worker"} <= config.jobs.keys():
+        raise errors.ConfigValueError(
+            "`parameter_server` needs a cluster in TF_CONFIG with the jobs `ps` and `worker`; got "
+            f"{sorted(config.jobs) if config else 'none'}."
+        )
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+def _tpu(tpu_address: str | None) -> tf.distribute.Strategy:
+    if tpu_address is None:
+        raise errors.ConfigValueError(
+            "`tpu` needs a `tpu_address`: a name, an address, or `local` on a TPU host."
+        )
+    return tf.distribute.TPUStrategy(tpu_initialize(tpu_address))
+
+
+def _choice(
+    all_reduce_alg: str | None, options: dict[str, Callable[..., Any]], strategy: str
+) -> Any:
+    if all_reduce_alg is None:
+        return None
+    if all_reduce_alg not in options:
+        raise errors.ConfigValueError(
+            f"When used with `{strategy}`, valid values for all_reduce_alg are "
+            f"{sorted(options)}; got {all_reduce_alg!r}."
+        )
+    return options[all_reduce_alg]
+
+
+def _local_devices(num_gpus: int, devices: Sequence[str] | None) -> list[str]:
+    if devices is not None:
+        return _checked_devices(devices)
+    found = len(tf.config.list_logical_devices("GPU"))
+    if num_gpus > found:
+        raise errors.ConfigValueError(
+            f"`num_gpus` is {num_gpus}, but TensorFlow finds {found} on this host. Use -1 for all "
+            "that are found, or 0 for the CPU."
+        )
+    count = found if num_gpus == -1 else num_gpus
+    return [f"device:GPU:{i}" for i in range(count)] or ["device:CPU:0"]
+
+
+def _checked_devices(devices: Sequence[str]) -> list[str]:
+    wanted = [device.upper().removeprefix("/").removeprefix("DEVICE:") for device in devices]
+    _make_logical_cpus(sum(device.startswith("CPU:") for device in wanted))
+    known = [
+        f"{d.device_type}:{d.name.rsplit(':', 1)[1]}" for d in tf.config.list_logical_devices()
+    ]
+    missing = [device for device in wanted if device not in known]
+    if missing or not wanted or len(set(wanted)) < len(wanted):
+        raise errors.ConfigValueError(
+            f"`devices` must be different devices of this host; got {list(devices)!r}, and "
+            f"TensorFlow has {known}."
+        )
+    return [f"device:{device}" for device in wanted]
+
+
+def _make_logical_cpus(count: int) -> None:
+    """Splits the CPU into `count` logical devices, where that is still possible."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if count < 2 or tf.config.get_logical_device_configuration(cpu):
+        return
+    # Once TensorFlow has started the split raises; the caller then names what is missing.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )

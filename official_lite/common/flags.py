@@ -1,0 +1,67 @@
+"""The command line of an experiment: the Model Garden's flags, and four more.
+
+Nothing here needs TensorFlow.
+"""
+
+from absl import flags
+
+__all__ = ["MODES", "define_flags"]
+
+MODES = (
+    "train",
+    "eval",
+    "train_and_eval",
+    "continuous_eval",
+    "continuous_train_and_eval",
+    "train_and_post_eval",
+)
+
+
+def define_flags() -> None:
+    """Defines the flags; calling it again changes nothing."""
+    if "experiment" in flags.FLAGS:
+        return
+    _define_model_garden_flags()
+    _define_own_flags()
+
+
+def _define_model_garden_flags() -> None:
+    flags.DEFINE_string("experiment", None, "Name of a registered experiment.")
+    flags.DEFINE_enum("mode", None, MODES, "What to run.")
+    flags.DEFINE_string(
+        "model_dir", None, "Directory of the run: checkpoints, metrics, config and log."
+    )
+    flags.DEFINE_multi_string(
+        "config_file",
+        None,
+        "YAML or JSON file of overrides; repeatable, in order.",
+    )
+    flags.DEFINE_string(
+        "params_override",
+        None,
+        "YAML or JSON text or file, or `a.b=c,d=e`, that overrides the config files.",
+    )
+    _define_gin_flags()
+    flags.DEFINE_string("tpu", None, "Address or name of the TPU; overrides `runtime.tpu`.")
+    flags.DEFINE_string(
+        "tf_data_service", None, "Dispatcher of the tf.data service to read all input through."
+    )
+    flags.DEFINE_string("tpu_platform", None, "Accepted for the Model Garden's sake; not used.")
+
+
+def _define_gin_flags() -> None:
+    # Some libraries define the gin flags themselves.
+    if "gin_file" not in flags.FLAGS:
+        flags.DEFINE_multi_string("gin_file", None, "Gin file to parse; repeatable, in order.")
+    if "gin_params" not in flags.FLAGS:
+        flags.DEFINE_multi_string("gin_params", None, "Gin binding to parse; repeatable.")
+
+
+def _define_own_flags() -> None:
+    flags.DEFINE_multi_string("set", None, "One override, `path=value`, applied last; repeatable.")
+    flags.DEFINE_multi_string("import", None, "Module to import for its registrations; repeatable.")
+    flags.DEFINE_bool("print_config", False, "Print the resolved config as YAML and stop.")
+    flags.DEFINE_bool("dry_run", False, "Build everything, run one step of each kind, and stop.")
+    flags.DEFINE_bool(
+        "safe_config", False, "Refuse gin files that can run code (import, include, references)."
+    )

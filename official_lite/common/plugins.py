@@ -1,0 +1,206 @@
+"""The one way from a name in a config to the class or function it means.
+
+A spec is, in the order in which it is tried:
+
+* a registered name: `my_hook`, `vision/digits`
+* an attribute of an importable module: `my_package.hooks:MyHook`
+* an attribute of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py` where the file
+  defines exactly one class of the wanted kind
+
+Files are loaded under a module name of their own, so two files called `hooks.py` don't collide
+and `sys.path` stays as it is. What a module raises while it is imported comes through unchanged.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import pathlib
+import sys
+from types import ModuleType
+from typing import Any
+
+from official_lite.common import errors, suggestions
+from official_lite.common import registry as registry_lib
+
+__all__ = ["load_module", "resolve"]
+
+
+def resolve(
+    spec: Any,
+    *,
+    registry: registry_lib.Collection | None = None,
+    base: type | None = None,
+    workspace: str | os.PathLike[str] | None = None,
+    kind: str = "plugin",
+) -> Any:
+    """The class or callable that `spec` means.
+
+    Args:
+        spec: A string as above. Anything else is taken to be the thing itself, so that code may
+            pass a class where a config passes its name.
+        registry: The names that are known; a name may stand for a string, which is then resolved
+            in its turn, so that registering a class need not import it.
+        base: What the result must be: a class must be a subclass of it, another object an instance
+            or a callable that makes one.
+        workspace: What `{workspace}` stands for, and where relative file paths start; the current
+            directory if not given.
+        kind: What is looked for, as the error messages should call it.
+
+    Raises:
+        UnknownNameError: Neither a registered name nor a module, file or attribute that exists.
+        ConfigTypeError: It is something else than `base`.
+        ConfigValueError: A file without `:Attr` that defines no class of the wanted kind, or more
+            than one; or `{workspace}` without a workspace.
+    """
+    found = spec
+    if isinstance(spec, str):
+        found = _find(spec, registry, base, workspace, kind)
+    _check_base(found, base, spec, kind)
+    return found
+
+
+def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -> ModuleType:
+    """Imports `my_package.module`, or the file that a path ending in `.py` names.
+
+    Raises:
+        UnknownNameError: There is no such module or file.
+    """
+    if _is_file(spec):
+        return _load_file(_path_of(spec, workspace))
+    try:
+        return importlib.import_module(spec)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{spec}.".startswith(f"{error.name}."):
+            raise
+        raise errors.UnknownNameError(
+            f"There is no module `{error.name}` to import {spec!r} from. Is it installed, or in "
+            "the directory where Python was started?"
+        ) from error
+
+
+def _find(
+    spec: str,
+    registry: registry_lib.Collection | None,
+    base: type | None,
+    workspace: str | os.PathLike[str] | None,
+    kind: str,
+) -> Any:
+    known = registry_lib.names(registry) if registry else []
+    if registry and spec in known:
+        found = registry_lib.lookup(registry, spec)
+        return _find(found, None, base, workspace, kind) if isinstance(found, str) else found
+    module_spec, attribute = _split(spec)
+    if attribute is not None:
+        return _attribute_of(load_module(module_spec, workspace=workspace), attribute, spec)
+    if _is_file(spec):
+        return _only_subclass(load_module(spec, workspace=workspace), base, spec, kind)
+    raise _unknown(spec, known, kind)
+
+
+def _split(spec: str) -> tuple[str, str | None]:
+    module_spec, _, attribute = spec.rpartition(":")
+    # The colon of `C:\hooks.py` is followed by something that can't be an attribute.
+    if module_spec and all(part.isidentifier() for part in attribute.split(".")):
+        return module_spec, attribute
+    return spec, None
+
+
+def _is_file(spec: str) -> bool:
+    return spec.endswith(".py")
+
+
+def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Path:
+    if "{workspace}" in spec:
+        if workspace is None:
+            raise errors.ConfigValueError(
+                f"{spec!r} can't be found: no workspace is set. Write the path in full, or set "
+                "the workspace."
+            )
+        spec = spec.replace("{workspace}", os.fspath(workspace))
+    path = pathlib.Path(workspace or ".", spec).expanduser().resolve()
+    if not path.is_file():
+        near = [str(other) for other in path.parent.glob("*.py")]
+        raise errors.UnknownNameError(
+            f"There is no file `{path}`. {suggestions.did_you_mean(str(path), near)}".rstrip()
+        )
+    return path
+
+
+def _load_file(path: pathlib.Path) -> ModuleType:
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = f"official_lite_plugin_{digest}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise errors.UnknownNameError(f"`{path}` can't be imported as Python source.")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up by name while it is still being run.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [name for name in vars(found) if not name.startswith("_")]
+            raise errors.UnknownNameError(
+                f"{spec!r}: there is no `{part}` in `{getattr(found, '__name__', found)}`. "
+                f"{suggestions.did_you_mean(part, public)}".rstrip()
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) -> Any:
+    if base is None:
+        raise errors.ConfigValueError(f"{spec!r} names a file; say which {kind}: `{spec}:Name`.")
+    candidates = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and value.__module__ == module.__name__
+        and issubclass(value, base)
+        and not inspect.isabstract(value)
+    ]
+    if len(candidates) == 1:
+        return candidates[0]
+    found = " and ".join(f"`{candidate.__name__}`" for candidate in candidates) or "none"
+    example = candidates[0].__name__ if candidates else "Name"
+    raise errors.ConfigValueError(
+        f"{spec!r} must define exactly one subclass of `{base.__name__}`; found {found}. "
+        f"Say which {kind} is meant: `{spec}:{example}`."
+    )
+
+
+def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:
+    if base is None or isinstance(found, base):
+        return
+    if inspect.isclass(found):
+        if issubclass(found, base):
+            return
+        problem = f"`{found.__module__}.{found.__qualname__}` is no subclass of it"
+    elif callable(found):
+        return
+    else:
+        problem = f"got {found!r}"
+    raise errors.ConfigTypeError(
+        f"The {kind} {spec!r} must be a `{base.__module__}.{base.__qualname__}`; {problem}."
+    )
+
+
+def _unknown(spec: str, known: list[str], kind: str) -> errors.UnknownNameError:
+    within = [name for name in known if name.startswith(f"{spec}/")]
+    answer = suggestions.did_you_mean(spec, within or known)
+    if "." in spec:
+        answer = f"To name it by its module, write `{':'.join(spec.rsplit('.', 1))}`. {answer}"
+    message = f"There is no {kind} {spec!r}. {answer} {registry_lib.import_hint}"
+    return errors.UnknownNameError(message.replace("  ", " "))

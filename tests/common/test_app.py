@@ -1,0 +1,49 @@
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+from absl import flags
+from official_lite.common import app, errors
+flags.DEFINE_integer("steps", None, "")
+def main(argv):
+    {body}
+app.run(main)
+"""
+
+
+def _run(tmp_path: pathlib.Path, body: str, *args: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(body=body))
+    command = [sys.executable, str(script), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [("ConfigValueError", 2), ("DataError", 3), ("DivergedError", 4)]
+)
+def test_error_ends_in_one_line_and_its_exit_code(
+    tmp_path: pathlib.Path, error: str, code: int
+) -> None:
+    result = _run(tmp_path, f"raise errors.{error}('what was wrong')")
+    assert result.returncode == code
+    assert result.stderr == f"{error}: what was wrong\n"
+
+
+def test_other_exception_shows_its_traceback(tmp_path: pathlib.Path) -> None:
+    result = _run(tmp_path, "1 / 0")
+    assert result.returncode == 1
+    assert "ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.parametrize("argument", ["--steps=many", "--stepz=1"])
+def test_wrong_flag_exits_with_the_config_code(tmp_path: pathlib.Path, argument: str) -> None:
+    result = _run(tmp_path, "pass", argument)
+    assert result.returncode == 2
+    assert "steps" in result.stderr
+
+
+def test_main_that_returns_exits_with_zero(tmp_path: pathlib.Path) -> None:
+    assert _run(tmp_path, "return 5", "--steps=1").returncode == 0

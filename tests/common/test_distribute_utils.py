@@ -1,0 +1,99 @@
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import distribute_utils, errors
+
+get_strategy = distribute_utils.get_distribution_strategy
+
+
+def test_off_is_the_current_strategy():
+    assert get_strategy("OFF") is tf.distribute.get_strategy()
+    assert get_strategy("off", num_gpus=None) is tf.distribute.get_strategy()
+
+
+@pytest.mark.parametrize("name", ["mirrored", "one_device", "Mirrored"])
+def test_no_gpus_is_one_replica_on_the_cpu(name):
+    assert get_strategy(name, num_gpus=0).extended.worker_devices[0].endswith("CPU:0")
+    assert get_strategy(name, num_gpus=0).num_replicas_in_sync == 1
+
+
+def test_detection_falls_back_to_the_cpu():
+    assert get_strategy("mirrored", num_gpus=-1).num_replicas_in_sync == 1
+
+
+def test_chosen_devices_give_two_replicas_on_one_cpu():
+    assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
+
+
+def test_two_strategies_on_the_same_cpus_do_not_disturb_each_other():
+    for size in (2, 3):
+        strategy = get_strategy("mirrored", devices=["CPU:0", "CPU:1"])
+
+        def replica_sum(size=size):
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([size]))
+
+        total = tf.function(strategy.run)(replica_sum)
+        assert strategy.experimental_local_results(total)[0].numpy().tolist() == [2.0] * size
+
+
+def test_a_second_logical_cpu_is_made_before_tensorflow_starts():
+    code = (
+        "from official_lite.common import distribute_utils as d; "
+        "s = d.get_distribution_strategy('mirrored', devices=['CPU:0', 'CPU:1']); "
+        "assert s.num_replicas_in_sync == 2"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"distribution_strategy": False}, "put quotes around it"),
+        ({"distribution_strategy": "mirorred"}, "Did you mean `mirrored`"),
+        ({"num_gpus": -2}, "can not be negative"),
+        ({"num_gpus": 5}, "`num_gpus` is 5, but TensorFlow finds 0"),
+        ({"distribution_strategy": "off", "num_gpus": 2}, "When 2 GPUs are specified"),
+        ({"distribution_strategy": "one_device", "num_gpus": 2}, "more than one device"),
+        ({"all_reduce_alg": "ring"}, r"valid values for all_reduce_alg are \['hier.*got 'ring'"),
+        ({"distribution_strategy": "tpu"}, "needs a `tpu_address`"),
+        ({"distribution_strategy": "off", "devices": ["CPU:0"]}, "`devices` can't be chosen"),
+        ({"devices": ["CPU:0", "CPU:7"]}, "TensorFlow has .*CPU:1"),
+        ({"devices": ["CPU:0", "CPU:0"]}, "different devices"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(kwargs, message):
+    with pytest.raises(errors.ConfigValueError, match=message):
+        get_strategy(**kwargs)
+
+
+def test_parameter_server_without_a_cluster_is_refused(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")
+    with pytest.raises(errors.ConfigValueError, match="needs a cluster in TF_CONFIG"):
+        get_strategy("parameter_server")
+
+
+def test_a_wrong_cluster_is_refused_before_the_workers_wait(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
+    with pytest.raises(errors.ConfigValueError, match="no `task`"):
+        get_strategy("multi_worker_mirrored")
+
+
+def test_arguments_that_nobody_knows_are_refused():
+    with pytest.raises(errors.ConfigTypeError, match=r"'num_gpu'\. Did you mean `num_gpus`"):
+        get_strategy("off", num_gpu=1)
+
+
+def test_arguments_of_the_model_garden_are_accepted():
+    assert get_strategy("off", num_cores_per_replica=2, default_shard_dim=-1)
+
+
+def test_scope_of_no_strategy_does_nothing():
+    strategy = get_strategy("one_device")
+    with distribute_utils.get_strategy_scope(strategy):
+        assert tf.distribute.get_strategy() is strategy
+    with distribute_utils.get_strategy_scope(None):
+        assert tf.distribute.get_strategy() is not strategy

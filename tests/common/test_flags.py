@@ -1,0 +1,20 @@
+from absl import flags as absl_flags
+
+from official_lite.common import flags
+
+
+def test_defining_twice_changes_nothing() -> None:
+    flags.define_flags()
+    before = set(absl_flags.FLAGS)
+    flags.define_flags()
+    assert set(absl_flags.FLAGS) == before
+
+
+def test_the_model_gardens_flags_are_there() -> None:
+    flags.define_flags()
+    wanted = {"experiment", "mode", "model_dir", "config_file", "params_override", "gin_file"}
+    assert wanted | {"gin_params", "tpu", "tf_data_service"} <= set(absl_flags.FLAGS)
+
+
+def test_no_mode_is_listed_that_does_not_run() -> None:
+    assert "train_and_validate" not in flags.MODES
