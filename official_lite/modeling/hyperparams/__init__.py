@@ -1,0 +1,46 @@
+"""Configs: typed dataclasses that YAML, JSON, text overrides and Python can change safely.
+
+::
+
+    @dataclasses.dataclass
+    class TrainerConfig(hyperparams.Config):
+        train_steps: int = 0
+        learning_rate: float = 0.1
+
+    config = TrainerConfig()
+    hyperparams.override_params_dict(config, "train_steps=1000", is_strict=True)
+    hyperparams.save_params_dict_to_yaml(config, "params.yaml")
+    assert TrainerConfig.from_yaml("params.yaml") == config
+
+Every value is checked against the annotation of its field, however it gets there; a name that no
+field has is an error that names the nearest ones. TensorFlow is not imported here.
+"""
+
+from official_lite.modeling.hyperparams.base_config import Config, bind
+from official_lite.modeling.hyperparams.config_paths import diff, flatten, set_by_path
+from official_lite.modeling.hyperparams.oneof import OneOfConfig
+from official_lite.modeling.hyperparams.params_dict import (
+    ParamsDict,
+    nested_csv_str_to_json_str,
+    override_params_dict,
+    read_yaml_to_params_dict,
+    save_params_dict_to_yaml,
+)
+from official_lite.modeling.hyperparams.restrictions import RestrictionError
+from official_lite.modeling.hyperparams.yaml_io import ConfigFileError
+
+__all__ = [
+    "Config",
+    "OneOfConfig",
+    "ParamsDict",
+    "bind",
+    "override_params_dict",
+    "read_yaml_to_params_dict",
+    "save_params_dict_to_yaml",
+    "nested_csv_str_to_json_str",
+    "set_by_path",
+    "flatten",
+    "diff",
+    "ConfigFileError",
+    "RestrictionError",
+]

@@ -1,0 +1,81 @@
+"""What an override is made of: nested mappings, list elements by index, places for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from official_lite.common import errors
+
+
+class LocatedDict(dict[str, Any]):
+    """A mapping read from a text; it remembers the line of each key for error messages."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+        self.lines: dict[str, int] = {}
+
+
+class ListItems(dict[int, Any]):
+    """New values for some elements of a list, by index: what `a[0]=1,a[2].b=3` says about `a`."""
+
+    def over(self, current: Any, cursor: Cursor) -> list[tuple[Any, Any]]:
+        """Pairs (new value, present value), one for each element of the resulting list.
+
+        An index just behind the end appends; one further out is a `ConfigValueError`.
+        """
+        present = list(current) if isinstance(current, list | tuple) else []
+        pairs = [(value, value) for value in present]
+        for index in sorted(self):
+            if index > len(pairs):
+                raise errors.ConfigValueError(
+                    f"{cursor.item(index)}: the list has {len(pairs)} elements, so the next free "
+                    f"index is {len(pairs)}. Give all values of the list, in order."
+                )
+            old = present[index] if index < len(present) else None
+            pairs[index : index + 1] = [(self[index], old)]
+        return pairs
+
+
+class Cursor(NamedTuple):
+    """Where in a config tree an override is at work, and how strict it is.
+
+    Attributes:
+      root: the class at the top of the tree.
+      path: the dotted path from there.
+      source: file and line, if the value was read from one.
+      strict: whether new keys are errors.
+    """
+
+    root: str
+    path: str = ""
+    source: str = ""
+    strict: bool = True
+
+    def key(self, key: str, mapping: Mapping[str, Any] | None = None) -> Cursor:
+        """The cursor one key deeper; a `LocatedDict` also tells the file and the line."""
+        source = self.source
+        if isinstance(mapping, LocatedDict):
+            source = f"{mapping.source}:{mapping.lines[key]}"
+        path = f"{self.path}.{key}" if self.path else str(key)
+        return Cursor(self.root, path, source, self.strict)
+
+    def item(self, position: int) -> Cursor:
+        return self._replace(path=f"{self.path}[{position}]")
+
+    def __str__(self) -> str:
+        source = f" ({self.source})" if self.source else ""
+        return (f"`{self.path}` of {self.root}" if self.path else self.root) + source
+
+
+def pair_elements(value: Any, current: Any, cursor: Cursor) -> list[tuple[Any, Any]]:
+    """Pairs each new element with the present one that it may be merged into, or with None.
+
+    Lists of equal length are merged element by element; any other length replaces the list.
+    """
+    if isinstance(value, ListItems):
+        return value.over(current, cursor)
+    if isinstance(current, list | tuple) and len(current) == len(value):
+        return list(zip(value, current, strict=True))
+    return [(element, None) for element in value]

@@ -1,0 +1,293 @@
+"""An untyped tree of parameters, and the functions that override, read and write one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from official_lite.common import errors, files, suggestions
+from official_lite.modeling.hyperparams import csv_override, overrides, restrictions, yaml_io
+from official_lite.modeling.hyperparams.csv_override import nested_csv_str_to_json_str
+from official_lite.modeling.hyperparams.overrides import Cursor
+
+__all__ = [
+    "ParamsDict",
+    "UnknownAttributeError",
+    "copy_value",
+    "override_params_dict",
+    "read_yaml_to_params_dict",
+    "save_params_dict_to_yaml",
+    "nested_csv_str_to_json_str",
+    "to_plain",
+]
+
+_FILE_ENDINGS = (".yaml", ".yml", ".json")
+
+
+class UnknownAttributeError(errors.UnknownKeyError, AttributeError):
+    """A key that was read as an attribute and is not there; `hasattr` understands it."""
+
+
+class ParamsDict:
+    """Parameters read as attributes, nested as deep as you like.
+
+    New keys come in through the constructor or `override(..., is_strict=False)` only; assignment
+    to an unknown attribute is an error. Dicts become `ParamsDict`s, other values are copied.
+
+    Args:
+      default_params: the first keys and values.
+      restrictions: rules that `validate` checks, see `restrictions.Restriction`.
+    """
+
+    RESERVED_ATTR = ("_locked", "_restrictions")
+
+    def __init__(
+        self,
+        default_params: Mapping[str, Any] | ParamsDict | None = None,
+        restrictions: Iterable[restrictions.Restriction] | None = None,
+    ) -> None:
+        self.__dict__["_locked"] = False
+        self.__dict__["_restrictions"] = list(restrictions or ())
+        self.override(default_params or {}, is_strict=False)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key in self.RESERVED_ATTR:
+            self.__dict__[key] = value
+            return
+        cursor = self._cursor().key(key)
+        self._refuse_if_locked(cursor)
+        if key not in self:
+            raise self._unknown_key(key, cursor)
+        self._set(key, value, None, cursor)
+
+    def __getattr__(self, key: str) -> Any:
+        # Python asks for the special methods that are not there quite often.
+        if key.startswith("__"):
+            raise AttributeError(key)
+        raise UnknownAttributeError(
+            f"{type(self).__name__} has no key {key!r}. "
+            f"{suggestions.did_you_mean(key, self._keys())}".rstrip()
+        )
+
+    def __delattr__(self, key: str) -> None:
+        if key not in self:
+            raise UnknownAttributeError(f"{type(self).__name__} has no key {key!r} to delete.")
+        self._refuse_if_locked(self._cursor().key(key))
+        del self.__dict__[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.__dict__ and key not in self.RESERVED_ATTR
+
+    def get(self, key: str, value: Any = None) -> Any:
+        """The value of `key`, or `value` if there is no such key."""
+        return self.__dict__[key] if key in self else value
+
+    def override(
+        self, override_params: Mapping[str, Any] | ParamsDict, is_strict: bool = True
+    ) -> None:
+        """Merges nested values into this tree; lists are replaced.
+
+        Raises:
+          UnknownKeyError: a key that is not there yet, if `is_strict`.
+          LockedConfigError: after `lock()`.
+        """
+        self._override(override_params, self._cursor()._replace(strict=is_strict))
+
+    def lock(self) -> None:
+        """Forbids every further assignment, here and in all nested parameters."""
+        self.__dict__["_locked"] = True
+        for _, child in self._descend(self._items(), self._cursor()):
+            child.lock()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain nested dicts, lists and tuples; a copy."""
+        return {key: to_plain(value) for key, value in self._active_items()}
+
+    def validate(self) -> None:
+        """Checks the restrictions of this tree and of every nested one.
+
+        Raises:
+          RestrictionError: the first rule that is broken (also a `KeyError`).
+          UnknownKeyError: a rule names a key that does not exist.
+          ConfigValueError: a rule that can't be understood.
+        """
+        self._validate(self._cursor())
+
+    def _validate(self, cursor: Cursor) -> None:
+        for restriction in self._restrictions:
+            restrictions.check(restriction, self, cursor)
+        for child_cursor, child in self._descend(self._active_items(), cursor):
+            child._validate(child_cursor)
+
+    def _override(self, params: Any, cursor: Cursor) -> None:
+        self._refuse_if_locked(cursor)
+        params = params.as_dict() if isinstance(params, ParamsDict) else params
+        if not isinstance(params, Mapping):
+            raise errors.ConfigTypeError(
+                f"An override is a dict, not {type(params).__name__}. "
+                "`override_params_dict` takes texts and files."
+            )
+        self._merge(params, cursor)
+
+    def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
+        for key, value in params.items():
+            below = cursor.key(key, params)
+            if key in self.RESERVED_ATTR:
+                raise errors.UnknownKeyError(f"{below}: The key {key!r} is internally reserved.")
+            if cursor.strict and key not in self:
+                raise self._unknown_key(key, below)
+            self._set(key, value, self.__dict__.get(key), below)
+
+    def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
+        """Stores `value`; dicts are merged into `current`, which is None to replace it."""
+        is_nested = isinstance(value, Mapping) and not isinstance(value, overrides.ListItems)
+        if is_nested and isinstance(current, ParamsDict):
+            current._override(value, cursor)
+        elif is_nested:
+            self.__dict__[key] = ParamsDict(value)
+        elif isinstance(value, ParamsDict):
+            self.__dict__[key] = value._copy()
+        elif isinstance(value, overrides.ListItems):
+            self.__dict__[key] = [to_plain(new) for new, _ in value.over(current, cursor)]
+        else:
+            self.__dict__[key] = to_plain(value)
+
+    @classmethod
+    def _is_open(cls) -> bool:
+        """Whether instances say no more than a dict does: there are no declared fields."""
+        return True
+
+    def _copy(self: _Params) -> _Params:
+        """An unlocked deep copy of the same class; not public, `copy` may be a key."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(
+            {key: copy_value(value) for key, value in self.__dict__.items()}, _locked=False
+        )
+        return copied
+
+    def _items(self) -> Iterator[tuple[str, Any]]:
+        return ((key, self.__dict__[key]) for key in self._keys())
+
+    def _active_items(self) -> Iterator[tuple[str, Any]]:
+        """The items that count: all of them, unless a subclass says otherwise."""
+        return self._items()
+
+    def _keys(self) -> list[str]:
+        return [key for key in self.__dict__ if key not in self.RESERVED_ATTR]
+
+    def _descend(
+        self, items: Iterable[tuple[str, Any]], cursor: Cursor
+    ) -> Iterator[tuple[Cursor, ParamsDict]]:
+        """The nested parameters among `items`, also those in lists, with their places."""
+        for key, value in items:
+            below = cursor.key(key)
+            if isinstance(value, ParamsDict):
+                yield below, value
+            elif isinstance(value, list | tuple):
+                for position, element in enumerate(value):
+                    if isinstance(element, ParamsDict):
+                        yield below.item(position), element
+
+    def _cursor(self) -> Cursor:
+        return Cursor(type(self).__name__)
+
+    def _refuse_if_locked(self, cursor: Cursor) -> None:
+        if self.__dict__.get("_locked", False):
+            raise errors.LockedConfigError(
+                f"{cursor} can't be set: {type(self).__name__} is locked. "
+                "`replace(...)` makes a changed, unlocked copy."
+            )
+
+    def _unknown_key(self, key: Any, cursor: Cursor) -> errors.UnknownKeyError:
+        name = str(key)
+        hint = suggestions.did_you_mean(name, self._keys())
+        if "." in name:
+            hint = f"A path is written `{name}=value` in one line, or nested in YAML."
+        return errors.UnknownKeyError(
+            f"{cursor}: The key {name!r} does not exist in {type(self).__name__}. {hint}".rstrip()
+        )
+
+
+_Params = TypeVar("_Params", bound=ParamsDict)
+
+
+def copy_value(value: Any) -> Any:
+    """A deep copy of a value in a tree; nested parameters come out unlocked."""
+    if isinstance(value, ParamsDict):
+        return value._copy()
+    if isinstance(value, list | tuple):
+        return _sequence_like(value, [copy_value(element) for element in value])
+    return value
+
+
+def to_plain(value: Any) -> Any:
+    """A deep copy without `ParamsDict`s: dicts, lists, tuples and what they hold."""
+    if isinstance(value, ParamsDict):
+        return value.as_dict()
+    if isinstance(value, overrides.ListItems):
+        return [to_plain(new) for new, _ in value.over(None, Cursor("list"))]
+    if isinstance(value, Mapping):
+        return {key: to_plain(element) for key, element in value.items()}
+    if isinstance(value, list | tuple):
+        return _sequence_like(value, [to_plain(element) for element in value])
+    return value
+
+
+def override_params_dict(
+    params: _Params,
+    dict_or_string_or_yaml_file: Mapping[str, Any] | ParamsDict | str | os.PathLike[str] | None,
+    is_strict: bool,
+) -> _Params:
+    """Overrides `params` in place and returns it.
+
+    A text is one of, in this order: the name of an existing file, a `a.b=1,c=[1,2]` override, a
+    name that ends in .yaml, .yml or .json, a YAML or JSON text. An empty override changes nothing.
+
+    Raises:
+      ConfigFileError: a file that can't be read.
+      ConfigValueError: a text that is none of these.
+      UnknownKeyError, ConfigTypeError, LockedConfigError: as for `ParamsDict.override`.
+    """
+    given = dict_or_string_or_yaml_file
+    if not given:
+        return params
+    if isinstance(given, str):
+        given = _read_text(given)
+    elif isinstance(given, os.PathLike):
+        given = yaml_io.read_yaml(given)
+    elif not isinstance(given, Mapping | ParamsDict):
+        raise errors.ConfigValueError(
+            f"An override is a dict, a text or a file name, not {type(given).__name__}."
+        )
+    params.override(given, is_strict)
+    return params
+
+
+def read_yaml_to_params_dict(file_path: str | os.PathLike[str]) -> ParamsDict:
+    """Reads a YAML or JSON file; see `yaml_io.read_yaml` for what is refused."""
+    return ParamsDict(yaml_io.read_yaml(file_path))
+
+
+def save_params_dict_to_yaml(params: ParamsDict, file_path: str | os.PathLike[str]) -> None:
+    """Writes plain YAML that reads back as the same values (tuples as lists)."""
+    files.write_text(os.fspath(file_path), yaml_io.to_yaml(params.as_dict()))
+
+
+def _read_text(text: str) -> Mapping[str, Any]:
+    if os.path.isfile(text):
+        return yaml_io.read_yaml(text)
+    if csv_override.is_csv(text):
+        return csv_override.parse_csv(text)
+    if text.endswith(_FILE_ENDINGS) and "\n" not in text:
+        return yaml_io.read_yaml(text)
+    try:
+        return yaml_io.parse_yaml(text, "override")
+    except errors.ConfigValueError as error:
+        if "\n" in text or text.lstrip().startswith("{"):
+            raise
+        raise csv_override.malformed(text, 0) from error
+
+
+def _sequence_like(original: list[Any] | tuple[Any, ...], elements: list[Any]) -> Any:
+    return tuple(elements) if isinstance(original, tuple) else elements

@@ -1,0 +1,97 @@
+"""Rules between the values of a config: `'task.stride <= model.window'`, or a function."""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_lite.common import errors, suggestions
+from official_lite.modeling.hyperparams import overrides
+
+Restriction = str | Callable[[Any], bool | None]
+"""Two operands around one of `== != <= < >= >`, or a function of the config that returns False
+(or raises a `ConfigError`) when the rule is broken.
+
+An operand is a dotted path, a number, None, True, False, or a text in quotes.
+"""
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_CONSTANTS = {"None": None, "True": True, "False": False}
+_NUMBER = re.compile(r"-?[.\d].*")
+
+
+class RestrictionError(errors.ConfigValueError, KeyError):
+    """Values that break a restriction. A `KeyError` too, as in the Model Garden."""
+
+
+def check(restriction: Restriction, config: Any, cursor: overrides.Cursor) -> None:
+    """Raises if `config` breaks `restriction`; `cursor` says where in the whole tree it stands.
+
+    Raises:
+      RestrictionError: the rule is broken, or the two values can't be compared.
+      UnknownKeyError: a path that the config does not have.
+      ConfigValueError: the restriction itself makes no sense.
+    """
+    inside = f" in {cursor}" if cursor.path else ""
+    if callable(restriction):
+        if restriction(config) is False:
+            name = getattr(restriction, "__name__", repr(restriction))
+            raise RestrictionError(f"The restriction `{name}`{inside} is not met.")
+        return
+    left, symbol, right = _split(restriction)
+    values = config.as_dict()
+    left_value, right_value = _operand(left, values), _operand(right, values)
+    try:
+        is_met = _OPERATORS[symbol](left_value, right_value)
+    except TypeError:
+        is_met = False
+    if not is_met:
+        raise RestrictionError(
+            f"The restriction `{restriction}`{inside} is not met: "
+            f"the values are {left_value!r} and {right_value!r}."
+        )
+
+
+def _split(restriction: str) -> tuple[str, str, str]:
+    parts = re.split(r"(==|!=|<=|>=|<|>)", restriction)
+    if len(parts) != 3:
+        raise errors.ConfigValueError(
+            f"The restriction {restriction!r} is not of the form `a.b <= c.d` "
+            f"with one of {' '.join(_OPERATORS)}."
+        )
+    return parts[0].strip(), parts[1], parts[2].strip()
+
+
+def _operand(text: str, values: Mapping[str, Any]) -> Any:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if text[:1] in ("'", '"'):
+        return text[1:-1]
+    if _NUMBER.fullmatch(text):
+        return _number(text)
+    node: Any = values
+    for key in text.split("."):
+        if not isinstance(node, Mapping) or key not in node:
+            known = node if isinstance(node, Mapping) else ()
+            raise errors.UnknownKeyError(
+                f"A restriction names `{text}`, but there is no {key!r}. "
+                f"{suggestions.did_you_mean(key, known)}".rstrip()
+            )
+        node = node[key]
+    return node
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise errors.ConfigValueError(
+            f"A restriction compares with {text!r}, no number."
+        ) from error

@@ -1,0 +1,280 @@
+"""Reads and writes the YAML of configs: no tags, no surprises, bounded time and memory.
+
+PyYAML scans and composes; the values are built here, so that nothing but mappings, lists, texts,
+numbers, booleans and null can come out, and PyYAML's global tables stay as they are.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from official_lite.common import errors, files
+from official_lite.modeling.hyperparams import overrides, yaml_scalars
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 100
+MAX_NODES = 50_000
+
+_TUPLE_TAG = "tag:yaml.org,2002:python/tuple"
+_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+
+class ConfigFileError(errors.ConfigError, OSError):
+    """A config file that is missing or can't be opened."""
+
+
+def read_yaml(file_path: str | os.PathLike[str]) -> overrides.LocatedDict:
+    """The mapping in a YAML or JSON file, local or remote; empty if the file holds nothing.
+
+    Raises:
+      ConfigFileError: the file can't be opened.
+      ConfigValueError: it is not one plain YAML mapping in UTF-8 within the limits of this module;
+        the message names file and line.
+    """
+    path = os.fspath(file_path)
+    try:
+        with files.open_file(path, "rb") as file:
+            # Not `read()`: the size of a remote or special file is unknown beforehand.
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigFileError(f"Can't read the config file {path}: {error}") from error
+    return parse_yaml(_decode(content, path), path)
+
+
+def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
+    """The mapping in a YAML text; `source` stands before the line number in messages.
+
+    Raises:
+      ConfigValueError: as for `read_yaml`.
+    """
+    node = _compose(text, source)
+    if node is None:
+        return overrides.LocatedDict(source)
+    value = _Builder(source).build(node)
+    if value is None:
+        return overrides.LocatedDict(source)
+    if not isinstance(value, overrides.LocatedDict):
+        kind = "a list" if isinstance(value, list) else f"the value {value!r:.40}"
+        raise errors.ConfigValueError(
+            f"{source}: {kind} stands at the top, where `key: value` pairs are wanted."
+        )
+    return value
+
+
+def parse_value(text: str, source: str) -> Any:
+    """One value: a quoted text, a flow list or mapping, or a plain scalar."""
+    stripped = text.strip()
+    if not stripped.startswith(("'", '"', "[", "{")):
+        return yaml_scalars.resolve_scalar(stripped, source)
+    node = _compose(stripped, source)
+    return _Builder(source).build(node) if node is not None else None
+
+
+def to_yaml(mapping: Mapping[str, Any]) -> str:
+    """YAML text that `parse_yaml` reads back as the same values (tuples as lists).
+
+    Raises:
+      ConfigTypeError: a value is not a mapping, list, tuple, text, number, boolean or None.
+    """
+    try:
+        return yaml.dump(
+            dict(mapping),
+            Dumper=_Dumper,
+            default_flow_style=False,
+            sort_keys=False,
+            allow_unicode=True,
+            width=10_000,
+        )
+    except yaml.representer.RepresenterError as error:
+        raise errors.ConfigTypeError(f"Not a value for a config file: {error}") from error
+
+
+def _decode(content: bytes, path: str) -> str:
+    if len(content) > MAX_BYTES:
+        raise errors.ConfigValueError(
+            f"{path} is larger than {MAX_BYTES:,} bytes, so it is not taken for a config."
+        )
+    if content.startswith(_BYTE_ORDER_MARKS):
+        raise errors.ConfigValueError(
+            f"{path}:1: the file starts with a byte order mark. Save it as UTF-8 without one."
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise errors.ConfigValueError(
+            f"{path}:{line}: the byte 0x{content[error.start]:02x} is not UTF-8. "
+            "Save the file as UTF-8."
+        ) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes the nodes of one document; refuses tags, depth and size as it goes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._count = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        # The stubs do not annotate this method.
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        self._refuse_tag(event)
+        self._depth += 1
+        self._count += 1
+        if self._depth > MAX_DEPTH:
+            raise _problem(f"the nesting is deeper than {MAX_DEPTH} levels", event.start_mark)
+        if self._count > MAX_NODES:
+            raise _problem(f"there are more than {MAX_NODES:,} values", event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _refuse_tag(self, event: yaml.Event) -> None:
+        tag = getattr(event, "tag", None)
+        # Configs written by the Model Garden hold tuples under this tag.
+        is_tuple = tag == _TUPLE_TAG and isinstance(event, yaml.SequenceStartEvent)
+        if tag is not None and not is_tuple:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            raise _problem(
+                f"the tag {shown} is refused; configs hold plain values", event.start_mark
+            )
+
+
+class _Builder:
+    """Turns composed nodes into plain values; an alias counts as often as it is used."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._count = 0
+
+    def build(self, node: yaml.Node, depth: int = 0) -> Any:
+        self._count += 1
+        if depth > MAX_DEPTH or self._count > MAX_NODES:
+            raise self._error(node, f"the aliases expand to more than {MAX_NODES:,} values")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, depth + 1) for child in node.value]
+        return self._mapping(node, depth)
+
+    def _scalar(self, node: yaml.ScalarNode) -> yaml_scalars.Scalar:
+        text: str = node.value
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise self._error(node, "half of a surrogate pair is not a character")
+        if node.style is not None:
+            return text
+        return yaml_scalars.resolve_scalar(text, self._at(node))
+
+    def _mapping(self, node: yaml.Node, depth: int) -> overrides.LocatedDict:
+        result = overrides.LocatedDict(self._source)
+        merged: list[overrides.LocatedDict] = []
+        for key_node, value_node in node.value:
+            value = self.build(value_node, depth + 1)
+            if _is_merge_key(key_node):
+                merged.extend(self._mappings_to_merge(value, key_node))
+                continue
+            key = self._key(key_node)
+            if key in result:
+                raise self._error(
+                    key_node, f"the key {key!r} is already given in line {result.lines[key]}"
+                )
+            result[key] = value
+            result.lines[key] = _line(key_node)
+        for mapping in merged:
+            for key in mapping.keys() - result.keys():
+                result[key] = mapping[key]
+                result.lines[key] = mapping.lines[key]
+        return result
+
+    def _key(self, node: yaml.Node) -> str:
+        key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
+        if not isinstance(key, str):
+            raise self._error(node, f"the key {node.value!s:.40} is not text; put it in quotes")
+        return key
+
+    def _mappings_to_merge(self, value: Any, node: yaml.Node) -> list[overrides.LocatedDict]:
+        mappings = value if isinstance(value, list) else [value]
+        if not all(isinstance(mapping, overrides.LocatedDict) for mapping in mappings):
+            raise self._error(node, "`<<` merges mappings and nothing else")
+        return mappings
+
+    def _error(self, node: yaml.Node, problem: str) -> errors.ConfigValueError:
+        return errors.ConfigValueError(f"{self._at(node)}: {problem}.")
+
+    def _at(self, node: yaml.Node) -> str:
+        return f"{self._source}:{_line(node)}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes tuples as lists, and quotes every text that some YAML reader takes for no text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = None if yaml_scalars.is_plain_text(text) else "'"
+    # In single quotes PyYAML would read these line breaks back as other ones.
+    if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _represent_sequence(
+    dumper: yaml.SafeDumper, sequence: list[Any] | tuple[Any, ...]
+) -> yaml.Node:
+    on_one_line = not any(isinstance(element, dict) for element in sequence)
+    return dumper.represent_sequence(
+        "tag:yaml.org,2002:seq", list(sequence), flow_style=on_one_line
+    )
+
+
+def _represent_mapping(dumper: yaml.SafeDumper, mapping: Mapping[str, Any]) -> yaml.Node:
+    return dumper.represent_dict(mapping)
+
+
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(list, _represent_sequence)
+_Dumper.add_representer(tuple, _represent_sequence)
+_Dumper.add_representer(overrides.LocatedDict, _represent_mapping)
+
+
+def _compose(text: str, source: str) -> yaml.Node | None:
+    try:
+        return _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        raise errors.ConfigValueError(f"{source}:{line}: {_explain(error)}.") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise errors.ConfigValueError(
+            f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML."
+        ) from error
+    except (ValueError, OverflowError) as error:
+        # PyYAML lets `chr` fail on an escape such as "\Uffffffff".
+        raise errors.ConfigValueError(f"{source}: an escape is no character: {error}") from error
+
+
+def _explain(error: yaml.MarkedYAMLError) -> str:
+    problem = f"{error.problem or error.context}"
+    if "'\\t'" in problem:
+        return "a tab stands where YAML allows only spaces; indent with spaces"
+    if "another document" in problem:
+        return "a second document starts here; a config file holds one"
+    return problem
+
+
+def _problem(problem: str, mark: Any) -> yaml.composer.ComposerError:
+    return yaml.composer.ComposerError(None, None, problem, mark)
+
+
+def _is_merge_key(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value == "<<"
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,242 @@
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official_lite.common import errors
+from official_lite.modeling import hyperparams
+
+
+@dataclasses.dataclass
+class TrainerConfig(hyperparams.Config):
+    train_steps: int = 0
+    learning_rate: float = 0.1
+
+
+@dataclasses.dataclass
+class TaskConfig(hyperparams.Config):
+    name: str | None = None
+    model: hyperparams.Config | None = None
+
+
+@dataclasses.dataclass
+class DigitsTaskConfig(TaskConfig):
+    sizes: tuple[int, ...] = (1,)
+    strategy: str = ""
+
+
+@dataclasses.dataclass
+class ExperimentConfig(hyperparams.Config):
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
+    routines: list[TrainerConfig] = dataclasses.field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (lambda c: c.override({"trainer": {"trian_steps": 1}}), "`trainer.trian_steps` of Exp"),
+        (lambda c: setattr(c.trainer, "trian_steps", 1), "`trian_steps` of TrainerConfig"),
+        (lambda c: TrainerConfig({"trian_steps": 1}), "`trian_steps` of TrainerConfig"),
+        (lambda c: ExperimentConfig({"trainer": {"trian_steps": 1}}), "`trainer.trian_steps`"),
+        (lambda c: c.replace(routines=[{"trian_steps": 1}]), r"`routines\[0\].trian_steps`"),
+        (lambda c: TrainerConfig(default_params={"trian_steps": 1}), "`trian_steps`"),
+    ],
+)
+def test_unknown_key_is_refused_with_path_and_nearest_name(change, path):
+    with pytest.raises(errors.UnknownKeyError, match=f"{path}.*Did you mean `train_steps`"):
+        change(ExperimentConfig())
+
+
+def test_errors_of_a_file_name_the_line(tmp_path):
+    path = tmp_path / "exp.yaml"
+    path.write_text("task:\n  name: a\ntrainer:\n  trian_steps: 5\n")
+    with pytest.raises(errors.UnknownKeyError, match=r"exp\.yaml:4\): .*`train_steps`"):
+        hyperparams.override_params_dict(ExperimentConfig(), str(path), is_strict=True)
+    path.write_text("trainer:\n  train_steps: 1e6\n")
+    with pytest.raises(errors.ConfigTypeError, match=r"exp\.yaml:2\): .*Write 1000000"):
+        ExperimentConfig.from_yaml(path)
+
+
+def test_loose_override_adds_keys():
+    config = TrainerConfig()
+    config.override({"note": "x"}, is_strict=False)
+    assert config.as_dict()["note"] == "x"
+
+
+def test_bare_config_is_open_until_it_is_built():
+    config = hyperparams.Config({"a": {"b": [{"c": 1}]}})
+    assert config.a.b[0].c == 1
+    assert config == hyperparams.Config({"a": {"b": [{"c": 1}]}})
+    assert config != hyperparams.Config({"a": {}})
+    assert repr(config) == "Config({'a': {'b': [{'c': 1}]}})"
+    with pytest.raises(errors.UnknownKeyError, match="Did you mean"):
+        config.override({"a": {"bb": 1}})
+
+
+def test_undeclared_keys_hold_flat_lists():
+    with pytest.raises(errors.ConfigTypeError, match="only supports single level"):
+        hyperparams.Config({"a": [[1]]})
+
+
+def test_lock_reaches_lists_and_children_and_replace_undoes_it():
+    config = ExperimentConfig(routines=[TrainerConfig()])
+    config.lock()
+    for change in (
+        lambda: setattr(config.trainer, "train_steps", 7),
+        lambda: setattr(config.routines[0], "train_steps", 7),
+        lambda: config.trainer.override({"train_steps": 7}),
+        lambda: config.override({"trainer": {"train_steps": 7}}),
+    ):
+        with pytest.raises(errors.LockedConfigError):
+            change()
+    changed = config.replace(trainer={"train_steps": 7})
+    changed.routines[0].train_steps = 8
+    assert (config.trainer.train_steps, changed.trainer.train_steps) == (0, 7)
+
+
+def test_validate_reaches_nested_restrictions():
+    trainer = TrainerConfig(restrictions=["train_steps > 0"])
+    config = ExperimentConfig(routines=[trainer])
+    with pytest.raises(
+        KeyError, match=r"`train_steps > 0` in `routines\[0\]` .*values are 0 and 0"
+    ):
+        config.validate()
+    config.routines[0].train_steps = 1
+    config.validate()
+
+
+def test_validate_finds_what_was_put_into_a_list():
+    config = ExperimentConfig()
+    config.routines.append("nonsense")
+    with pytest.raises(errors.ConfigTypeError, match=r"`routines\[0\]`"):
+        config.validate()
+
+
+def test_override_keeps_the_concrete_class(tmp_path):
+    path = tmp_path / "params.yaml"
+    config = ExperimentConfig(
+        task=DigitsTaskConfig(sizes=(3, 4), strategy="off", model={"d": 1e-3})
+    )
+    hyperparams.save_params_dict_to_yaml(config, path)
+    reloaded = ExperimentConfig(task=DigitsTaskConfig(model={"d": 0.0}))
+    hyperparams.override_params_dict(reloaded, str(path), is_strict=True)
+    assert reloaded == config
+    assert type(reloaded.task) is DigitsTaskConfig
+
+
+@given(
+    steps=st.integers(-(2**63), 2**63 - 1),
+    rate=st.floats(allow_nan=False),
+    name=st.none() | st.text(),
+    sizes=st.lists(st.integers(0, 9)),
+    strategy=st.sampled_from(["off", "1e-3", "010", "null", "12:30"]) | st.text(),
+    model=st.none() | st.dictionaries(st.from_regex(r"[a-z]+", fullmatch=True), st.text()),
+)
+def test_yaml_round_trip_is_a_fixed_point(
+    tmp_path_factory, steps, rate, name, sizes, strategy, model
+):
+    path = tmp_path_factory.mktemp("yaml") / "params.yaml"
+    task = DigitsTaskConfig(name=name, sizes=sizes, strategy=strategy, model=model)
+    trainer = TrainerConfig(train_steps=steps, learning_rate=rate)
+    config = ExperimentConfig(task=task, trainer=trainer, routines=[trainer])
+    hyperparams.save_params_dict_to_yaml(config, path)
+    again = ExperimentConfig(task=DigitsTaskConfig())
+    hyperparams.override_params_dict(again, path, is_strict=True)
+    assert again == config
+    hyperparams.save_params_dict_to_yaml(again, path.with_suffix(".again"))
+    assert path.with_suffix(".again").read_bytes() == path.read_bytes()
+
+
+def test_list_elements_can_be_overridden_by_index():
+    config = ExperimentConfig(routines=[TrainerConfig(learning_rate=0.5), TrainerConfig()])
+    override = "routines[0].train_steps=2,routines[2].train_steps=3"
+    hyperparams.override_params_dict(config, override, is_strict=True)
+    expected = [TrainerConfig(train_steps=2, learning_rate=0.5), TrainerConfig()]
+    assert config.routines == [*expected, TrainerConfig(train_steps=3)]
+
+
+def test_from_args_takes_the_fields_of_the_class_itself():
+    assert DigitsTaskConfig.from_args([5], name="x") == DigitsTaskConfig(sizes=(5,), name="x")
+    with pytest.raises(errors.ConfigTypeError, match="declares 2 fields, got 3 values"):
+        TrainerConfig.from_args(1, 2, 3)
+
+
+def test_from_json(tmp_path):
+    path = tmp_path / "exp.json"
+    path.write_text('{"train_steps": 5, "learning_rate": 1e-3}')
+    assert TrainerConfig.from_json(path) == TrainerConfig(train_steps=5, learning_rate=1e-3)
+
+
+def test_copies_and_pickles_are_equal():
+    config = ExperimentConfig(routines=[TrainerConfig(train_steps=3)])
+    for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.replace()):
+        assert twin == config
+        assert twin.routines[0] is not config.routines[0]
+
+
+def test_bound_builder_belongs_to_one_class():
+    @dataclasses.dataclass
+    class Bound(hyperparams.Config):
+        pass
+
+    @hyperparams.bind(Bound)
+    def build(x):
+        return x + 1
+
+    assert Bound().BUILDER(1) == 2
+    assert TrainerConfig().BUILDER is None
+    with pytest.raises(ValueError, match="twice"):
+        hyperparams.bind(Bound)(build)
+    with pytest.raises(AttributeError, match="`BUILDER` is a property"):
+        Bound().BUILDER = build
+    with pytest.raises(ValueError, match="wants a config class"):
+        hyperparams.bind("Bound")
+    with pytest.raises(ValueError, match="a class or a function, not 5"):
+        hyperparams.bind(TrainerConfig)(5)
+
+
+def test_keys_may_be_called_like_methods():
+    config = hyperparams.Config({"copy": 1, "items": 2, "keys": 3})
+    assert config.replace(copy=5).as_dict() == {"copy": 5, "items": 2, "keys": 3}
+
+
+def test_annotation_that_can_not_be_resolved_is_named():
+    @dataclasses.dataclass
+    class Broken(hyperparams.Config):
+        x: "NoSuchName" = None  # noqa: F821  # the point of the test
+
+    with pytest.raises(errors.ConfigTypeError, match=r"annotation of Broken .*NoSuchName"):
+        Broken()
+
+
+def test_import_needs_no_tensorflow():
+    code = "import sys, official_lite.modeling.hyperparams; print('tensorflow' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "False\n"
+
+
+def test_a_class_can_check_its_own_fields_at_any_depth():
+    @dataclasses.dataclass
+    class Window(hyperparams.Config):
+        low: int = 0
+        high: int = 1
+
+        def validate_fields(self):
+            if self.low >= self.high:
+                raise errors.ConfigValueError("`low` must be below `high`.")
+
+    @dataclasses.dataclass
+    class Model(hyperparams.Config):
+        window: Window = dataclasses.field(default_factory=Window)
+
+    Model().validate()
+    with pytest.raises(errors.ConfigValueError, match=r"In `window`.*`low` must be below `high`"):
+        Model({"window": {"low": 5}}).validate()

@@ -1,0 +1,31 @@
+import pytest
+
+from official_lite.common import errors
+from official_lite.modeling.hyperparams import overrides
+
+HERE = overrides.Cursor("Top", "a")
+
+
+def test_list_items_replace_and_append():
+    items = overrides.ListItems({2: "new", 0: "changed"})
+    assert items.over(["x", "y"], HERE) == [("changed", "x"), ("y", "y"), ("new", None)]
+    assert overrides.ListItems({0: 1}).over(None, HERE) == [(1, None)]
+
+
+def test_index_beyond_the_end_is_refused():
+    with pytest.raises(errors.ConfigValueError, match=r"`a\[3\]` of Top: the list has 1 elements"):
+        overrides.ListItems({3: 1}).over(["x"], HERE)
+
+
+def test_cursor_names_path_and_line():
+    mapping = overrides.LocatedDict("exp.yaml")
+    mapping["b"] = 1
+    mapping.lines["b"] = 7
+    assert str(HERE.key("b", mapping).item(0)) == "`a.b[0]` of Top (exp.yaml:7)"
+    assert str(overrides.Cursor("Top")) == "Top"
+
+
+def test_lists_of_equal_length_are_paired():
+    assert overrides.pair_elements([1, 2], (3, 4), HERE) == [(1, 3), (2, 4)]
+    assert overrides.pair_elements([1], (3, 4), HERE) == [(1, None)]
+    assert overrides.pair_elements([1, 2], "ab", HERE) == [(1, None), (2, None)]
