@@ -1,0 +1,108 @@
+"""Records as a progress bar."""
+
+import datetime
+import logging as python_logging
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+import rich.console
+import rich.progress
+import rich.table
+import rich.text
+from absl import logging
+
+from official_lite.telemetry import console_writer, writer
+from official_lite.telemetry.record import Record
+
+_RATE = "steps_per_second"
+
+
+def build_console_writer(total_steps: int, stream: TextIO | None = None) -> writer.Writer:
+    """A progress bar when `stream` (stderr) is a terminal, lines of the log when it is not."""
+    stream = stream or sys.stderr
+    return (
+        ProgressWriter(total_steps, stream) if stream.isatty() else console_writer.ConsoleWriter()
+    )
+
+
+class ProgressWriter(writer.Writer):
+    """A live bar of the training steps, with the metrics, steps a second and the time left.
+
+    Records of other splits (an evaluation) are printed above the bar and stay.
+
+    Args:
+      total_steps: The step at which the run ends.
+      stream: Where to draw; stderr by default.
+    """
+
+    def __init__(self, total_steps: int, stream: TextIO | None = None) -> None:
+        self._total_steps = total_steps
+        self._progress = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.BarColumn(bar_width=10),
+            rich.progress.TextColumn("{task.fields[pace]}", markup=False),
+            # On a narrow terminal the metrics are cut, not the step and the time left.
+            rich.progress.TextColumn(
+                "{task.fields[metrics]}",
+                markup=False,
+                table_column=rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=rich.console.Console(file=stream or sys.stderr),
+            expand=True,
+        )
+        self._log_stream: TextIO | None = None
+        self._task: rich.progress.TaskID | None = None
+
+    def write(self, record: Record) -> None:
+        if record.split != "train":
+            line = rich.text.Text(console_writer.format_record(record))
+            self._progress.console.print(line)
+            return
+        pace, metrics = self._describe(record)
+        self._progress.update(
+            self._started_task(), completed=record.step, pace=pace, metrics=metrics
+        )
+
+    def flush(self) -> None:
+        if self._task is not None:
+            self._progress.refresh()
+
+    def close(self) -> None:
+        self._progress.stop()
+        if self._log_stream is not None:
+            _absl_handler().setStream(self._log_stream)
+            self._log_stream = None
+        self._task = None
+
+    def _started_task(self) -> rich.progress.TaskID:
+        if self._task is None:
+            self._progress.start()
+            # While the bar is live, `sys.stderr` is a stand-in that prints above it; the log, which
+            # holds on to the real one, would write into the bar.
+            self._log_stream = _absl_handler().setStream(sys.stderr)
+            self._task = self._progress.add_task(
+                "train", total=self._total_steps, pace="", metrics=""
+            )
+        return self._task
+
+    def _describe(self, record: Record) -> tuple[str, str]:
+        values = dict(record.flat())
+        rate = values.pop(_RATE, 0.0)
+        # Not rich's own estimate: a resumed run would count the steps of the earlier one, and
+        # time spent on evaluation is not training time.
+        pace = f"{rate:.1f} steps/s, ETA {self._time_left(record.step, rate)}" if rate else ""
+        return pace, "  ".join(_pairs(values))
+
+    def _time_left(self, step: int, rate: float) -> datetime.timedelta:
+        return datetime.timedelta(seconds=round(max(self._total_steps - step, 0) / rate))
+
+
+def _absl_handler() -> python_logging.StreamHandler[TextIO]:
+    handler: python_logging.StreamHandler[TextIO] = logging.get_absl_handler().python_handler
+    return handler
+
+
+def _pairs(values: Mapping[str, int | float]) -> list[str]:
+    return [f"{name} {console_writer.format_number(value)}" for name, value in values.items()]

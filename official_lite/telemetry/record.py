@@ -1,0 +1,78 @@
+"""What a writer receives: the numbers of one report."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from absl import logging
+
+Values: TypeAlias = Mapping[str, "int | float | Values"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """The numbers of one report.
+
+    Attributes:
+      step: The global step at which they were read.
+      split: What they were measured on: `"train"`, `"validation"`, …
+      values: Python numbers by name. A nested mapping groups those that belong together, such as
+        the metrics of one of several data sets.
+    """
+
+    step: int
+    split: str
+    values: Values
+
+    def flat(self) -> dict[str, int | float]:
+        """The values with the names along the path joined by `/`."""
+        return _flatten(self.values)
+
+
+def numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """The scalars among `logs`, as Python numbers in the same nesting.
+
+    Takes Python and NumPy values. What is not a single number (an image, a string, a confusion
+    matrix) has no place in a record: it is left out, with one warning a name.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            kept[name] = numbers(value)
+        elif (number := _as_number(value)) is not None:
+            kept[name] = number
+        else:
+            _warn_left_out(name, value)
+    return kept
+
+
+def _flatten(values: Values, prefix: str = "") -> dict[str, int | float]:
+    flat: dict[str, int | float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{name}/"))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _as_number(value: Any) -> int | float | None:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind in "OSUMmc":
+        return None
+    # bfloat16 and its kin are of kind "V" or "f"; all of them convert to a Python float.
+    return int(array.item()) if array.dtype.kind in "biu" else float(array.reshape(()))
+
+
+_left_out: set[str] = set()
+
+
+def _warn_left_out(name: str, value: Any) -> None:
+    if name not in _left_out:
+        _left_out.add(name)
+        logging.warning(
+            "`%s` is a %s and not a single number: the writers leave it out.",
+            name,
+            type(value).__name__,
+        )

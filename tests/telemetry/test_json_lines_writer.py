@@ -1,0 +1,71 @@
+import json
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_lite import telemetry
+
+
+def record(step, **values):
+    return telemetry.Record(step=step, split="train", values=values)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_line_is_one_object_with_step_and_split_first(tmp_path):
+    path = tmp_path / "new" / "metrics.json"
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.write(record(1, loss=0.5, clean={"accuracy": 0.9}))
+        writer.write(record(2, loss=0.25))
+    first, second = read(path)
+    assert list(first) == ["step", "split", "loss", "clean/accuracy"]
+    assert second == {"step": 2, "split": "train", "loss": 0.25}
+
+
+def test_what_is_not_finite_is_null(tmp_path):
+    with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
+        writer.write(record(1, a=math.nan, b=math.inf))
+    assert read(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None}]
+
+
+def test_restart_appends(tmp_path):
+    for step in (1, 2):
+        with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
+            writer.write(record(step))
+    assert [line["step"] for line in read(tmp_path / "m")] == [1, 2]
+
+
+def test_line_that_a_crash_cut_off_is_removed(tmp_path):
+    path = tmp_path / "m"
+    path.write_text('{"step": 1, "split": "train"}\n{"step": 2, "spl')
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.write(record(2))
+    assert [line["step"] for line in read(path)] == [1, 2]
+
+
+def test_written_line_is_on_disk_before_close(tmp_path):
+    writer = telemetry.JsonLinesWriter(tmp_path / "m")
+    writer.write(record(1))
+    assert len(read(tmp_path / "m")) == 1
+    writer.close()
+    writer.close()
+
+
+def test_value_can_not_take_the_name_of_the_step(tmp_path):
+    with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
+        values = {"step": 99.0, "loss": 1.0}
+        writer.write(telemetry.Record(step=3, split="train", values=values))
+    assert read(tmp_path / "m") == [{"step": 3, "split": "train", "loss": 1.0}]
+
+
+@settings(max_examples=30)
+@given(st.dictionaries(st.text(max_size=5), st.floats() | st.integers(), max_size=4))
+def test_any_values_make_valid_lines(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("lines") / "m"
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.write(telemetry.Record(step=1, split="train", values=values))
+    [line] = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    assert json.loads(line)["step"] == 1

@@ -1,0 +1,11 @@
+from official_lite import telemetry
+
+
+def test_last_record_of_each_split_is_remembered():
+    writer = telemetry.LastRecordsWriter()
+    for step, split, loss in [(1, "train", 3.0), (2, "validation", 2.0), (3, "train", 1.0)]:
+        writer.write(telemetry.Record(step=step, split=split, values={"loss": loss}))
+    assert writer.rows() == {
+        "train": {"step": 3, "loss": 1.0},
+        "validation": {"step": 2, "loss": 2.0},
+    }

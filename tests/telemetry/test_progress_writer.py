@@ -1,0 +1,40 @@
+import io
+
+from official_lite import telemetry
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_terminal_gets_a_bar_and_a_file_gets_lines():
+    assert isinstance(telemetry.build_console_writer(10, Terminal()), telemetry.ProgressWriter)
+    assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
+
+
+def test_bar_shows_steps_metrics_rate_and_time_left(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    terminal = Terminal()
+    with telemetry.ProgressWriter(1000, terminal) as writer:
+        values = {"loss": 0.5, "steps_per_second": 10.0}
+        writer.write(telemetry.Record(step=400, split="train", values=values))
+        writer.flush()
+    for part in ("400/1000", "loss 0.5", "10.0 steps/s", "ETA 0:01:00"):
+        assert part in terminal.getvalue()
+
+
+def test_evaluation_stays_above_the_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with telemetry.ProgressWriter(10, terminal) as writer:
+        writer.write(telemetry.Record(step=5, split="validation", values={"[x]": 0.5}))
+    assert "validation | step 5 | [x] 0.5" in terminal.getvalue()
+
+
+def test_closed_bar_can_be_closed_again():
+    writer = telemetry.ProgressWriter(10, Terminal())
+    writer.write(telemetry.Record(step=5, split="train", values={}))
+    writer.close()
+    writer.close()

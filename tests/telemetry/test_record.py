@@ -1,0 +1,40 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from absl import logging
+
+from official_lite import telemetry
+
+
+def test_record_is_frozen():
+    record = telemetry.Record(step=1, split="train", values={})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.step = 2
+
+
+def test_flat_joins_the_names():
+    record = telemetry.Record(step=1, split="train", values={"a": 1, "b": {"c": 2, "d": {"e": 3}}})
+    assert record.flat() == {"a": 1, "b/c": 2, "b/d/e": 3}
+
+
+def test_numbers_are_of_python():
+    found = telemetry.numbers(
+        {"loss": np.float32(0.5), "count": np.int64(3), "on": True, "set": {"x": np.array([2.0])}}
+    )
+    assert found == {"loss": 0.5, "count": 3, "on": 1, "set": {"x": 2.0}}
+    assert {type(found["loss"]), type(found["count"])} == {float, int}
+
+
+def test_half_precision_is_a_number_too():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    assert telemetry.numbers({"loss": ml_dtypes.bfloat16(0.5)}) == {"loss": 0.5}
+
+
+def test_what_is_no_number_is_left_out_with_one_warning(monkeypatch):
+    warnings = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
+    for _ in range(2):
+        assert telemetry.numbers({"an_image": np.zeros([2, 2]), "x": 1}) == {"x": 1}
+    assert len(warnings) == 1
+    assert "`an_image` is a ndarray" in warnings[0]

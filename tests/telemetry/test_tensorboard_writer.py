@@ -1,0 +1,39 @@
+import numpy as np
+import tensorflow as tf
+
+from official_lite import telemetry
+
+
+def read(directory):
+    [path] = directory.glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    return [
+        (e.step, v.tag, float(tf.make_ndarray(v.tensor))) for e in events for v in e.summary.value
+    ]
+
+
+def test_splits_and_nested_names_are_folders(tmp_path):
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        writer.write(telemetry.Record(step=2, split="train", values={"loss": 0.5}))
+        values = {"accuracy": 0.75, "noisy": {"accuracy": 0.25}}
+        writer.write(telemetry.Record(step=3, split="validation", values=values))
+    assert read(tmp_path / "train") == [(2, "loss", 0.5)]
+    assert read(tmp_path / "validation") == [(3, "accuracy", 0.75)]
+    assert read(tmp_path / "validation" / "noisy") == [(3, "accuracy", 0.25)]
+
+
+def test_nothing_written_leaves_nothing_behind(tmp_path):
+    with telemetry.TensorBoardWriter(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_value_that_is_no_scalar_is_left_out(tmp_path):
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        writer.write_values({"matrix": np.zeros([2, 2]), "loss": 0.5}, step=1)
+    assert read(tmp_path) == [(1, "loss", 0.5)]
+
+
+def test_no_directory_writes_nothing():
+    with telemetry.TensorBoardWriter(None) as writer:
+        writer.write(telemetry.Record(step=1, split="train", values={"loss": 0.5}))
