@@ -1,0 +1,38 @@
+"""Looks at, and removes, the checkpoint files of a directory."""
+
+import os
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+
+__all__ = ["read_global_step_from_checkpoint", "remove_ckpts"]
+
+_STEP_KEY = "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
+    """The global step that a checkpoint was saved at.
+
+    Raises:
+        errors.CheckpointError: If it holds none.
+    """
+    reader = tf.train.load_checkpoint(ckpt_file_path)
+    if not reader.has_tensor(_STEP_KEY):
+        raise errors.CheckpointError(
+            f"There is no `global_step` in {ckpt_file_path}. Save it with the model, as "
+            "`tf.train.Checkpoint(model=…, global_step=…)`."
+        )
+    return int(reader.get_tensor(_STEP_KEY))
+
+
+def remove_ckpts(model_dir: str) -> None:
+    """Removes all `ckpt-*` files of a directory and the record of them."""
+    pattern = os.path.join(model_dir, "ckpt-*")
+    logging.info("Removing checkpoint files %s.", pattern)
+    for path in [*tf.io.gfile.glob(pattern), os.path.join(model_dir, "checkpoint")]:
+        if tf.io.gfile.isdir(path):
+            tf.io.gfile.rmtree(path)
+        elif tf.io.gfile.exists(path):
+            tf.io.gfile.remove(path)

@@ -1,0 +1,168 @@
+"""Reads the checkpoints of `tf.train.Checkpoint` as the tree of objects that was saved.
+
+The keys of a checkpoint name each tensor by one of the paths that lead to it. A model shared with a
+second name (`Checkpoint(model=model, backbone=model.backbone)`) therefore has keys under either.
+The graph of objects inside of the checkpoint has all the paths, and the variables' own names.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from official_lite.common import errors, suggestions
+
+__all__ = ["Keras2Checkpoint", "Node", "Tensor"]
+
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+# What a compiled or exported Keras 2 model carries besides its weights.
+_NOT_WEIGHTS = frozenset(
+    {"optimizer", "keras_api", "signatures", "save_counter", "_random_generator"}
+)
+
+_COUNTERS = frozenset({"global_step", "beta1_power", "beta2_power"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One saved variable: its key without the suffix, its name in Keras 2 and its shape."""
+
+    key: str
+    full_name: str
+    shape: tuple[int, ...]
+
+
+class Node:
+    """One saved object: a layer, a model, a list, a dict or a variable."""
+
+    def __init__(self, checkpoint: "Keras2Checkpoint", index: int) -> None:
+        self._checkpoint = checkpoint
+        self.index = index
+
+    @functools.cached_property
+    def children(self) -> Mapping[str, "Node"]:
+        """The objects below this one, by every name that they have here; no optimizers."""
+        proto = self._checkpoint.graph.nodes[self.index]
+        return {
+            child.local_name: self._checkpoint.node(child.node_id)
+            for child in proto.children
+            if child.local_name not in _NOT_WEIGHTS
+        }
+
+    @functools.cached_property
+    def tensor(self) -> Tensor | None:
+        """What was saved of a variable; `None` for everything else."""
+        for attribute in self._checkpoint.graph.nodes[self.index].attributes:
+            shape = self._checkpoint.shapes.get(attribute.checkpoint_key)
+            if attribute.name == "VARIABLE_VALUE" and shape is not None:
+                key = attribute.checkpoint_key.removesuffix(_VALUE_SUFFIX)
+                return Tensor(key=key, full_name=attribute.full_name, shape=shape)
+        return None
+
+    @property
+    def layers(self) -> list["Node"]:
+        """The layers with weights of a functional or sequential model, in their order."""
+        names = [name for name in self.children if name.startswith("layer_with_weights-")]
+        return [self.children[name] for name in sorted(names, key=_number)]
+
+    @property
+    def layer_name(self) -> str | None:
+        """The name of a layer that has weights of its own, as its variables remember it."""
+        names = {
+            child.tensor.full_name.rpartition("/")[0].rpartition("/")[2]
+            for child in self.children.values()
+            if child.tensor
+        }
+        return names.pop() if len(names) == 1 else None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every variable below, once each."""
+        seen, pending = {self.index}, [self]
+        while pending:
+            node = pending.pop()
+            if node.tensor:
+                yield node.tensor
+            unseen = [child for child in node.children.values() if child.index not in seen]
+            seen.update(child.index for child in unseen)
+            pending += reversed(unseen)
+
+
+class Keras2Checkpoint:
+    """A checkpoint on disk, opened for reading.
+
+    Args:
+        path: A checkpoint prefix (`.../ckpt-100`), or a folder, whose latest checkpoint is read.
+
+    Raises:
+        CheckpointError: Nothing readable is there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.prefix = tf.train.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
+        if not self.prefix or not tf.io.gfile.exists(f"{self.prefix}.index"):
+            raise errors.CheckpointError(
+                f"There is no checkpoint at `{path}`. Wanted a folder that holds one, or a prefix "
+                "such as `model_dir/ckpt-100` beside which `ckpt-100.index` lies."
+            )
+        self._reader = tf.train.load_checkpoint(self.prefix)
+        self.shapes = {
+            key: tuple(shape) for key, shape in self._reader.get_variable_to_shape_map().items()
+        }
+        self.graph = trackable_object_graph_pb2.TrackableObjectGraph()
+        if self.has_graph:
+            self.graph.ParseFromString(self._reader.get_tensor(_GRAPH_KEY))
+        self._nodes: dict[int, Node] = {}
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether objects were saved; false for tensors saved by name, as in TensorFlow 1."""
+        return _GRAPH_KEY in self.shapes
+
+    def node(self, index: int) -> Node:
+        """The node of that number; always the same object."""
+        return self._nodes.setdefault(index, Node(self, index))
+
+    def root(self, path: str | None) -> Node:
+        """The object saved under `path`; without a path, `model` if there is one, or the top.
+
+        Raises:
+            CheckpointError: No object was saved under that path.
+        """
+        top = self.node(0)
+        if path is None:
+            return top.children.get("model", top)
+        node = top
+        for name in path.split("/"):
+            if name not in node.children:
+                raise errors.CheckpointError(
+                    f"`{self.prefix}` holds no object `{path}`. "
+                    f"{suggestions.did_you_mean(name, node.children)}"
+                )
+            node = node.children[name]
+        return node
+
+    def named_tensors(self) -> list[Tensor]:
+        """The tensors of a checkpoint without objects: the key is the variable's name.
+
+        An optimizer's slots are named below their variable (`dense/kernel/Adam`); no slots.
+        """
+        return [
+            Tensor(key=key, full_name=key, shape=shape)
+            for key, shape in sorted(self.shapes.items())
+            if key not in _COUNTERS and key.rpartition("/")[0] not in self.shapes
+        ]
+
+    def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
+        """The saved value."""
+        key = tensor.key + _VALUE_SUFFIX if self.has_graph else tensor.key
+        return self._reader.get_tensor(key)
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])

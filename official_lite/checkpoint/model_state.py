@@ -1,0 +1,43 @@
+"""The part of a Keras 3 model that `tf.train.Checkpoint(model=model)` leaves out in silence.
+
+TensorFlow finds variables by walking attributes. It does not look into the lists and dicts in which
+Keras 3 keeps layers (`self.blocks = [...]`), nor at the seed generators of dropout, and
+`assert_existing_objects_matched` does not miss them either. A checkpoint of a model should be::
+
+    tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["hidden_items", "weight_items"]
+
+
+def hidden_items(model: Any) -> dict[str, Any]:
+    """What to save beside the model: `hidden_weights` and `random_state`, where there are any.
+
+    Both are lists, in the order of `model.weights` and `model.variables`.
+    """
+    if not isinstance(model, keras.Model):
+        return {}
+    weights = {id(v) for v in model.weights}
+    random_state = [v for v in model.variables if id(v) not in weights and _is_seed(v)]
+    items = {"hidden_weights": _hidden_weights(model), "random_state": random_state}
+    return {name: variables for name, variables in items.items() if variables}
+
+
+def weight_items(model: Any) -> dict[str, Any]:
+    """What to load into a model whose weights are wanted, but not its random state."""
+    hidden = _hidden_weights(model) if isinstance(model, keras.Model) else []
+    return {"model": model} | ({"hidden_weights": hidden} if hidden else {})
+
+
+def _hidden_weights(model: keras.Model) -> list[Any]:
+    found = {id(node) for node in tf.train.TrackableView(model).descendants()}
+    return [v for v in model.weights if id(v) not in found]
+
+
+def _is_seed(variable: Any) -> bool:
+    return "seed_generator_state" in variable.path

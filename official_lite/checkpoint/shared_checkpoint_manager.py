@@ -1,0 +1,51 @@
+"""Checkpoints of several workers: all take part in saving, one set of files is kept."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.checkpoint import directories
+
+__all__ = ["SharedCheckpointManager"]
+
+
+class SharedCheckpointManager(tf.train.CheckpointManager):
+    """Saves to the directory on the chief, elsewhere to a temporary one; restores from the former.
+
+    Without it, a worker other than the chief would find nothing to resume from.
+    """
+
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        directory: str,
+        *,
+        strategy: tf.distribute.Strategy | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Takes what `tf.train.CheckpointManager` takes.
+
+        Args:
+            checkpoint: What is saved.
+            directory: The directory that all workers share.
+            strategy: The strategy of the run; the current one if not given.
+            **kwargs: See `tf.train.CheckpointManager`.
+        """
+        self._shared_directory = directory
+        self._strategy = strategy or tf.distribute.get_strategy()
+        super().__init__(
+            checkpoint, directories.writable_directory(directory, self._strategy), **kwargs
+        )
+
+    @property
+    def shared_directory(self) -> str:
+        """Where the checkpoints are that every worker restores."""
+        return self._shared_directory
+
+    def restore_or_initialize(self) -> str | None:
+        """Restores the newest checkpoint of the chief; without one calls `init_fn`."""
+        path = tf.train.latest_checkpoint(self._shared_directory)
+        if path is None or directories.is_chief(self._strategy):
+            return super().restore_or_initialize()
+        self.checkpoint.restore(path)
+        return path

@@ -1,0 +1,227 @@
+"""The fixtures have the keys that tf_keras 2.20 wrote for the same models."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint.keras2_converter import restore_keras2_checkpoint
+from official_lite.common import errors
+
+SaveKeras2 = Callable[..., str]
+SavedLayer = Callable[..., dict[str, tf.Variable]]
+
+
+def convnet(k: ModuleType = keras) -> Any:
+    inputs = k.Input((8, 8, 3))
+    x = k.layers.Conv2D(4, 3)(inputs)
+    x = k.layers.BatchNormalization()(x)
+    x = k.layers.Activation("relu")(x)
+    x = k.layers.Dropout(0.5)(x)
+    return k.Model(inputs, k.layers.Dense(2)(k.layers.Flatten()(x)))
+
+
+def nested(k: ModuleType = keras) -> Any:
+    inputs = k.Input((8, 8, 3))
+    features = convnet(k)(inputs)
+    layers = [k.layers.Dense(5), k.layers.Dense(5), k.layers.Dense(5)]
+    return k.Model(inputs, k.Sequential(layers)(features))
+
+
+def subclassed(k: ModuleType = keras) -> Any:
+    class Block(k.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self._inner = k.layers.Dense(6, activation="relu")
+            self.norm = k.layers.LayerNormalization()
+
+        def build(self, shape: tuple[int, ...]) -> None:
+            self.w = self.add_weight(name="scale", shape=(6,), initializer="ones")
+            super().build(shape)
+
+        def call(self, x: Any) -> Any:
+            return self.norm(self._inner(x) * self.w)
+
+    class Net(k.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self._attention = k.layers.MultiHeadAttention(num_heads=2, key_dim=3)
+            self.blocks = [Block() for _ in range(2)]
+            self.rnn = k.layers.Bidirectional(k.layers.GRU(3))
+            self.heads = {"a": k.layers.Dense(2), "b": k.layers.Dense(2)}
+
+        def call(self, images: Any) -> Any:
+            x = tf.reshape(images, (-1, 32, 6))
+            x = self._attention(x, x)
+            for block in self.blocks:
+                x = block(x)
+            return self.heads["a"](self.rnn(x)) - self.heads["b"](self.rnn(x))
+
+    return Net()
+
+
+def images() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype("float32")
+
+
+def with_random_weights(model: Any) -> Any:
+    """The model, built and with weights (moving statistics too) unlike any initial ones."""
+    model(images())
+    rng = np.random.default_rng(1)
+    for variable in model.weights:
+        variable.assign(rng.uniform(0.1, 0.5, size=tuple(variable.shape)))
+    return model
+
+
+def saved_convnet(model: Any, saved_layer: SavedLayer) -> dict[str, Any]:
+    layers = [layer for layer in model.layers if layer.weights]
+    return {f"layer_with_weights-{i}": saved_layer(layer) for i, layer in enumerate(layers)}
+
+
+def saved_nested(model: Any, saved_layer: SavedLayer) -> dict[str, Any]:
+    body, head = (saved_convnet(part, saved_layer) for part in model.layers[1:])
+    return {"layer_with_weights-0": body, "layer_with_weights-1": head}
+
+
+def saved_subclassed(model: Any, saved_layer: SavedLayer) -> dict[str, Any]:
+    attention, rnn = model._attention, model.rnn
+    names = ("_query_dense", "_key_dense", "_value_dense", "_output_dense")
+    return {
+        "_attention": {name: saved_layer(getattr(attention, name)) for name in names},
+        "blocks": {str(i): saved_block(b, saved_layer) for i, b in enumerate(model.blocks)},
+        "rnn": {
+            "forward_layer": {"cell": saved_layer(rnn.forward_layer.cell)},
+            "backward_layer": {"cell": saved_layer(rnn.backward_layer.cell)},
+        },
+        "heads": {name: saved_layer(layer) for name, layer in model.heads.items()},
+    }
+
+
+def saved_block(block: Any, saved_layer: SavedLayer) -> dict[str, Any]:
+    scale = tf.Variable(block.w, name="net/block/scale")
+    inner, norm = saved_layer(block._inner), saved_layer(block.norm)
+    return {"_inner": inner, "norm": norm, "scale": scale, "w": scale}
+
+
+MODELS = [(convnet, saved_convnet), (nested, saved_nested), (subclassed, saved_subclassed)]
+
+
+@pytest.mark.parametrize(("build", "saved"), MODELS, ids=["convnet", "nested", "subclassed"])
+def test_predictions_survive_the_move(
+    build: Callable[[], Any],
+    saved: Callable[..., dict[str, Any]],
+    save_keras2: SaveKeras2,
+    saved_layer: SavedLayer,
+) -> None:
+    source, target = with_random_weights(build()), build()
+    target(images())
+    report = restore_keras2_checkpoint(target, save_keras2(model=saved(source, saved_layer)))
+    assert report.is_complete
+    assert len(report.matched) == len(target.weights)
+    np.testing.assert_allclose(target(images()), source(images()), rtol=1e-5, atol=1e-5)
+
+
+def test_fixture_has_the_keys_of_tf_keras(save_keras2: SaveKeras2, saved_layer: SavedLayer) -> None:
+    source = with_random_weights(nested())
+    path = save_keras2(model=saved_nested(source, saved_layer))
+    keys = {
+        key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key, _ in tf.train.list_variables(path)
+    }
+    body, head = "model/layer_with_weights-0", "model/layer_with_weights-1"
+    assert keys - {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter"} == {
+        *(f"{body}/layer_with_weights-0/{name}" for name in ("kernel", "bias")),
+        *(f"{body}/layer_with_weights-1/{name}" for name in ("gamma", "beta")),
+        *(f"{body}/layer_with_weights-1/moving_{name}" for name in ("mean", "variance")),
+        *(f"{body}/layer_with_weights-2/{name}" for name in ("kernel", "bias")),
+        *(f"{head}/layer_with_weights-{i}/{n}" for i in range(3) for n in ("kernel", "bias")),
+    }
+
+
+def test_part_of_a_checkpoint_goes_into_part_of_a_model(
+    save_keras2: SaveKeras2, saved_layer: SavedLayer
+) -> None:
+    source, target = with_random_weights(convnet()), nested()
+    body = saved_convnet(source, saved_layer)
+    path = save_keras2(model={"_body": body}, backbone=body, global_step=tf.Variable(7))
+    for root in ("backbone", "model/_body"):
+        restore_keras2_checkpoint(target.layers[1], path, root=root)
+        np.testing.assert_allclose(target.layers[1](images()), source(images()), rtol=1e-5)
+
+
+def test_object_that_only_holds_models_is_filled(
+    save_keras2: SaveKeras2, saved_layer: SavedLayer
+) -> None:
+    class Holder(tf.Module):
+        def __init__(self, body: Any) -> None:
+            super().__init__()
+            self._sub_tasks = {"a": body}
+
+    source, target = with_random_weights(convnet()), convnet()
+    body = saved_convnet(source, saved_layer)
+    path = save_keras2(model={"_sub_tasks": {"a": body}}, optimizer={"iter": tf.Variable(3)})
+    assert restore_keras2_checkpoint(Holder(target), path).is_complete
+    np.testing.assert_allclose(target(images()), source(images()), rtol=1e-5)
+
+
+def test_strict_refuses_before_it_touches_anything(
+    save_keras2: SaveKeras2, saved_layer: SavedLayer
+) -> None:
+    source, target = with_random_weights(convnet()), convnet()
+    saved = saved_convnet(source, saved_layer)
+    del saved["layer_with_weights-2"]["bias"]
+    before = target.get_weights()
+    with pytest.raises(errors.CheckpointError, match=r"missing from the checkpoint \(1\)"):
+        restore_keras2_checkpoint(target, save_keras2(model=saved))
+    assert all(np.array_equal(a, b) for a, b in zip(before, target.get_weights(), strict=True))
+
+
+def test_lenient_takes_what_fits_and_reports_the_rest(
+    save_keras2: SaveKeras2, saved_layer: SavedLayer
+) -> None:
+    source, target = with_random_weights(convnet()), convnet()
+    saved = saved_convnet(source, saved_layer)
+    saved["layer_with_weights-2"] = {"kernel": tf.Variable([1.0]), "extra": tf.Variable([2.0])}
+    report = restore_keras2_checkpoint(target, save_keras2(model=saved), strict=False)
+    assert (len(report.matched), len(report.missing)) == (6, 1)
+    assert [match.key_shape for match in report.mismatched] == [(1,)]
+    assert [left.name for left in report.unexpected] == ["model/layer_with_weights-2/extra"]
+    np.testing.assert_array_equal(target.layers[1].weights[0], source.layers[1].weights[0])
+
+
+def test_tensor_for_two_variables_is_ambiguous(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="a")])
+    prefix = str(tmp_path / "model.ckpt")
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=["x/a/kernel", "y/a/kernel", "x/a/bias"],
+        shape_and_slices=["", "", ""],
+        tensors=[tf.zeros((2, 2)), tf.ones((2, 2)), tf.fill((2,), 7.0)],
+    )
+    report = restore_keras2_checkpoint(model, prefix, strict=False)
+    assert [left.candidates for left in report.ambiguous] == [("x/a/kernel", "y/a/kernel")]
+    np.testing.assert_array_equal(model.layers[0].bias, [7.0, 7.0])
+
+
+def test_model_without_variables_is_refused(save_keras2: SaveKeras2) -> None:
+    path = save_keras2(model={"kernel": tf.Variable(1.0)})
+    with pytest.raises(errors.CheckpointError, match="Call it once"):
+        restore_keras2_checkpoint(subclassed(), path)
+
+
+@pytest.mark.parametrize("build", [convnet, nested, subclassed])
+def test_real_checkpoint_of_tf_keras(build: Callable[..., Any], tmp_path: Path) -> None:
+    tf_keras = pytest.importorskip("tf_keras", reason="only with Keras 2 beside Keras 3")
+    source, target = with_random_weights(build(tf_keras)), build()
+    optimizer = tf_keras.optimizers.Adam()
+    optimizer.build(source.trainable_variables)
+    checkpoint = tf.train.Checkpoint(
+        model=source, optimizer=optimizer, global_step=tf.Variable(0, dtype=tf.int64)
+    )
+    target(images())
+    restore_keras2_checkpoint(target, checkpoint.save(str(tmp_path / "ckpt")))
+    np.testing.assert_allclose(target(images()), source(images()), rtol=1e-5, atol=1e-5)
