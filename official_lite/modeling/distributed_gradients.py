@@ -1,0 +1,253 @@
+"""Optimizers that are right under `tf.distribute`: gradients are summed first, then clipped.
+
+A Keras optimizer clips what each replica hands in and adds up afterwards: the update then depends
+on the number of replicas. `make_distributed` turns any Keras optimizer into one that sums first::
+
+    optimizer = make_distributed(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
+    isinstance(optimizer, keras.optimizers.SGD)  # still true
+
+Two replicas then make the same update as one that sees the whole batch.
+"""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+__all__ = [
+    "DistributedLossScaleOptimizer",
+    "DistributedOptimizer",
+    "GradientTransformer",
+    "gradients_already_summed",
+    "make_distributed",
+    "sum_over_replicas",
+    "wrapped_optimizers",
+]
+
+GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
+
+# Set per thread, and each replica of a `MirroredStrategy` has a thread of its own.
+_already_summed = contextvars.ContextVar("already_summed", default=False)
+
+
+def make_distributed(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Makes `optimizer` sum gradients over replicas before anything else; returns it.
+
+    It stays the same object, keeps its variables and its class's name, and becomes an instance of
+    a subclass of its class: `DistributedOptimizer`. Wrapped optimizers are treated alike. Doing it
+    twice does no harm.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    # `keras.optimizers.MultiOptimizer` gives each of its own optimizers some of the variables.
+    for wrapped in [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]:
+        make_distributed(wrapped)
+    if not isinstance(optimizer, DistributedOptimizer):
+        optimizer_cls: Any = type(optimizer)
+        optimizer.__class__ = _distributed_class(optimizer_cls)
+    return optimizer
+
+
+def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
+    """The optimizer itself, then the `inner_optimizer` of each, from the outside in."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+@contextlib.contextmanager
+def gradients_already_summed() -> Iterator[None]:
+    """Within it, in this thread, optimizers take the gradients for sums over all replicas."""
+    token = _already_summed.set(True)
+    try:
+        yield
+    finally:
+        _already_summed.reset(token)
+
+
+def sum_over_replicas(gradients: Sequence[Any]) -> list[tf.Tensor]:
+    """The sum of each gradient over all replicas, dense, on each of them.
+
+    Sparse gradients travel sparse and are made dense on arrival, because most Keras optimizers
+    compute with the rows one by one where a row occurs twice: Adam's second moment of a token
+    that is twice in a batch would be g₁² + g₂² and not (g₁ + g₂)².
+
+    Raises:
+        RuntimeError: The call is outside `strategy.run`.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise RuntimeError(
+            "Gradients were applied outside a replica. Call `apply_gradients` in the function that "
+            "is given to `strategy.run`."
+        )
+    summed = list(gradients)
+    if context.num_replicas_in_sync > 1 and summed:
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, summed)
+    return [tf.convert_to_tensor(gradient) for gradient in summed]
+
+
+class DistributedOptimizer:
+    """Mixin before a Keras optimizer class: sums over replicas, then clips, then applies.
+
+    A variable without a gradient is left out, with one warning that names it. If no variable has
+    one nothing is updated; `iterations` advances all the same, in step with the caller's own count.
+
+    Attributes:
+        gradient_aggregator: Takes this replica's pairs of gradient and variable and returns the
+            sums over all; None is an all-reduce.
+        gradient_transformers: Applied in turn to the pairs after the sum and before the clipping.
+    """
+
+    gradient_aggregator: GradientTransformer | None = None
+    gradient_transformers: Sequence[GradientTransformer] = ()
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+        skip_gradients_aggregation: bool = False,
+    ) -> Any:
+        """Updates the variables; call it in a replica.
+
+        Args:
+            grads_and_vars: Pairs of a gradient, which may be None, and its variable.
+            name: Ignored; here for callers written for Keras 2.
+            experimental_aggregate_gradients: False if the gradients are sums over all replicas
+                already.
+            skip_gradients_aggregation: The opposite of it, by its later name.
+
+        Returns:
+            `iterations`.
+        """
+        pairs = list(grads_and_vars)
+        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+        with contextlib.ExitStack() as stack:
+            if skip_gradients_aggregation or not experimental_aggregate_gradients:
+                stack.enter_context(gradients_already_summed())
+            self.apply(gradients, variables)  # type: ignore[attr-defined]  # Keras' half
+        return self.iterations  # type: ignore[attr-defined]  # Keras' half
+
+    def set_gradient_functions(
+        self,
+        gradient_aggregator: GradientTransformer | None,
+        gradient_transformers: Sequence[GradientTransformer],
+    ) -> None:
+        """Sets both attributes."""
+        # Past `__setattr__`, which would put them among the things to save.
+        self.__dict__["gradient_aggregator"] = gradient_aggregator
+        self.__dict__["gradient_transformers"] = tuple(gradient_transformers)
+
+    def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients summed over replicas, unless they are so already. None stays None."""
+        if _already_summed.get():
+            return list(gradients)
+        pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        if self.gradient_aggregator is not None:
+            summed = iter([gradient for gradient, _ in self.gradient_aggregator(pairs)])
+        else:
+            summed = iter(sum_over_replicas([gradient for gradient, _ in pairs]))
+        return [None if gradient is None else next(summed) for gradient in gradients]
+
+    # The methods below are steps of Keras' `apply`, in the order in which it takes them.
+
+    def _filter_empty_gradients(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        pairs = list(zip(grads, trainable_variables, strict=True))
+        self._warn_of_missing([v for g, v in pairs if g is None])
+        present = [(g, v) for g, v in pairs if g is not None]
+        return [g for g, _ in present], [v for _, v in present]
+
+    def _warn_of_missing(self, variables: Sequence[Any]) -> None:
+        # Past `__setattr__`, which would put the set among the things to save. A step is traced
+        # more than once and on every replica; the warning is not repeated.
+        warned: set[str] = self.__dict__.setdefault("_warned_of_missing", set())
+        names = [getattr(variable, "path", variable.name) for variable in variables]
+        if set(names) - warned:
+            logging.warning(
+                "No gradient for %s: the loss does not depend on them, and they are not updated.",
+                ", ".join(names),
+            )
+            warned.update(names)
+
+    def _backend_apply_gradients(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> None:
+        pairs = list(
+            zip(
+                self.sum_gradients(grads, trainable_variables),
+                trainable_variables,
+                strict=True,
+            )
+        )
+        for transformer in self.gradient_transformers:
+            pairs = list(transformer(pairs))
+        super()._backend_apply_gradients(  # type: ignore[misc]  # Keras' half
+            [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        )
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        return grads_and_vars
+
+
+class DistributedLossScaleOptimizer(DistributedOptimizer):
+    """Mixin before `keras.optimizers.LossScaleOptimizer`: all replicas judge the same sums.
+
+    Keras sums after looking for overflows, and takes the first replica's word for all. The methods
+    of Keras 2 are here too, so that a train step written for it goes on working.
+    """
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The loss times the scale: Keras 3's `scale_loss` by its older name."""
+        return self.scale_loss(loss)  # type: ignore[attr-defined]  # Keras' half
+
+    def get_unscaled_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        """The gradients as they are, because `apply_gradients` divides them by the scale."""
+        return list(grads)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Skips the update and halves the scale if a summed gradient is infinite or NaN."""
+        variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]  # Keras' half
+        *_, innermost = wrapped_optimizers(self)
+        summed = innermost.sum_gradients(grads, variables)
+        super().apply(summed, variables)  # type: ignore[misc]  # Keras' half
+
+    def _stateful_handle_finite_grads(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> None:
+        # In here, because Keras may call this in threads of their own.
+        with gradients_already_summed():
+            super()._stateful_handle_finite_grads(grads, trainable_variables)  # type: ignore[misc]  # Keras' half
+        self._bound_scale()
+
+    def _stateful_handle_non_finite_grads(self) -> None:
+        super()._stateful_handle_non_finite_grads()  # type: ignore[misc]  # Keras' half
+        self._bound_scale()
+
+    def _bound_scale(self) -> None:
+        scale = self.dynamic_scale  # type: ignore[attr-defined]  # Keras' half
+        scale.assign(tf.clip_by_value(scale.value, *self._scale_bounds()))
+
+    def _scale_bounds(self) -> tuple[float, float]:
+        # A scale of 0 or infinity never changes again, and 0 makes zeros of NaN gradients.
+        initial: float = self.initial_scale  # type: ignore[attr-defined]  # Keras' half
+        return min(1.0, initial), max(2.0**126, initial)
+
+
+@functools.cache
+def _distributed_class(optimizer_cls: Any) -> type:
+    # Keras saves an optimizer under its class's name and module: they stay.
+    namespace = {
+        "__module__": optimizer_cls.__module__,
+        "__qualname__": optimizer_cls.__qualname__,
+        "__doc__": optimizer_cls.__doc__,
+    }
+    is_scaling = issubclass(optimizer_cls, keras.optimizers.LossScaleOptimizer)
+    mixin = DistributedLossScaleOptimizer if is_scaling else DistributedOptimizer
+    return type(optimizer_cls.__name__, (mixin, optimizer_cls), namespace)

@@ -1,0 +1,113 @@
+"""`OptimizationConfig`: the optimizer, its learning rate and the average of its weights.
+
+::
+
+    OptimizationConfig(
+        {
+            "optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": 0.01}},
+            "learning_rate": {
+                "type": "cosine",
+                "cosine": {"initial_learning_rate": 1e-3, "decay_steps": 10_000},
+            },
+            "warmup": {"type": "linear", "linear": {"warmup_steps": 500}},
+        }
+    )
+"""
+
+import dataclasses
+
+from official_lite.modeling.hyperparams import base_config, oneof
+from official_lite.modeling.optimization.configs import learning_rate_config as lr_cfg
+from official_lite.modeling.optimization.configs import optimizer_config as opt_cfg
+
+__all__ = ["OptimizerConfig", "LrConfig", "WarmupConfig", "OptimizationConfig"]
+
+
+@dataclasses.dataclass
+class OptimizerConfig(oneof.OneOfConfig):
+    """Which optimizer: `type` names one of the other fields."""
+
+    type: str | None = None
+    sgd: opt_cfg.SGDConfig = dataclasses.field(default_factory=opt_cfg.SGDConfig)
+    sgd_experimental: opt_cfg.SGDExperimentalConfig = dataclasses.field(
+        default_factory=opt_cfg.SGDExperimentalConfig
+    )
+    adam: opt_cfg.AdamConfig = dataclasses.field(default_factory=opt_cfg.AdamConfig)
+    adam_experimental: opt_cfg.AdamExperimentalConfig = dataclasses.field(
+        default_factory=opt_cfg.AdamExperimentalConfig
+    )
+    adamw: opt_cfg.AdamWeightDecayConfig = dataclasses.field(
+        default_factory=opt_cfg.AdamWeightDecayConfig
+    )
+    adamw_experimental: opt_cfg.AdamWeightDecayExperimentalConfig = dataclasses.field(
+        default_factory=opt_cfg.AdamWeightDecayExperimentalConfig
+    )
+    lamb: opt_cfg.LAMBConfig = dataclasses.field(default_factory=opt_cfg.LAMBConfig)
+    rmsprop: opt_cfg.RMSPropConfig = dataclasses.field(default_factory=opt_cfg.RMSPropConfig)
+    lars: opt_cfg.LARSConfig = dataclasses.field(default_factory=opt_cfg.LARSConfig)
+    adagrad: opt_cfg.AdagradConfig = dataclasses.field(default_factory=opt_cfg.AdagradConfig)
+    adafactor: opt_cfg.AdafactorConfig = dataclasses.field(default_factory=opt_cfg.AdafactorConfig)
+    adafactor_keras: opt_cfg.AdafactorKerasConfig = dataclasses.field(
+        default_factory=opt_cfg.AdafactorKerasConfig
+    )
+    lion: opt_cfg.LionConfig = dataclasses.field(default_factory=opt_cfg.LionConfig)
+    muon: opt_cfg.MuonConfig = dataclasses.field(default_factory=opt_cfg.MuonConfig)
+    nadam: opt_cfg.NadamConfig = dataclasses.field(default_factory=opt_cfg.NadamConfig)
+    adamax: opt_cfg.AdamaxConfig = dataclasses.field(default_factory=opt_cfg.AdamaxConfig)
+    ftrl: opt_cfg.FtrlConfig = dataclasses.field(default_factory=opt_cfg.FtrlConfig)
+
+
+@dataclasses.dataclass
+class LrConfig(oneof.OneOfConfig):
+    """Which learning-rate schedule: `type` names one of the other fields."""
+
+    type: str | None = None
+    constant: lr_cfg.ConstantLrConfig = dataclasses.field(default_factory=lr_cfg.ConstantLrConfig)
+    stepwise: lr_cfg.StepwiseLrConfig = dataclasses.field(default_factory=lr_cfg.StepwiseLrConfig)
+    exponential: lr_cfg.ExponentialLrConfig = dataclasses.field(
+        default_factory=lr_cfg.ExponentialLrConfig
+    )
+    polynomial: lr_cfg.PolynomialLrConfig = dataclasses.field(
+        default_factory=lr_cfg.PolynomialLrConfig
+    )
+    cosine: lr_cfg.CosineLrConfig = dataclasses.field(default_factory=lr_cfg.CosineLrConfig)
+    power: lr_cfg.DirectPowerLrConfig = dataclasses.field(
+        default_factory=lr_cfg.DirectPowerLrConfig
+    )
+    power_linear: lr_cfg.PowerAndLinearDecayLrConfig = dataclasses.field(
+        default_factory=lr_cfg.PowerAndLinearDecayLrConfig
+    )
+    power_with_offset: lr_cfg.PowerDecayWithOffsetLrConfig = dataclasses.field(
+        default_factory=lr_cfg.PowerDecayWithOffsetLrConfig
+    )
+    step_cosine_with_offset: lr_cfg.StepCosineLrConfig = dataclasses.field(
+        default_factory=lr_cfg.StepCosineLrConfig
+    )
+
+
+@dataclasses.dataclass
+class WarmupConfig(oneof.OneOfConfig):
+    """Which warm-up: `type` names one of the other fields, None is no warm-up."""
+
+    type: str | None = None
+    linear: lr_cfg.LinearWarmupConfig = dataclasses.field(default_factory=lr_cfg.LinearWarmupConfig)
+    polynomial: lr_cfg.PolynomialWarmupConfig = dataclasses.field(
+        default_factory=lr_cfg.PolynomialWarmupConfig
+    )
+
+
+@dataclasses.dataclass
+class OptimizationConfig(base_config.Config):
+    """How the weights are updated.
+
+    Attributes:
+        optimizer: The optimizer; its `type` must be set.
+        ema: The moving average of the weights, None for none.
+        learning_rate: The learning rate; its `type` must be set.
+        warmup: What takes the learning rate's place in the first steps.
+    """
+
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    ema: opt_cfg.EMAConfig | None = None
+    learning_rate: LrConfig = dataclasses.field(default_factory=LrConfig)
+    warmup: WarmupConfig = dataclasses.field(default_factory=WarmupConfig)

@@ -1,0 +1,317 @@
+"""A moving average of the weights, kept by the optimizer that changes them."""
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling import distributed_gradients
+
+__all__ = ["ExponentialMovingAverage", "averaged_weights", "get_moving_average"]
+
+
+def get_moving_average(optimizer: Any) -> "ExponentialMovingAverage | None":
+    """The moving average that `optimizer` keeps, however deep inside; None if there is none."""
+    for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
+        if isinstance(wrapped, ExponentialMovingAverage):
+            return wrapped
+    return None
+
+
+@contextlib.contextmanager
+def averaged_weights(optimizer: Any) -> Iterator[None]:
+    """Within it the model has its averaged weights; the trained ones come back however it ends.
+
+    Without a moving average in `optimizer` nothing changes.
+    """
+    average = get_moving_average(optimizer)
+    if average is None:
+        yield
+        return
+    average.swap_weights()
+    try:
+        yield
+    finally:
+        average.swap_weights()
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class ExponentialMovingAverage(
+    distributed_gradients.DistributedOptimizer, keras.optimizers.Optimizer
+):
+    """Averages the weights after each update of the optimizer inside.
+
+    ::
+
+        optimizer = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+        optimizer.shadow_copy(model)
+        ...  # train
+        optimizer.swap_weights()
+        ...  # evaluate with the averages
+        optimizer.swap_weights()
+
+    The average `a` of a weight `w` starts as `w` and becomes `d * a + (1 - d) * w`, where `d` is
+    `average_decay`, or `min(average_decay, (1 + t) / (10 + t))` with dynamic decay, `t` being the
+    updates since `start_step`. Before `start_step` it follows the weight.
+
+    With loss scaling this goes inside the `LossScaleOptimizer`, which skips the average together
+    with the update when gradients overflow.
+    """
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        trainable_weights_only: bool = True,
+        average_decay: float = 0.99,
+        start_step: int = 0,
+        dynamic_decay: bool = True,
+        name: str = "ExponentialMovingAverage",
+        **kwargs: Any,
+    ) -> None:
+        """Wraps `optimizer`, and makes it a distributed one.
+
+        Args:
+            optimizer: What updates the weights.
+            trainable_weights_only: Whether to leave out such weights as the moving statistics of
+                batch normalization.
+            average_decay: How much of the average survives an update.
+            start_step: The number of updates after which averaging starts.
+            dynamic_decay: Whether the decay grows from 2/11 to `average_decay`.
+            name: The optimizer's name.
+            **kwargs: Keras' clip arguments, if they are None.
+
+        Raises:
+            ConfigValueError: A clip argument is not None.
+        """
+        _refuse_clipping(kwargs)
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = distributed_gradients.make_distributed(optimizer)
+        self._trainable_weights_only = trainable_weights_only
+        self._average_decay = average_decay
+        self._start_step = start_step
+        self._dynamic_decay = dynamic_decay
+        # Past `__setattr__`, which would take the model's weights for the optimizer's own.
+        self.__dict__["_shadows"] = []
+
+    @property
+    def has_shadow_copy(self) -> bool:
+        """Whether the averages exist."""
+        return bool(self._shadows)
+
+    def shadow_copy(self, model: keras.Model) -> None:
+        """Creates an average for each weight of a built model, equal to the weight.
+
+        Weights that have one keep it. Only floating-point weights have averages: the mean of two
+        counters or of two random seeds means nothing.
+        """
+        is_trainable_only = self._trainable_weights_only
+        self._add_shadows(model.trainable_variables if is_trainable_only else model.variables)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates the inner optimizer's variables, and averages if `shadow_copy` has not.
+
+        Raises:
+            ConfigValueError: All weights are to be averaged, but which these are is not known.
+        """
+        if self.built:
+            return
+        if not self.has_shadow_copy:
+            self._refuse_unknown_weights()
+            self._add_shadows(variables)
+        self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Updates the weights, then their averages."""
+        if not self.built and trainable_variables is not None:
+            self.build(list(trainable_variables))
+        self.inner_optimizer.apply(grads, trainable_variables)
+        self.update_average()
+
+    def update_average(self, strategy: tf.distribute.Strategy | None = None) -> None:
+        """Moves the averages towards the weights; call it in a replica, or across replicas.
+
+        Args:
+            strategy: The strategy in force, which it is by default.
+        """
+        strategy = strategy or tf.distribute.get_strategy()
+        if tf.distribute.in_cross_replica_context():
+            self._update_average(strategy)
+        else:
+            merge_call = tf.__internal__.distribute.interim.maybe_merge_call
+            merge_call(self._update_average, strategy)
+
+    def swap_weights(self) -> None:
+        """Exchanges weights and averages, exactly; twice is as if nothing had happened.
+
+        Raises:
+            ValueError: The call is in a replica, or there are no averages yet.
+        """
+        context = tf.distribute.get_replica_context()
+        if context is not None and context.num_replicas_in_sync > 1:
+            raise ValueError("Weights are swapped on all replicas at once: not in `strategy.run`.")
+        if not self.has_shadow_copy:
+            raise ValueError("There are no averages yet: call `shadow_copy(model)` first.")
+        for weight, average in self._shadows:
+            for one, other in zip(_local_values(weight), _local_values(average), strict=True):
+                value = tf.identity(one.read_value())
+                one.assign(other.read_value())
+                other.assign(value)
+
+    @contextlib.contextmanager
+    def following_weights(self) -> Iterator[None]:
+        """Within it the averages equal the weights; after it they are what they were.
+
+        For saving averaged weights in the place of trained ones: whoever restores them and swaps
+        gets the same model.
+        """
+        kept = [
+            [tf.identity(one.read_value()) for one in _local_values(average)]
+            for _, average in self._shadows
+        ]
+        self.follow_weights()
+        try:
+            yield
+        finally:
+            for (_, average), values in zip(self._shadows, kept, strict=True):
+                for one, value in zip(_local_values(average), values, strict=True):
+                    one.assign(value)
+
+    def follow_weights(self) -> None:
+        """Sets every average to its weight: for weights that were loaded after `shadow_copy`."""
+        for weight, average in self._shadows:
+            for one, other in zip(_local_values(weight), _local_values(average), strict=True):
+                other.assign(one.read_value())
+
+    def assign_average_vars(self, var_list: Iterable[Any]) -> None:
+        """Sets the trainable ones among the variables to their averages.
+
+        Raises:
+            ValueError: A variable has no average.
+        """
+        averages = {id(_raw(weight)): average for weight, average in self._shadows}
+        for variable in var_list:
+            if not variable.trainable:
+                continue
+            if id(_raw(variable)) not in averages:
+                raise ValueError(f"`{variable.name}` has no average: call `shadow_copy` first.")
+            average = averages[id(_raw(variable))]
+            for one, other in zip(_local_values(variable), _local_values(average), strict=True):
+                one.assign(other.read_value())
+
+    @property
+    def iterations(self) -> Any:
+        """How many updates there have been."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's learning rate."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    @property
+    def variables(self) -> list[Any]:
+        """Averages first, then the inner optimizer's variables."""
+        return [*self._variables, *self.inner_optimizer.variables]
+
+    def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """As the inner optimizer sums them."""
+        return self.inner_optimizer.sum_gradients(gradients, variables)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """As the inner optimizer scales it."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Leaves the weights to the inner optimizer."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {
+            "optimizer": keras.optimizers.serialize(self.inner_optimizer),
+            "trainable_weights_only": self._trainable_weights_only,
+            "average_decay": self._average_decay,
+            "start_step": self._start_step,
+            "dynamic_decay": self._dynamic_decay,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "ExponentialMovingAverage":
+        """The inverse of `get_config`."""
+        optimizer = keras.optimizers.deserialize(config["optimizer"], custom_objects)
+        return cls(**(config | {"optimizer": optimizer}))
+
+    def _refuse_unknown_weights(self) -> None:
+        if not self._trainable_weights_only:
+            raise errors.ConfigValueError(
+                "`trainable_weights_only` is False, but the optimizer has seen no model: call "
+                "`shadow_copy(model)` before the first update."
+            )
+
+    def _add_shadows(self, weights: Iterable[Any]) -> None:
+        known = {id(_raw(weight)) for weight, _ in self._shadows}
+        for weight in weights:
+            if id(_raw(weight)) in known or not tf.as_dtype(weight.dtype).is_floating:
+                continue
+            average = self.add_variable_from_reference(
+                weight, name="average", initializer=functools.partial(_value_of, weight)
+            )
+            self._shadows.append((weight, average))
+
+    def _update_average(self, strategy: tf.distribute.Strategy) -> None:
+        decay = self._decay()
+        for weight, average in self._shadows:
+            strategy.extended.update(
+                average.value, _move_average, args=(_raw(weight), decay), group=False
+            )
+
+    def _decay(self) -> tf.Tensor:
+        step = tf.cast(tf.convert_to_tensor(self.iterations), tf.float32) - self._start_step
+        decay = tf.constant(self._average_decay, tf.float32)
+        if self._dynamic_decay:
+            decay = tf.minimum(decay, (1.0 + step) / (10.0 + step))
+        return tf.where(step < 0, 0.0, decay)
+
+
+def _refuse_clipping(kwargs: dict[str, Any]) -> None:
+    unknown = [name for name in kwargs if name not in ("clipnorm", "clipvalue", "global_clipnorm")]
+    if unknown:
+        raise TypeError(f"ExponentialMovingAverage takes no argument {unknown[0]!r}.")
+    given = [name for name, value in kwargs.items() if value is not None]
+    if given:
+        raise errors.ConfigValueError(
+            f"The moving average does not clip: set `{given[0]}` on the optimizer that it wraps."
+        )
+
+
+def _raw(variable: Any) -> Any:
+    """The `tf.Variable` of a Keras variable; others as they are."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _local_values(variable: Any) -> tuple[tf.Variable, ...]:
+    """This worker's copies of a variable, one for each replica."""
+    raw = _raw(variable)
+    return getattr(raw, "values", (raw,))
+
+
+def _value_of(weight: Any, shape: Any, dtype: Any) -> tf.Tensor:
+    """An initializer, in Keras' form."""
+    return tf.cast(tf.convert_to_tensor(weight), dtype)
+
+
+def _move_average(average: tf.Variable, weight: tf.Variable, decay: tf.Tensor) -> None:
+    # In this form a decay of 0 gives the weight to the last bit.
+    average.assign(weight + tf.cast(decay, average.dtype) * (average - weight))

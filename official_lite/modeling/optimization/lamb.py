@@ -1,0 +1,91 @@
+"""LAMB: Adam whose step is as long as the layer's weights allow."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.modeling.optimization import trust_ratio, variable_patterns
+
+__all__ = ["LAMB"]
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class LAMB(keras.optimizers.Lamb):
+    """Keras' Lamb with the weight decay inside the adapted step, and lists of exceptions.
+
+    From "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"
+    (You et al., https://arxiv.org/abs/1904.00962), where the norm that scales the step is that of
+    Adam's update and the decay together; Keras' own `weight_decay` stays outside of it.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay_rate: float = 0.0,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        name: str = "LAMB",
+        **kwargs: Any,
+    ) -> None:
+        """Sets the hyperparameters.
+
+        Args:
+            learning_rate: A number or a schedule.
+            beta_1: Decay of the first moment.
+            beta_2: Decay of the second moment.
+            epsilon: Added to the root of the second moment.
+            weight_decay_rate: How much of the weights is added to the update.
+            exclude_from_weight_decay: Patterns of variables without decay.
+            exclude_from_layer_adaptation: Patterns of variables whose step is plain Adam's; those
+                without decay if there are none.
+            name: The optimizer's name.
+            **kwargs: As for any Keras optimizer.
+        """
+        super().__init__(
+            learning_rate=learning_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            name=name,
+            **kwargs,
+        )
+        self.weight_decay_rate = weight_decay_rate
+        self.no_decay_patterns = exclude_from_weight_decay
+        self.no_adaptation_patterns = exclude_from_layer_adaptation or exclude_from_weight_decay
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step of one variable."""
+        index = self._get_variable_index(variable)
+        reference = self._trainable_variables[index]
+        gradient = tf.cast(gradient, variable.dtype)
+        update = self._adam_update(gradient, index)
+        if self.weight_decay_rate and not variable_patterns.matches_any(
+            reference, self.no_decay_patterns
+        ):
+            update += self.weight_decay_rate * variable
+        step_size = tf.cast(learning_rate, variable.dtype)
+        if not variable_patterns.matches_any(reference, self.no_adaptation_patterns):
+            step_size *= trust_ratio.trust_ratio(variable, update)
+        self.assign_sub(variable, step_size * update)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return super().get_config() | {
+            "weight_decay_rate": self.weight_decay_rate,
+            "exclude_from_weight_decay": self.no_decay_patterns,
+            "exclude_from_layer_adaptation": self.no_adaptation_patterns,
+        }
+
+    def _adam_update(self, gradient: tf.Tensor, index: int) -> tf.Tensor:
+        first, second = self._momentums[index], self._velocities[index]
+        self.assign_add(first, (gradient - first) * (1.0 - self.beta_1))
+        self.assign_add(second, (tf.square(gradient) - second) * (1.0 - self.beta_2))
+        step = tf.cast(self.iterations + 1, gradient.dtype)
+        unbiased_first = first / (1.0 - tf.pow(tf.cast(self.beta_1, gradient.dtype), step))
+        unbiased_second = second / (1.0 - tf.pow(tf.cast(self.beta_2, gradient.dtype), step))
+        return unbiased_first / (tf.sqrt(unbiased_second) + self.epsilon)

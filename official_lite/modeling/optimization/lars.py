@@ -1,0 +1,105 @@
+"""LARS: momentum whose step is as long as the layer's weights allow."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.modeling.optimization import trust_ratio, variable_patterns
+
+__all__ = ["LARS"]
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class LARS(keras.optimizers.Optimizer):
+    """Layer-wise adaptive rate scaling, for large batches.
+
+    From "Large Batch Training of Convolutional Networks" (You, Gitman and Ginsburg,
+    https://arxiv.org/abs/1708.03888).
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.9,
+        weight_decay_rate: float = 0.0,
+        eeta: float = 0.001,
+        nesterov: bool = False,
+        classic_momentum: bool = True,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        exclude_from_layer_adaptation: Sequence[str] | None = None,
+        name: str = "LARS",
+        **kwargs: Any,
+    ) -> None:
+        """Sets the hyperparameters.
+
+        Args:
+            learning_rate: A number or a schedule.
+            momentum: How much of the last step is kept.
+            weight_decay_rate: How much of the weights is added to the gradient.
+            eeta: The coefficient of the ratio between the norms of weights and gradient.
+            nesterov: Whether the step looks ahead.
+            classic_momentum: Whether the scaled learning rate goes into the momentum, as in the
+                paper; otherwise it scales the finished step.
+            exclude_from_weight_decay: Patterns of variables without decay.
+            exclude_from_layer_adaptation: Patterns of variables whose learning rate is not scaled;
+                those without decay if there are none.
+            name: The optimizer's name.
+            **kwargs: As for any Keras optimizer.
+        """
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.momentum = momentum
+        self.weight_decay_rate = weight_decay_rate
+        self.eeta = eeta
+        self.nesterov = nesterov
+        self.classic_momentum = classic_momentum
+        self.no_decay_patterns = exclude_from_weight_decay
+        self.no_adaptation_patterns = exclude_from_layer_adaptation or exclude_from_weight_decay
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates a momentum for each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step of one variable."""
+        index = self._get_variable_index(variable)
+        reference, momentum = self._trainable_variables[index], self._momentums[index]
+        gradient = tf.cast(gradient, variable.dtype)
+        learning_rate = tf.cast(learning_rate, variable.dtype)
+        if self.weight_decay_rate and not variable_patterns.matches_any(
+            reference, self.no_decay_patterns
+        ):
+            gradient += self.weight_decay_rate * variable
+        is_adapted = not variable_patterns.matches_any(reference, self.no_adaptation_patterns)
+        if self.classic_momentum:
+            scale = self._scale(variable, gradient) if is_adapted else 1.0
+            step = self._with_momentum(learning_rate * scale * gradient, momentum)
+        else:
+            step = self._with_momentum(gradient, momentum)
+            scale = self._scale(variable, step) if is_adapted else 1.0
+            step *= learning_rate * scale
+        self.assign_sub(variable, step)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return super().get_config() | {
+            "momentum": self.momentum,
+            "weight_decay_rate": self.weight_decay_rate,
+            "eeta": self.eeta,
+            "nesterov": self.nesterov,
+            "classic_momentum": self.classic_momentum,
+            "exclude_from_weight_decay": self.no_decay_patterns,
+            "exclude_from_layer_adaptation": self.no_adaptation_patterns,
+        }
+
+    def _scale(self, variable: Any, update: tf.Tensor) -> tf.Tensor:
+        return trust_ratio.trust_ratio(variable, update, coefficient=self.eeta)
+
+    def _with_momentum(self, update: tf.Tensor, momentum: Any) -> tf.Tensor:
+        accumulated = self.momentum * momentum + update
+        self.assign(momentum, accumulated)
+        return self.momentum * accumulated + update if self.nesterov else accumulated

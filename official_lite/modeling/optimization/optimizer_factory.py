@@ -1,0 +1,248 @@
+"""From an `OptimizationConfig` to a learning rate and an optimizer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import gin
+import keras
+from absl import logging
+
+from official_lite.common import errors, suggestions
+from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import adamw, ema_optimizer, lamb, lars, lr_schedule
+from official_lite.modeling.optimization.configs import optimization_config, optimizer_config
+
+__all__ = ["OptimizerFactory", "register_optimizer_cls"]
+
+LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
+
+# One table under three names: the old optimizers are gone from Keras.
+OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
+    "sgd": keras.optimizers.SGD,
+    "sgd_experimental": keras.optimizers.SGD,
+    "adam": keras.optimizers.Adam,
+    "adam_experimental": keras.optimizers.Adam,
+    "adamw": adamw.AdamWeightDecay,
+    "adamw_experimental": keras.optimizers.AdamW,
+    "lamb": lamb.LAMB,
+    "rmsprop": keras.optimizers.RMSprop,
+    "lars": lars.LARS,
+    "adagrad": keras.optimizers.Adagrad,
+    "adafactor": keras.optimizers.Adafactor,
+    "adafactor_keras": keras.optimizers.Adafactor,
+    "lion": keras.optimizers.Lion,
+    "muon": keras.optimizers.Muon,
+    "nadam": keras.optimizers.Nadam,
+    "adamax": keras.optimizers.Adamax,
+    "ftrl": keras.optimizers.Ftrl,
+}
+LEGACY_OPTIMIZERS_CLS = OPTIMIZERS_CLS
+NEW_OPTIMIZERS_CLS = OPTIMIZERS_CLS
+
+LR_CLS: dict[str, Callable[..., Any]] = {
+    "stepwise": lr_schedule.PiecewiseConstantDecayWithOffset,
+    "polynomial": lr_schedule.PolynomialDecayWithOffset,
+    "exponential": lr_schedule.ExponentialDecayWithOffset,
+    "cosine": lr_schedule.CosineDecayWithOffset,
+    "power": lr_schedule.DirectPowerDecay,
+    "power_linear": lr_schedule.PowerAndLinearDecay,
+    "power_with_offset": lr_schedule.PowerDecayWithOffset,
+    "step_cosine_with_offset": lr_schedule.StepCosineDecayWithOffset,
+}
+
+WARMUP_CLS: dict[str, Callable[..., Any]] = {
+    "linear": lr_schedule.LinearWarmup,
+    "polynomial": lr_schedule.PolynomialWarmUp,
+}
+
+# Fields that configs still carry and optimizers no longer take, with the value that means nothing.
+_DEAD_FIELDS: dict[str, Any] = {"decay": 0.0, "jit_compile": False}
+_MAY_BE_NONE = ("staircase",)
+_MUST_BE_POSITIVE = ("decay_steps", "total_decay_steps")
+# What Adafactor's authors call the arguments of Keras' Adafactor.
+_ADAFACTOR_NAMES = {
+    "decay_rate": "beta_2_decay",
+    "clipping_threshold": "clip_threshold",
+    "epsilon1": "epsilon_1",
+    "epsilon2": "epsilon_2",
+}
+_ADAFACTOR_FIXED = (
+    "factored",
+    "multiply_by_parameter_scale",
+    "beta1",
+    "step_offset",
+    "min_dim_size_to_factor",
+    "include_in_weight_decay",
+)
+
+
+def register_optimizer_cls(
+    key: str, optimizer_config_cls: Callable[..., Any], use_legacy_optimizer: bool = True
+) -> None:
+    """Adds an optimizer that a config can name.
+
+    Args:
+        key: The name; a subclass of `OptimizerConfig` needs a field of this name too.
+        optimizer_config_cls: The optimizer's class (not its config's), called with the fields of
+            its config and `learning_rate`.
+        use_legacy_optimizer: Without effect: there is one kind of optimizer.
+
+    Raises:
+        ConfigValueError: The name is taken.
+    """
+    if key in OPTIMIZERS_CLS:
+        raise errors.ConfigValueError(
+            f"{key} already registered, as {OPTIMIZERS_CLS[key]!r}; choose another name."
+        )
+    OPTIMIZERS_CLS[key] = optimizer_config_cls
+
+
+class OptimizerFactory:
+    """Builds what an `OptimizationConfig` describes.
+
+    ::
+
+        factory = OptimizerFactory(config)
+        optimizer = factory.build_optimizer(factory.build_learning_rate())
+    """
+
+    def __init__(self, config: optimization_config.OptimizationConfig) -> None:
+        """Takes the config.
+
+        Raises:
+            ConfigValueError: The optimizer's or the learning rate's type is not set.
+        """
+        for name, choice in (
+            ("optimizer", config.optimizer),
+            ("learning_rate", config.learning_rate),
+        ):
+            if choice.get() is None:
+                raise errors.ConfigValueError(
+                    f"`{name}.type` must be set to one of the fields of {type(choice).__name__}."
+                )
+        self._optimizer_type = config.optimizer.type or ""
+        self._optimizer_config = config.optimizer.get()
+        self._lr_type = config.learning_rate.type or ""
+        self._lr_config = config.learning_rate.get()
+        self._warmup_type = config.warmup.type or ""
+        self._warmup_config = config.warmup.get()
+        self._ema_config = config.ema
+
+    def build_learning_rate(self) -> LearningRate:
+        """The learning-rate schedule, behind its warm-up if there is one; a float if constant.
+
+        Raises:
+            ConfigValueError: A field that the schedule needs is not set, or makes no sense.
+            UnknownNameError: No schedule has the name.
+        """
+        learning_rate: LearningRate
+        if self._lr_type == "constant":
+            learning_rate = float(self._lr_config.learning_rate)
+        else:
+            path = f"learning_rate.{self._lr_type}"
+            learning_rate = _build(LR_CLS, path, _complete(self._lr_config, path))
+        if self._warmup_config is None:
+            return learning_rate
+        path = f"warmup.{self._warmup_type}"
+        arguments = _complete(self._warmup_config, path)
+        return _build(WARMUP_CLS, path, {"after_warmup_lr_sched": learning_rate, **arguments})
+
+    @gin.configurable
+    def build_optimizer(
+        self,
+        lr: LearningRate,
+        gradient_aggregator: distributed_gradients.GradientTransformer | None = None,
+        gradient_transformers: Sequence[distributed_gradients.GradientTransformer] | None = None,
+        postprocessor: Callable[[keras.optimizers.Optimizer], keras.optimizers.Optimizer]
+        | None = None,
+        use_legacy_optimizer: bool = True,
+    ) -> keras.optimizers.Optimizer:
+        """The optimizer, which sums gradients over replicas before it clips them.
+
+        Args:
+            lr: What `build_learning_rate` gave.
+            gradient_aggregator: Takes a replica's pairs of gradient and variable and returns the
+                sums over all replicas; None is an all-reduce.
+            gradient_transformers: Applied in turn to the pairs after the sum and before the
+                clipping.
+            postprocessor: Takes the finished optimizer and returns the one to use.
+            use_legacy_optimizer: Without effect: there is one kind of optimizer.
+
+        Raises:
+            ConfigValueError: A field has a value that the optimizer can't honour.
+            UnknownNameError: No optimizer is registered under the config's type.
+            TypeError: `postprocessor` returned something else than an optimizer.
+        """
+        path = f"optimizer.{self._optimizer_type}"
+        arguments = _optimizer_arguments(self._optimizer_config, path)
+        arguments["learning_rate"] = float(lr) if isinstance(lr, int) else lr
+        optimizer = _build(OPTIMIZERS_CLS, path, arguments)
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            optimizer = distributed_gradients.make_distributed(optimizer)
+            optimizer.set_gradient_functions(gradient_aggregator, gradient_transformers or ())
+        if self._ema_config is not None:
+            optimizer = ema_optimizer.ExponentialMovingAverage(
+                optimizer, **self._ema_config.as_dict()
+            )
+        if postprocessor is not None:
+            optimizer = postprocessor(optimizer)
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise TypeError(f"Wanted a Keras optimizer as the result, got {optimizer!r}.")
+        return optimizer
+
+
+def _build(
+    classes: Mapping[str, Callable[..., Any]], path: str, arguments: Mapping[str, Any]
+) -> Any:
+    """Calls the class that the last part of `path` names."""
+    kind, _, name = path.partition(".")
+    if name not in classes:
+        raise errors.UnknownNameError(
+            f"`{kind}.type` is {name!r}, but nothing is registered under this name. "
+            f"{suggestions.did_you_mean(name, classes)}"
+        )
+    return classes[name](**arguments)
+
+
+def _complete(config: Any, path: str) -> dict[str, Any]:
+    """The fields of a schedule's config, all of them set."""
+    arguments: dict[str, Any] = config.as_dict()
+    for name, value in arguments.items():
+        if value is None and name not in _MAY_BE_NONE:
+            raise errors.ConfigValueError(
+                f"`{path}.{name}` is not set; without it there is no learning rate. Set it in "
+                "`optimizer_config`."
+            )
+        if name in _MUST_BE_POSITIVE and value <= 0:
+            raise errors.ConfigValueError(
+                f"`{path}.{name}` is {value}; wanted a positive number of steps."
+            )
+    return arguments
+
+
+def _optimizer_arguments(config: Any, path: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = config.as_dict()
+    for name, no_effect in _DEAD_FIELDS.items():
+        if arguments.pop(name, no_effect) != no_effect:
+            logging.warning("`%s.%s` has no effect.", path, name)
+    if isinstance(config, optimizer_config.AdafactorConfig):
+        return _adafactor_arguments(arguments, path)
+    return arguments
+
+
+def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    defaults = optimizer_config.AdafactorConfig().as_dict()
+    for name in _ADAFACTOR_FIXED:
+        if fields[name] != defaults[name]:
+            raise errors.ConfigValueError(
+                f"`{path}.{name}` is {fields[name]!r}, but Keras' Adafactor knows only "
+                f"{defaults[name]!r}."
+            )
+    arguments = {
+        _ADAFACTOR_NAMES.get(name, name): value
+        for name, value in fields.items()
+        if name not in _ADAFACTOR_FIXED
+    }
+    # Keras writes the exponent with its sign.
+    arguments["beta_2_decay"] *= -1.0
+    return arguments | {"relative_step": False}

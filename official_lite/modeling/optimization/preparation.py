@@ -1,0 +1,31 @@
+"""What an optimizer needs before the first step is traced."""
+
+from typing import Any
+
+import keras
+
+from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import ema_optimizer
+
+__all__ = ["prepare_optimizer"]
+
+
+def prepare_optimizer(optimizer: Any, model: Any) -> Any:
+    """Makes the optimizer fit for several replicas, and gives it all its variables; returns it.
+
+    On all variables at once, because an optimizer that was built on some refuses the others. What
+    is no Keras optimizer is left alone.
+
+    Args:
+        optimizer: The optimizer, from a config or of the task's own making.
+        model: Anything with its variables built, and `trainable_variables`.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return optimizer
+    optimizer = distributed_gradients.make_distributed(optimizer)
+    average = ema_optimizer.get_moving_average(optimizer)
+    if average is not None and not average.has_shadow_copy:
+        average.shadow_copy(model)
+    if not optimizer.built:
+        optimizer.build(list(model.trainable_variables))
+    return optimizer

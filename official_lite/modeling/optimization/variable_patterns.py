@@ -1,0 +1,19 @@
+"""Which variables an optimizer treats differently: regular expressions on their names."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["matches_any"]
+
+
+def matches_any(variable: Any, patterns: Iterable[str] | None) -> bool:
+    """Whether a pattern is found in the variable's path (`encoder/layer_norm/gamma`) or its name.
+
+    Args:
+        variable: A `keras.Variable` or a `tf.Variable`.
+        patterns: Regular expressions for `re.search`; None matches nothing.
+    """
+    name = variable.name.partition(":")[0]
+    path = getattr(variable, "path", name)
+    return any(re.search(pattern, path) or re.search(pattern, name) for pattern in patterns or ())

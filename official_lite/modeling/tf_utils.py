@@ -1,0 +1,216 @@
+"""Small things that models ported from the Model Garden call."""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.modeling import activations
+
+__all__ = [
+    "assert_rank",
+    "clone_initializer",
+    "cross_replica_concat",
+    "deserialize_keras_object",
+    "get_activation",
+    "get_replica_id",
+    "get_shape_list",
+    "is_special_none_tensor",
+    "pack_inputs",
+    "safe_mean",
+    "serialize_activation",
+    "serialize_constraint",
+    "serialize_initializer",
+    "serialize_keras_object",
+    "serialize_layer",
+    "serialize_regularizer",
+    "unpack_inputs",
+]
+
+_CUSTOM_ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(activations, name) for name in activations.__all__
+}
+
+
+def get_activation(identifier: Any, use_keras_layer: bool = False, **kwargs: Any) -> Any:
+    """The activation function, or a layer that applies it.
+
+    Args:
+        identifier: A name in any case, or anything else that `keras.activations.get` takes.
+        use_keras_layer: Whether to return a layer, for the names of `activations` and `relu`,
+            `linear`, `swish`, `sigmoid` and `leaky_relu`.
+        **kwargs: For `leaky_relu` and `gelu` as a layer, such as `alpha=0.1`.
+    """
+    if not isinstance(identifier, str):
+        return keras.activations.get(identifier)
+    name = identifier.lower()
+    if use_keras_layer and (fn := _layer_function(name, kwargs)) is not None:
+        return keras.layers.Activation(fn)
+    return _CUSTOM_ACTIVATIONS.get(name) or keras.activations.get(name)
+
+
+def get_shape_list(
+    tensor: tf.Tensor, expected_rank: int | Sequence[int] | None = None, name: str | None = None
+) -> list[Any]:
+    """The shape: an int for each dimension that is known, a scalar tensor for each other.
+
+    Raises:
+        ValueError: The rank is not one of `expected_rank`.
+    """
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
+    static = tensor.shape.as_list()
+    if None not in static:
+        return static
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
+
+
+def assert_rank(
+    tensor: tf.Tensor, expected_rank: int | Sequence[int], name: str | None = None
+) -> None:
+    """Raises a `ValueError` if the rank of `tensor` is not (one of) `expected_rank`."""
+    allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
+    rank = tensor.shape.rank
+    if rank not in allowed:
+        raise ValueError(
+            f"For the tensor `{name}`, the actual tensor rank `{rank}` (shape = {tensor.shape}) "
+            f"is not equal to the expected tensor rank `{expected_rank}`."
+        )
+
+
+def safe_mean(losses: tf.Tensor) -> tf.Tensor:
+    """The mean, a scalar; 0 of nothing."""
+    count = tf.cast(tf.size(losses), losses.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(losses), count)
+
+
+def get_replica_id() -> Any:
+    """The number of this replica, from 0; an int or a scalar tensor.
+
+    Raises:
+        RuntimeError: Outside `strategy.run`, in the scope of a strategy.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise RuntimeError("There is no replica here: call get_replica_id() in `strategy.run`.")
+    return context.replica_id_in_sync_group
+
+
+def cross_replica_concat(
+    value: tf.Tensor, axis: int, name: str = "cross_replica_concat"
+) -> tf.Tensor:
+    """The values of all replicas, one behind the other along `axis`, the same on each of them.
+
+    Args:
+        value: This replica's part, equal in shape and type on all of them.
+        axis: Where to concatenate.
+        name: A name scope.
+
+    Raises:
+        RuntimeError: The size of the first dimension is unknown, as in the last batch with
+            `drop_remainder=False`; or there is no replica, outside `strategy.run`.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        raise RuntimeError("There is no replica here: call cross_replica_concat() in its step.")
+    if value.shape.rank and value.shape[0] is None:
+        raise RuntimeError(f"{value} has unknown batch.")
+    with tf.name_scope(name):
+        return context.all_gather(value, axis=axis)
+
+
+def clone_initializer(initializer: Any) -> Any:
+    """A new initializer of the same kind, so that two layers don't start with equal weights.
+
+    One with a fixed seed gives the same numbers again. Anything but an initializer, such as a
+    name, is returned as it is.
+    """
+    if isinstance(initializer, keras.initializers.Initializer):
+        return initializer.__class__.from_config(initializer.get_config())
+    return initializer
+
+
+def pack_inputs(inputs: Any) -> tuple[tf.Tensor, ...]:
+    """Deprecated: the flat inputs, with a scalar in the place of each None."""
+    _warn_about_packing()
+    return tuple(
+        tf.constant(0, dtype=tf.int32) if x is None else x for x in tf.nest.flatten(inputs)
+    )
+
+
+def unpack_inputs(inputs: Any) -> Any:
+    """Deprecated: undoes `pack_inputs`; a single input comes without a tuple."""
+    _warn_about_packing()
+    flat = tuple(None if is_special_none_tensor(x) else x for x in tf.nest.flatten(inputs))
+    return flat[0] if len(flat) == 1 else flat
+
+
+def is_special_none_tensor(tensor: tf.Tensor) -> bool:
+    """Whether `pack_inputs` put it in the place of a None."""
+    return bool(tensor.shape.rank == 0 and tensor.dtype == tf.int32)
+
+
+def serialize_keras_object(obj: Any) -> Any:
+    """See `keras.saving.serialize_keras_object`."""
+    return keras.saving.serialize_keras_object(obj)
+
+
+def deserialize_keras_object(
+    config: Any,
+    module_objects: Mapping[str, Any] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    printable_module_name: str | None = None,
+) -> Any:
+    """See `keras.saving.deserialize_keras_object`; `printable_module_name` is no longer used."""
+    known = {**(module_objects or {}), **(custom_objects or {})}
+    return keras.saving.deserialize_keras_object(config, custom_objects=known)
+
+
+# Keras 3 has one format: `use_legacy_format` is accepted from ported code and not read.
+def serialize_layer(layer: Any, use_legacy_format: bool = False) -> Any:
+    """See `keras.layers.serialize`."""
+    return keras.layers.serialize(layer)
+
+
+def serialize_initializer(initializer: Any, use_legacy_format: bool = False) -> Any:
+    """See `keras.initializers.serialize`."""
+    return keras.initializers.serialize(initializer)
+
+
+def serialize_regularizer(regularizer: Any, use_legacy_format: bool = False) -> Any:
+    """See `keras.regularizers.serialize`."""
+    return keras.regularizers.serialize(regularizer)
+
+
+def serialize_constraint(constraint: Any, use_legacy_format: bool = False) -> Any:
+    """See `keras.constraints.serialize`."""
+    return keras.constraints.serialize(constraint)
+
+
+def serialize_activation(activation: Any, use_legacy_format: bool = False) -> Any:
+    """See `keras.activations.serialize`."""
+    return keras.activations.serialize(activation)
+
+
+def _layer_function(name: str, kwargs: dict[str, Any]) -> Callable[..., Any] | str | None:
+    if name == "leaky_relu":
+        return functools.partial(tf.nn.leaky_relu, **kwargs)
+    if name == "gelu":
+        return functools.partial(tf.nn.gelu, **kwargs)
+    if name in ("relu", "linear", "swish", "sigmoid"):
+        return name
+    if name == "identity":
+        return "linear"
+    return _CUSTOM_ACTIVATIONS.get(name)
+
+
+def _warn_about_packing() -> None:
+    warnings.warn(
+        "Keras layers take several tensors: inputs need no packing.",
+        DeprecationWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,248 @@
+"""The average of the weights: its formula, its exactness, its place among wrappers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling import performance
+from official_lite.modeling.distributed_gradients import make_distributed
+from official_lite.modeling.optimization.ema_optimizer import (
+    ExponentialMovingAverage,
+    averaged_weights,
+    get_moving_average,
+)
+
+
+def _model(dtype: str = "float32") -> keras.Model:
+    layers = [keras.layers.Dense(3, dtype=dtype), keras.layers.BatchNormalization(dtype=dtype)]
+    model = keras.Sequential([keras.Input([2]), *layers])
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    return model
+
+
+def _averages(train: Any) -> np.ndarray:
+    average = get_moving_average(train.optimizer)
+    average.swap_weights()
+    averages = train.weights
+    average.swap_weights()
+    return averages
+
+
+def test_average_starts_at_the_weights() -> None:
+    model = _model()
+    average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+    assert not average.has_shadow_copy
+    average.shadow_copy(model)
+    assert average.has_shadow_copy
+    before = [weight.numpy() for weight in model.weights]
+    average.swap_weights()
+    for weight, value in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), value)
+
+
+@pytest.mark.parametrize("dynamic_decay", [True, False])
+@pytest.mark.parametrize("start_step", [0, 2])
+def test_average_follows_its_formula(dynamic_decay: bool, start_step: int) -> None:
+    weight = keras.Variable([4.0, -1.0])
+    average = ExponentialMovingAverage(
+        keras.optimizers.SGD(0.1),
+        average_decay=0.3,
+        start_step=start_step,
+        dynamic_decay=dynamic_decay,
+    )
+    w, a = np.array([4.0, -1.0]), np.array([4.0, -1.0])
+    for step in range(1, 8):
+        average.apply_gradients([(2.0 * tf.convert_to_tensor(weight) + 1.0, weight)])
+        w = w - 0.1 * (2.0 * w + 1.0)
+        t = step - start_step
+        decay = 0.0 if t < 0 else min(0.3, (1 + t) / (10 + t)) if dynamic_decay else 0.3
+        a = decay * a + (1 - decay) * w
+    np.testing.assert_allclose(weight.numpy(), w, rtol=1e-6)
+    average.assign_average_vars([weight])
+    np.testing.assert_allclose(weight.numpy(), a, rtol=1e-6)
+    assert average.iterations.numpy() == 7
+
+
+def test_two_replicas_average_like_one(train_on: Callable[..., Any]) -> None:
+    def optimizer() -> Any:
+        return ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
+
+    one, two = (train_on(n, optimizer) for n in (1, 2))
+    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6)
+    np.testing.assert_allclose(_averages(two), _averages(one), rtol=1e-6)
+    assert np.all(_averages(one) != one.weights)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_swapping_twice_changes_no_bit(two_replicas: tf.distribute.Strategy, dtype: str) -> None:
+    values = np.array([1.0, -1e-8, 3e4, np.inf, 0.1], np.float32)
+    with two_replicas.scope():
+        weight = keras.Variable(values, dtype=dtype)
+        average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+        average.build([weight])
+        weight.assign(values / 3)
+    stored = np.asarray(tf.cast(values, dtype))
+    trained = weight.value.values[1].numpy().copy()
+    average.swap_weights()
+    for copy in weight.value.values:
+        assert copy.numpy().tobytes() == stored.tobytes()
+    average.swap_weights()
+    for copy in weight.value.values:
+        assert copy.numpy().tobytes() == trained.tobytes()
+
+
+def test_swap_keeps_what_differs_between_replicas(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        weight = keras.Variable([1.0])
+        average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+        average.build([weight])
+    for copy, value in zip(weight.value.values, (2.0, 3.0), strict=True):
+        copy.assign([value])
+    average.swap_weights()
+    assert [copy.numpy()[0] for copy in weight.value.values] == [1.0, 1.0]
+    average.swap_weights()
+    assert [copy.numpy()[0] for copy in weight.value.values] == [2.0, 3.0]
+
+
+def test_moving_statistics_are_averaged_on_request() -> None:
+    model = _model()
+    model.add(keras.layers.Dropout(0.5))  # its seed must be left alone
+    counts = []
+    for trainable_only in (True, False):
+        average = ExponentialMovingAverage(keras.optimizers.SGD(0.1), trainable_only)
+        average.shadow_copy(model)
+        average.shadow_copy(model)  # a second time adds nothing
+        counts.append(len(average._shadows))
+    assert counts == [4, 6]
+
+
+def test_overflow_skips_the_average_with_the_update(train_on: Callable[..., Any]) -> None:
+    def optimizer() -> Any:
+        inner = ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
+        return performance.configure_optimizer(inner, use_float16=True)
+
+    unpoisoned = train_on(1, optimizer, steps=3)
+    for num_replicas in (1, 2):
+        poisoned = train_on(num_replicas, optimizer, steps=4, poison_at=1)
+        np.testing.assert_allclose(poisoned.weights, unpoisoned.weights, rtol=1e-6)
+        np.testing.assert_allclose(_averages(poisoned), _averages(unpoisoned), rtol=1e-6)
+        assert poisoned.optimizer.iterations.numpy() == 3
+        assert poisoned.optimizer.dynamic_scale.numpy() == 2.0**14
+
+
+@pytest.mark.parametrize("built_before_restore", [True, False])
+def test_average_survives_a_checkpoint(tmp_path: Path, built_before_restore: bool) -> None:
+    def build() -> tuple[keras.Variable, Any]:
+        return keras.Variable([4.0], name="w"), performance.LossScaleOptimizer(
+            ExponentialMovingAverage(keras.optimizers.SGD(0.5, momentum=0.9))
+        )
+
+    weight, optimizer = build()
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.constant([2.0**15]), weight)])
+    path = tf.train.Checkpoint(weight=weight, optimizer=optimizer).save(str(tmp_path / "ckpt"))
+
+    fresh_weight, fresh = build()
+    if built_before_restore:
+        fresh.build([fresh_weight])
+    status = tf.train.Checkpoint(weight=fresh_weight, optimizer=fresh).restore(path)
+    if not built_before_restore:
+        fresh.build([fresh_weight])
+    status.assert_consumed()
+    for one, other in ((weight, optimizer), (fresh_weight, fresh)):
+        other.apply_gradients([(tf.constant([2.0**15]), one)])
+        get_moving_average(other).swap_weights()
+    np.testing.assert_array_equal(fresh_weight.numpy(), weight.numpy())
+    assert fresh.iterations.numpy() == 4
+
+
+def test_it_is_found_however_deep() -> None:
+    average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+    assert get_moving_average(average) is average
+    assert get_moving_average(performance.LossScaleOptimizer(average)) is average
+    assert get_moving_average(make_distributed(average)) is average
+    assert get_moving_average(keras.optimizers.SGD(0.1)) is None
+    assert get_moving_average(None) is None
+
+
+def test_it_is_an_optimizer_with_the_inner_ones_learning_rate() -> None:
+    average = ExponentialMovingAverage(keras.optimizers.SGD(0.5))
+    assert isinstance(average, keras.optimizers.Optimizer)
+    average.learning_rate = 0.25
+    assert float(average.inner_optimizer.learning_rate) == float(average.learning_rate) == 0.25
+
+
+def test_config_is_complete() -> None:
+    average = ExponentialMovingAverage(keras.optimizers.Adam(0.5), False, 0.9, 7, False, "mean")
+    restored = keras.optimizers.deserialize(keras.optimizers.serialize(average))
+    assert type(restored) is ExponentialMovingAverage
+    assert restored.get_config() == average.get_config()
+
+
+def test_keras_fit_trains_with_it() -> None:
+    model = _model()
+    model.compile(ExponentialMovingAverage(keras.optimizers.SGD(0.1)), "mse")
+    model.fit(np.ones([8, 2]), np.ones([8, 3]), batch_size=4, verbose=0)
+    assert model.optimizer.iterations.numpy() == 2
+
+
+def test_all_weights_need_a_model() -> None:
+    average = ExponentialMovingAverage(keras.optimizers.SGD(0.1), trainable_weights_only=False)
+    with pytest.raises(errors.ConfigValueError, match="shadow_copy"):
+        average.build([keras.Variable([1.0])])
+
+
+def test_clipping_belongs_to_the_inner_optimizer() -> None:
+    ExponentialMovingAverage(keras.optimizers.SGD(0.1), clipnorm=None)
+    with pytest.raises(errors.ConfigValueError, match="clipnorm"):
+        ExponentialMovingAverage(keras.optimizers.SGD(0.1), clipnorm=1.0)
+    with pytest.raises(TypeError, match="momentum"):
+        ExponentialMovingAverage(keras.optimizers.SGD(0.1), momentum=1.0)
+
+
+def test_there_must_be_something_to_swap() -> None:
+    average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match="shadow_copy"):
+        average.swap_weights()
+
+
+def test_weights_are_not_swapped_in_a_replica(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+        average.build([keras.Variable([1.0])])
+    with pytest.raises(ValueError, match=r"strategy\.run"):
+        two_replicas.run(average.swap_weights)
+
+
+def test_variable_without_average_is_refused() -> None:
+    average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
+    average.build([keras.Variable([1.0])])
+    with pytest.raises(ValueError, match="no average"):
+        average.assign_average_vars([keras.Variable([1.0])])
+
+
+def test_averages_follow_the_weights_only_within_the_block():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    optimizer = ExponentialMovingAverage(keras.optimizers.SGD(1.0))
+    optimizer.shadow_copy(model)
+    before = model.layers[0].kernel.numpy()
+    model.layers[0].kernel.assign(before + 1.0)
+    with optimizer.following_weights():
+        optimizer.swap_weights()
+        np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
+        optimizer.swap_weights()
+    with averaged_weights(optimizer):
+        np.testing.assert_array_equal(model.layers[0].kernel, before)
+    np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
+
+
+def test_optimizer_without_an_average_has_nothing_to_swap():
+    with averaged_weights(keras.optimizers.SGD()):
+        pass

@@ -1,0 +1,75 @@
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import gradient_accumulator
+
+
+def _optimizer(variables) -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.SGD(1.0, momentum=0.9)
+    optimizer.build(variables)
+    return distributed_gradients.make_distributed(optimizer)
+
+
+def test_sink_passes_for_the_optimizer_and_drops_the_gradients() -> None:
+    variable = keras.Variable([1.0])
+    sink = gradient_accumulator.GradientSink(keras.optimizers.SGD(0.5))
+    assert isinstance(sink, keras.optimizers.SGD)
+    assert float(sink.learning_rate) == 0.5
+    sink.apply_gradients([(tf.constant([1.0]), variable)])
+    sink.apply([tf.constant([1.0])], [variable])
+    assert variable.numpy() == [1.0]
+
+
+def test_update_is_the_mean_of_the_micro_batches() -> None:
+    variable = keras.Variable([0.0])
+    optimizer = _optimizer([variable])
+    accumulator = gradient_accumulator.GradientAccumulator(optimizer, [variable], 2)
+    for gradient in (1.0, 3.0):
+        accumulator.apply_gradients([(tf.constant([gradient]), variable)])
+    accumulator.flush()
+    np.testing.assert_allclose(variable.numpy(), [-2.0])
+    assert int(optimizer.iterations) == 1
+
+
+def test_sums_start_anew_after_an_update() -> None:
+    variable = keras.Variable([0.0])
+    accumulator = gradient_accumulator.GradientAccumulator(keras.optimizers.SGD(1.0), [variable], 1)
+    for _ in range(2):
+        accumulator.apply_gradients([(tf.constant([1.0]), variable)])
+        accumulator.flush()
+    np.testing.assert_allclose(variable.numpy(), [-2.0])
+
+
+def test_variable_without_any_gradient_is_not_touched() -> None:
+    used, unused = keras.Variable([0.0]), keras.Variable([5.0])
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    optimizer.build([used, unused])
+    accumulator = gradient_accumulator.GradientAccumulator(optimizer, [used, unused], 1)
+    accumulator.apply_gradients([(tf.constant([1.0]), used), (None, unused)])
+    accumulator.flush()
+    assert unused.numpy() == [5.0]
+
+
+def test_replicas_add_up_once(two_replicas) -> None:
+    with two_replicas.scope():
+        variable = keras.Variable([0.0])
+        optimizer = _optimizer([variable])
+        accumulator = gradient_accumulator.GradientAccumulator(optimizer, [variable], 2)
+
+    @tf.function
+    def update():
+        for _ in tf.range(2):
+            two_replicas.run(lambda: accumulator.apply_gradients([(tf.ones((1,)), variable)]))
+        two_replicas.run(accumulator.flush)
+
+    update()
+    np.testing.assert_allclose(variable.numpy(), [-2.0])
+
+
+def test_collector_keeps_what_has_a_gradient() -> None:
+    one, other = keras.Variable([0.0]), keras.Variable([0.0])
+    collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
+    collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
+    assert [variable is one for _, variable in collector.grads_and_vars] == [True]

@@ -1,0 +1,37 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from official_lite.modeling import activations
+
+X = np.array([-4.0, -1.0, 0.0, 0.25, 2.0, 7.0], np.float32)
+
+
+def relu6(x):
+    return np.clip(x, 0, 6)
+
+
+EXPECTED = {
+    "gelu": 0.5 * X * (1 + np.tanh(math.sqrt(2 / math.pi) * (X + 0.044715 * X**3))),
+    "mish": X * np.tanh(np.log1p(np.exp(X))),
+    "relu6": relu6(X),
+    "hard_sigmoid": relu6(X + 3) * 0.16667,
+    "simple_swish": X / (1 + np.exp(-X)),
+    "hard_swish": X * relu6(X + 3) / 6,
+    "identity": X,
+}
+
+
+@pytest.mark.parametrize("name", activations.__all__)
+def test_the_formula(name):
+    values = getattr(activations, name)(X)
+    np.testing.assert_allclose(values, EXPECTED[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", activations.__all__)
+def test_a_saved_layer_finds_its_activation(name):
+    layer = keras.layers.Activation(getattr(activations, name))
+    restored = keras.layers.deserialize(keras.layers.serialize(layer))
+    assert restored.activation is getattr(activations, name)

@@ -1,0 +1,147 @@
+"""An update does not depend on the number of replicas, and survives the ways of Keras 2."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from official_lite.modeling import distributed_gradients
+from official_lite.modeling.distributed_gradients import make_distributed
+
+OPTIMIZERS = {
+    "sgd_global_clipnorm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=1.0),
+    "adamw_clipnorm": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1, clipnorm=1.0),
+    "adam_clipvalue": lambda: keras.optimizers.Adam(0.1, clipvalue=0.5),
+    "muon": lambda: keras.optimizers.Muon(0.1),
+    "lion": lambda: keras.optimizers.Lion(0.1, weight_decay=0.1),
+    "adafactor": lambda: keras.optimizers.Adafactor(0.1),
+    "multi": lambda: keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1, clipnorm=1.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_replicas_update_like_one_on_the_whole_batch(
+    train_on: Callable[..., Any], name: str
+) -> None:
+    one, two = (train_on(n, lambda: make_distributed(OPTIMIZERS[name]())) for n in (1, 2))
+    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6)
+    assert two.optimizer.iterations.numpy() == one.optimizer.iterations.numpy() == 4
+
+
+def test_sum_is_clipped_and_not_the_summands(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        weight = keras.Variable([0.0, 0.0])
+        optimizer = make_distributed(keras.optimizers.SGD(1.0, global_clipnorm=1.0))
+        optimizer.build([weight])
+
+    def replica_step() -> None:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        gradient = tf.where(replica == 0, tf.constant([0.5, 0.5]), tf.constant([1.5, 1.5]))
+        optimizer.apply_gradients([(gradient, weight)])
+
+    two_replicas.run(tf.function(replica_step))
+    np.testing.assert_allclose(weight.numpy(), [-np.sqrt(0.5)] * 2, rtol=1e-6)
+
+
+def test_replica_that_sums_itself_is_not_summed_again(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        weight = keras.Variable([0.0])
+        optimizer = make_distributed(keras.optimizers.SGD(1.0))
+        optimizer.build([weight])
+
+    def replica_step() -> None:
+        summed = distributed_gradients.sum_over_replicas([tf.constant([1.0])])
+        pairs = zip(summed, [weight], strict=True)
+        optimizer.apply_gradients(pairs, "name", experimental_aggregate_gradients=False)
+
+    two_replicas.run(tf.function(replica_step))
+    np.testing.assert_array_equal(weight.numpy(), [-2.0])
+
+
+def test_it_stays_the_same_optimizer() -> None:
+    plain = keras.optimizers.SGD(0.1, momentum=0.9)
+    config = plain.get_config()
+    optimizer = make_distributed(make_distributed(plain))
+    assert optimizer is plain
+    assert isinstance(optimizer, keras.optimizers.SGD)
+    assert type(optimizer).__name__ == "SGD"
+    assert optimizer.get_config() == config
+    restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(restored) is keras.optimizers.SGD
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    messages: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: messages.append(text % args))
+    return messages
+
+
+def test_missing_gradients_are_left_out_with_one_warning(warnings: list[str]) -> None:
+    used, unused = keras.Variable([1.0], name="used"), keras.Variable([1.0], name="unused")
+    optimizer = make_distributed(keras.optimizers.SGD(1.0))
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant([1.0]), used), (None, unused)])
+    assert (used.numpy(), unused.numpy()) == ([-1.0], [1.0])
+    assert len(warnings) == 1
+    assert "unused" in warnings[0]
+
+
+def test_without_any_gradient_only_iterations_move(warnings: list[str]) -> None:
+    weight = keras.Variable([1.0], name="weight")
+    optimizer = make_distributed(keras.optimizers.Adam(1.0))
+    optimizer.build([weight])
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(None, weight)])
+
+    step()
+    assert weight.numpy() == [1.0]
+    assert optimizer.iterations.numpy() == 1
+    assert len(warnings) == 1
+
+
+def test_row_that_occurs_twice_counts_as_its_sum() -> None:
+    rows = tf.IndexedSlices(
+        tf.constant([[1.0], [2.0]]), tf.constant([0, 0]), dense_shape=tf.constant([3, 1])
+    )
+    sparse, dense = keras.Variable(np.ones((3, 1))), keras.Variable(np.ones((3, 1)))
+    for gradient, variable in ((rows, sparse), (tf.convert_to_tensor(rows), dense)):
+        optimizer = make_distributed(keras.optimizers.Adam(0.1))
+        for _ in range(3):
+            optimizer.apply_gradients([(gradient, variable)])
+    np.testing.assert_array_equal(sparse.numpy(), dense.numpy())
+
+
+def test_gradients_outside_a_replica_are_refused(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        weight = keras.Variable([1.0])
+        optimizer = make_distributed(keras.optimizers.SGD(1.0))
+        with pytest.raises(RuntimeError, match=r"strategy\.run"):
+            optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+
+
+def test_wrapped_optimizers_are_made_distributed_too() -> None:
+    optimizer = make_distributed(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()))
+    wrapped = list(distributed_gradients.wrapped_optimizers(optimizer))
+    assert [type(one).__name__ for one in wrapped] == ["LossScaleOptimizer", "Adam"]
+    assert isinstance(wrapped[0], distributed_gradients.DistributedLossScaleOptimizer)
+    assert isinstance(wrapped[1], distributed_gradients.DistributedOptimizer)
+
+
+def test_optimizer_built_before_keeps_its_slots(tmp_path: Any) -> None:
+    weight = keras.Variable([1.0])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
+    optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+    path = tf.train.Checkpoint(optimizer=make_distributed(optimizer)).save(str(tmp_path / "ckpt"))
+    fresh = keras.optimizers.SGD(0.1, momentum=0.5)
+    fresh.build([weight])
+    tf.train.Checkpoint(optimizer=fresh).restore(path).assert_consumed()
+    np.testing.assert_allclose(fresh.momentums[0].numpy(), [-0.1])

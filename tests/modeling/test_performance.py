@@ -1,0 +1,195 @@
+"""Precision policies, and loss scaling on one replica and two."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling import performance
+from official_lite.modeling.distributed_gradients import make_distributed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "policy"),
+    [
+        ("float16", "mixed_float16"),
+        ("mixed_float16", "mixed_float16"),
+        ("bfloat16", "mixed_bfloat16"),
+        (tf.bfloat16, "mixed_bfloat16"),
+        ("float32", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_policy_has_many_names(dtype: Any, policy: str) -> None:
+    performance.set_mixed_precision_policy(dtype)
+    assert keras.config.dtype_policy().name == policy
+
+
+def test_policy_is_put_back_even_after_an_error() -> None:
+    with contextlib.suppress(ZeroDivisionError), performance.mixed_precision_policy("bfloat16"):
+        assert keras.layers.Dense(1).compute_dtype == "bfloat16"
+        raise ZeroDivisionError
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_unknown_precision_is_answered_with_the_nearest() -> None:
+    with pytest.raises(errors.ConfigValueError, match="`float16`"):
+        performance.set_mixed_precision_policy("flaot16")
+
+
+def test_loss_scale_is_not_the_policys() -> None:
+    with pytest.raises(errors.ConfigValueError, match="configure_optimizer"):
+        performance.set_mixed_precision_policy("float16", loss_scale=8)
+
+
+def test_only_float16_needs_a_loss_scale() -> None:
+    optimizer = keras.optimizers.SGD(0.1)
+    assert performance.configure_optimizer(optimizer) is optimizer
+    wrapped = performance.configure_optimizer(optimizer, use_float16=True)
+    assert isinstance(wrapped, keras.mixed_precision.LossScaleOptimizer)
+    assert wrapped.inner_optimizer is optimizer
+
+
+@pytest.mark.parametrize("loss_scale", ["static", 0, -1.0])
+def test_impossible_loss_scale_is_refused(loss_scale: Any) -> None:
+    with pytest.raises(errors.ConfigValueError, match="loss_scale"):
+        performance.configure_optimizer(keras.optimizers.SGD(), True, loss_scale)
+
+
+def _scaled(loss_scale: Any = None) -> Callable[[], Any]:
+    def optimizer() -> Any:
+        inner = keras.optimizers.AdamW(0.1, weight_decay=0.1, global_clipnorm=1.0)
+        return performance.configure_optimizer(inner, True, loss_scale)
+
+    return optimizer
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize("loss_scale", [None, "dynamic", 128.0])
+def test_scaling_does_not_change_the_update(
+    train_on: Callable[..., Any], num_replicas: int, loss_scale: Any
+) -> None:
+    plain = train_on(1, lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1, global_clipnorm=1.0))
+    scaled = train_on(num_replicas, _scaled(loss_scale))
+    np.testing.assert_allclose(scaled.weights, plain.weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize(
+    "wrap", [performance.LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
+)
+def test_overflow_on_one_replica_skips_the_step_on_all(
+    train_on: Callable[..., Any], num_replicas: int, wrap: Any
+) -> None:
+    def optimizer() -> Any:
+        return make_distributed(wrap(keras.optimizers.AdamW(0.1, global_clipnorm=1.0)))
+
+    unpoisoned = train_on(1, optimizer, steps=3)
+    poisoned = train_on(num_replicas, optimizer, steps=4, poison_at=2)
+    np.testing.assert_allclose(poisoned.weights, unpoisoned.weights, rtol=1e-6)
+    assert poisoned.optimizer.iterations.numpy() == 3
+    assert poisoned.optimizer.dynamic_scale.numpy() == 2.0**14
+
+
+def test_scale_grows_after_steps_without_overflow(train_on: Callable[..., Any]) -> None:
+    for num_replicas in (1, 2):
+        trained = train_on(
+            num_replicas,
+            lambda: performance.LossScaleOptimizer(
+                keras.optimizers.SGD(0.1), initial_scale=4.0, dynamic_growth_steps=2
+            ),
+            steps=5,
+        )
+        assert trained.optimizer.dynamic_scale.numpy() == 16.0
+
+
+def test_fixed_scale_neither_grows_nor_skips() -> None:
+    weight = keras.Variable([1.0])
+    optimizer = performance.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0), initial_scale=8.0, dynamic_growth_steps=1, dynamic=False
+    )
+    optimizer.apply_gradients([(tf.constant([4.0]), weight)])
+    assert (weight.numpy(), float(optimizer.scale_loss(1.0))) == ([0.5], 8.0)
+    optimizer.apply_gradients([(tf.constant([np.inf]), weight)])
+    assert weight.numpy() == [-np.inf]
+    assert optimizer.iterations.numpy() == 2
+
+
+@pytest.mark.parametrize(("gradient", "bound"), [(np.nan, 1.0), (0.0, 2.0**126)])
+def test_scale_never_becomes_zero_or_infinite(gradient: float, bound: float) -> None:
+    weight = keras.Variable([1.0])
+    optimizer = performance.LossScaleOptimizer(keras.optimizers.SGD(1.0), bound, 1)
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.constant([gradient]), weight)])
+    assert optimizer.dynamic_scale.numpy() == bound
+
+
+def test_train_step_written_for_keras_2_unscales_once() -> None:
+    weight = keras.Variable([3.0])
+    optimizer = performance.configure_optimizer(keras.optimizers.SGD(0.5), use_float16=True)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            scaled_loss = optimizer.get_scaled_loss(tf.reduce_sum(2.0 * weight))
+        gradients = tape.gradient(scaled_loss, [weight])
+        gradients = optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(list(zip(gradients, [weight], strict=True)))
+    np.testing.assert_allclose(weight.numpy(), [1.0])
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_missing_gradients_are_tolerated(
+    two_replicas: tf.distribute.Strategy, num_replicas: int
+) -> None:
+    strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        used, unused = keras.Variable([1.0]), keras.Variable([1.0])
+        optimizer = performance.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=2.0)
+        optimizer.build([used, unused])
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(tf.constant([1.0]), used), (None, unused)])
+        optimizer.apply_gradients([(None, used), (None, unused)])
+
+    strategy.run(step)
+    assert (used.numpy(), unused.numpy()) == ([1.0 - 0.5 * num_replicas], [1.0])
+    assert optimizer.iterations.numpy() == 2
+
+
+def test_inner_loss_scale_is_cleared_however_deep() -> None:
+    inner = keras.optimizers.SGD(1.0, loss_scale_factor=8.0)
+    optimizer = performance.LossScaleOptimizer(inner, dynamic=False, initial_scale=2.0)
+    weight = keras.Variable([1.0])
+    optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+    assert weight.numpy() == [0.5]
+
+
+def test_config_is_complete() -> None:
+    optimizer = performance.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0, 7, False, "scaled")
+    restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(restored) is performance.LossScaleOptimizer
+    assert restored.get_config() == optimizer.get_config()
+
+
+def test_model_learns_in_float16() -> None:
+    with performance.mixed_precision_policy("float16"):
+        model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    optimizer = performance.configure_optimizer(keras.optimizers.SGD(0.05), use_float16=True)
+    features = np.random.default_rng(0).normal(size=[32, 4]).astype(np.float32)
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.cast(model(features), tf.float32) - features[:, :1]) ** 2)
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    losses = [float(step()) for _ in range(30)]
+    assert losses[-1] < 0.2 * losses[0]

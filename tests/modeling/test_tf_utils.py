@@ -1,0 +1,119 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.modeling import activations, tf_utils
+
+
+@pytest.mark.parametrize("name", ["gelu", "Mish", "HARD_SWISH"])
+def test_own_activations_come_first(name):
+    assert tf_utils.get_activation(name) is getattr(activations, name.lower())
+
+
+def test_other_activations_are_those_of_keras():
+    assert tf_utils.get_activation("relu") is keras.activations.relu
+    assert tf_utils.get_activation(tf.nn.elu) is tf.nn.elu
+    assert tf_utils.get_activation(None) is keras.activations.linear
+
+
+@pytest.mark.parametrize("name", ["relu", "identity", "swish", "relu6", "mish", "gelu"])
+def test_an_activation_may_be_a_layer(name):
+    layer = tf_utils.get_activation(name, use_keras_layer=True)
+    assert isinstance(layer, keras.layers.Layer)
+
+
+def test_a_layer_takes_arguments():
+    layer = tf_utils.get_activation("leaky_relu", use_keras_layer=True, alpha=0.1)
+    np.testing.assert_allclose(layer(tf.constant([-1.0])), [-0.1], rtol=1e-6)
+
+
+def test_known_sizes_are_numbers_and_others_tensors():
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def shape_of(x):
+        batch, width = tf_utils.get_shape_list(x, expected_rank=[2, 3])
+        assert width == 3
+        return batch
+
+    assert shape_of(tf.ones([5, 3])) == 5
+    assert tf_utils.get_shape_list(tf.ones([5, 3])) == [5, 3]
+
+
+def test_a_wrong_rank_is_refused():
+    with pytest.raises(ValueError, match=r"tensor `x`, the actual tensor rank `1`"):
+        tf_utils.get_shape_list(tf.ones([3]), expected_rank=2, name="x")
+
+
+def test_the_mean_of_nothing_is_zero():
+    assert tf_utils.safe_mean(tf.constant([1.0, 3.0])) == 2.0
+    assert tf_utils.safe_mean(tf.zeros([0])) == 0.0
+
+
+def two_replicas():
+    # Reduces on one device: the collectives that are the default can't be used by two strategies
+    # in one process.
+    return tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def test_every_replica_gets_the_parts_of_all():
+    strategy = two_replicas()
+
+    @tf.function
+    def step():
+        part = tf.fill([1, 2], tf_utils.get_replica_id())
+        return tf_utils.cross_replica_concat(part, axis=0)
+
+    for value in strategy.run(step).values:
+        np.testing.assert_array_equal(value, [[0, 0], [1, 1]])
+
+
+def test_replica_functions_say_where_they_belong():
+    strategy = two_replicas()
+    with strategy.scope():
+        with pytest.raises(RuntimeError, match="no replica here"):
+            tf_utils.get_replica_id()
+        with pytest.raises(RuntimeError, match="no replica here"):
+            tf_utils.cross_replica_concat(tf.ones([1]), axis=0)
+
+
+def test_a_cloned_initializer_draws_other_numbers():
+    initializer = keras.initializers.RandomNormal()
+    clone = tf_utils.clone_initializer(initializer)
+    assert type(clone) is type(initializer)
+    assert np.any(np.array(clone([4])) != np.array(initializer([4])))
+    assert tf_utils.clone_initializer("zeros") == "zeros"
+
+
+@pytest.mark.parametrize(
+    ("kind", "thing"),
+    [
+        ("layer", keras.layers.Dense(2)),
+        ("initializer", keras.initializers.Ones()),
+        ("regularizer", keras.regularizers.L2(0.1)),
+        ("constraint", keras.constraints.NonNeg()),
+        ("activation", keras.activations.relu),
+    ],
+)
+def test_what_is_serialized_can_be_restored(kind, thing):
+    config = getattr(tf_utils, f"serialize_{kind}")(thing, use_legacy_format=True)
+    restored = getattr(keras, f"{kind}s").deserialize(config)
+    assert type(restored) is type(thing)
+
+
+def test_custom_objects_are_found_by_either_argument():
+    class Mine(keras.layers.Layer): ...
+
+    config = tf_utils.serialize_keras_object(Mine())
+    for kwargs in ({"custom_objects": {"Mine": Mine}}, {"module_objects": {"Mine": Mine}}):
+        assert isinstance(tf_utils.deserialize_keras_object(config, **kwargs), Mine)
+
+
+def test_packed_inputs_come_back_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="need no packing"):
+        packed = tf_utils.pack_inputs([tf.ones([2]), None])
+    with pytest.warns(DeprecationWarning, match="need no packing"):
+        first, second = tf_utils.unpack_inputs(packed)
+    assert first.shape == (2,)
+    assert second is None
