@@ -1,0 +1,54 @@
+"""The training loop: an outer loop in Python around an inner loop that is compiled.
+
+A `StandardTrainer` says what one step is, a `Controller` says when things happen between steps::
+
+    class Trainer(orbit.StandardTrainer):
+        def __init__(self, dataset):
+            self.global_step = orbit.utils.create_global_step()
+            self.loss = keras.metrics.Mean("loss")
+            super().__init__(dataset)
+
+        def train_loop_begin(self):
+            self.loss.reset_state()
+
+        def train_step(self, iterator):
+            self.loss.update_state(...)
+            self.global_step.assign_add(1)
+
+        def train_loop_end(self):
+            return {"loss": self.loss.result()}
+
+    trainer = Trainer(dataset)
+    controller = orbit.Controller(
+        trainer=trainer, global_step=trainer.global_step, steps_per_loop=100
+    )
+    controller.train(steps=1000)
+"""
+
+from official_lite.orbit import actions, triggers, utils
+from official_lite.orbit.controller import Action, Controller
+from official_lite.orbit.hooks import Hook
+from official_lite.orbit.runner import AbstractEvaluator, AbstractTrainer
+from official_lite.orbit.standard_runner import (
+    StandardEvaluator,
+    StandardEvaluatorOptions,
+    StandardTrainer,
+    StandardTrainerOptions,
+)
+from official_lite.orbit.triggers import Trigger
+
+__all__ = [
+    "Controller",
+    "Action",
+    "Hook",
+    "Trigger",
+    "AbstractTrainer",
+    "AbstractEvaluator",
+    "StandardTrainer",
+    "StandardTrainerOptions",
+    "StandardEvaluator",
+    "StandardEvaluatorOptions",
+    "actions",
+    "triggers",
+    "utils",
+]

@@ -1,0 +1,28 @@
+"""Actions: what is done with the output of a training interval or of an evaluation.
+
+An action is any callable that takes the output. What happens and when are two objects::
+
+    new_best = actions.NewBestMetric("accuracy", filename="runs/mnist/best.json")
+    export_best = actions.ConditionalAction(
+        condition=new_best.test,
+        action=[
+            actions.ExportSavedModel(model, actions.ExportFileManager("runs/mnist/export"), None),
+            new_best.commit,  # Last: an export that fails is tried again.
+        ],
+    )
+    controller = orbit.Controller(..., eval_actions=[export_best])
+"""
+
+from official_lite.orbit.actions.conditional_action import ConditionalAction
+from official_lite.orbit.actions.export_saved_model import ExportFileManager, ExportSavedModel
+from official_lite.orbit.actions.new_best_metric import JSONPersistedValue, NewBestMetric
+from official_lite.orbit.actions.save_checkpoint_if_preempted import SaveCheckpointIfPreempted
+
+__all__ = [
+    "ConditionalAction",
+    "ExportFileManager",
+    "ExportSavedModel",
+    "JSONPersistedValue",
+    "NewBestMetric",
+    "SaveCheckpointIfPreempted",
+]

@@ -1,0 +1,115 @@
+"""Exports a SavedModel, and keeps the newest few."""
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.orbit import runner
+
+_GCS_PREFIX = "gs://"
+
+
+class ExportFileManager:
+    """Names the exports `{base_name}-{id}` and removes old ones.
+
+    Args:
+      base_name: The path that all exports begin with.
+      max_to_keep: How many `clean_up` leaves, those with the highest ids; all of them if it is
+        negative.
+      next_id_fn: Returns the id of the next export, such as `global_step.numpy`; by default a
+        counter that goes on after the highest id on disk.
+      subdirectory: A folder within each `{base_name}-{id}`. Then only that folder is managed,
+        and what else there is stays.
+    """
+
+    def __init__(
+        self,
+        base_name: str,
+        max_to_keep: int = 5,
+        next_id_fn: Callable[[], int] | None = None,
+        subdirectory: str | None = None,
+    ) -> None:
+        self._base_name = safe_normpath(base_name)
+        self._max_to_keep = max_to_keep
+        self._next_id_fn = next_id_fn or _Counter(self._base_name)
+        self._subdirectory = subdirectory or ""
+
+    @property
+    def managed_files(self) -> list[str]:
+        """The exports on disk, in the order of their ids."""
+        paths = [self._with_subdirectory(path) for path in _numbered_paths(self._base_name)]
+        return [path for path in paths if tf.io.gfile.exists(path)]
+
+    def clean_up(self) -> None:
+        """Removes all but the newest `max_to_keep` exports."""
+        if self._max_to_keep < 0:
+            return
+        files = self.managed_files
+        for path in files[: max(len(files) - self._max_to_keep, 0)]:
+            tf.io.gfile.rmtree(path)
+
+    def next_name(self) -> str:
+        """The path for a new export."""
+        return self._with_subdirectory(f"{self._base_name}-{self._next_id_fn()}")
+
+    def _with_subdirectory(self, path: str) -> str:
+        return safe_normpath(os.path.join(path, self._subdirectory))
+
+
+class ExportSavedModel:
+    """An action that exports a model, whatever the output.
+
+    Args:
+      model: What to export.
+      file_manager: Where to, and how many to keep.
+      signatures: As `tf.saved_model.save` takes them.
+      options: As `tf.saved_model.save` takes them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        file_manager: ExportFileManager,
+        signatures: Any,
+        options: tf.saved_model.SaveOptions | None = None,
+    ) -> None:
+        self.model = model
+        self.file_manager = file_manager
+        self.signatures = signatures
+        self.options = options
+
+    def __call__(self, output: runner.Output) -> None:
+        path = self.file_manager.next_name()
+        tf.saved_model.save(self.model, path, self.signatures, self.options)
+        self.file_manager.clean_up()
+
+
+def safe_normpath(path: str) -> str:
+    """`os.path.normpath` that leaves the two slashes of `gs://` alone."""
+    if path.startswith(_GCS_PREFIX):
+        return _GCS_PREFIX + os.path.normpath(path.removeprefix(_GCS_PREFIX))
+    return os.path.normpath(path)
+
+
+class _Counter:
+    """Counts on from the highest id on disk."""
+
+    def __init__(self, base_name: str) -> None:
+        existing = _numbered_paths(base_name)
+        self._next = _id(existing[-1]) + 1 if existing else 0
+
+    def __call__(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+def _numbered_paths(base_name: str) -> list[str]:
+    pattern = re.compile(rf"{re.escape(base_name)}-\d+")
+    return sorted(filter(pattern.fullmatch, tf.io.gfile.glob(f"{base_name}-*")), key=_id)
+
+
+def _id(path: str) -> int:
+    return int(path.rpartition("-")[2])

@@ -1,0 +1,484 @@
+"""The outer loop of training: *when* things happen."""
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite import telemetry
+from official_lite.common import errors
+from official_lite.orbit import (
+    checkpoint_watcher,
+    inner_loop,
+    reports,
+    runner,
+    triggers,
+    utils,
+)
+from official_lite.orbit import (
+    hooks as hooks_lib,
+)
+
+Action = Callable[[runner.Output], None]
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Plan:
+    """One training run: where it ends, what happens on the way, and what came of it."""
+
+    last_step: int
+    evaluate: triggers.Trigger = dataclasses.field(default_factory=triggers.Never)
+    evaluate_at_end: bool = False
+    eval_steps: int = -1
+    save_at_end: bool = True
+    evaluated_step: int | None = None
+    eval_output: runner.Output | None = None
+
+
+class Controller:
+    """Runs a trainer, an evaluator, and whatever is to happen between steps.
+
+    The loop, with everything that `train_and_evaluate` adds::
+
+        while step < last_step and no stop is requested:
+            hooks.before_step
+            trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call
+            hooks.after_step
+            report, if due: trainer.train_loop_end, train actions
+            evaluation, if due: evaluator, eval actions, hooks.after_eval
+            checkpoint, if due: hooks.on_checkpoint
+            writers
+
+    The order is this because a hook may put numbers where the report finds them; an action may
+    restore an older checkpoint when the loss blew up, before the bad state is saved; what is
+    found best is known when the checkpoint is saved; and writers come last to see it all. All
+    intervals count in absolute steps, and none has to divide another.
+
+    Construction restores the newest checkpoint of `checkpoint_manager`, if there is one.
+
+    Args:
+      global_step: The variable that counts the steps, of TensorFlow or of Keras; the trainer adds
+        1 to it in each step.
+      trainer: Needed to train.
+      evaluator: Needed to evaluate.
+      strategy: The scope in which checkpoints are restored; by default the current one.
+      train_actions: Called with the output of the trainer at each report. With actions there is a
+        report before each checkpoint, so that no state is saved that they have not seen.
+      eval_actions: Called with the output of the evaluator after each evaluation.
+      steps_per_loop: The most steps in one call of the trainer, and the interval at which it
+        reports: its multiples, or a function that takes the step and returns a number of steps.
+        Needed with a trainer.
+      checkpoint_manager: Saves at the multiples of its `checkpoint_interval`. Without an interval
+        only `save_checkpoint` saves.
+      enable_async_checkpointing: Accepted; saving waits until the files are written (TensorFlow's
+        asynchronous save fails on Keras variables the second time).
+      summary_interval: The steps in which `tf.summary` calls inside the training step write.
+      summary_dir: Where reports go as TensorBoard summaries; `None` is nowhere.
+      eval_summary_dir: The same for evaluations; by default `summary_dir`.
+      summary_manager: Takes the place of `summary_dir`.
+      eval_summary_manager: Takes the place of `eval_summary_dir`.
+      hooks: Python of the user's own between steps, run in this order.
+      writers: Take a record of each report (split `train`) and each evaluation (`validation`).
+        They are flushed, and closed by whoever opened them. By default the log.
+      steps_per_epoch: What an epoch is to `Hook.after_epoch`.
+
+    Raises:
+      errors.ConfigValueError: An argument is missing or out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        global_step: Any,
+        trainer: runner.AbstractTrainer | None = None,
+        evaluator: runner.AbstractEvaluator | None = None,
+        strategy: tf.distribute.Strategy | None = None,
+        train_actions: Iterable[Action] | None = None,
+        eval_actions: Iterable[Action] | None = None,
+        steps_per_loop: int | Callable[[int], int] | None = None,
+        checkpoint_manager: tf.train.CheckpointManager | None = None,
+        enable_async_checkpointing: bool = False,
+        summary_interval: int | None = None,
+        summary_dir: str | os.PathLike[str] | None = None,
+        eval_summary_dir: str | os.PathLike[str] | None = None,
+        summary_manager: utils.SummaryManagerInterface | None = None,
+        eval_summary_manager: utils.SummaryManagerInterface | None = None,
+        hooks: Sequence[hooks_lib.Hook] = (),
+        writers: Sequence[telemetry.Writer] = (),
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        if trainer is None and evaluator is None:
+            raise errors.ConfigValueError("Pass a `trainer`, an `evaluator` or both.")
+        self.global_step = global_step
+        self._tf_step = utils.as_tf_variable(global_step)
+        self.trainer = trainer
+        self.evaluator = evaluator
+        self.strategy = strategy or tf.distribute.get_strategy()
+        self.train_actions = tuple(train_actions or ())
+        self.eval_actions = tuple(eval_actions or ())
+        self.checkpoint_manager = checkpoint_manager
+        self._checkpoint_interval = checkpoint_manager and checkpoint_manager.checkpoint_interval
+        self._checkpoint_trigger = triggers.every(self._checkpoint_interval)
+        self.summary_interval = summary_interval
+        self._summary_trigger = triggers.every(summary_interval)
+        if trainer is not None:
+            self._inner = inner_loop.InnerLoop(trainer, global_step, steps_per_loop)
+        tf.summary.experimental.set_step(self._tf_step)
+        self.summary_manager = summary_manager or self._create_summary_manager(summary_dir)
+        shares_summaries = eval_summary_dir is None or eval_summary_dir == summary_dir
+        self.eval_summary_manager = eval_summary_manager or (
+            self.summary_manager
+            if shares_summaries
+            else self._create_summary_manager(eval_summary_dir)
+        )
+        self._reports = reports.Reports(writers)
+        self._hooks = hooks_lib.HookList(hooks, steps_per_epoch)
+        self._hooks.attach(self, trainer)
+        self.stop_reason: str | None = None
+        self._stop_request: str | None = None
+        self._is_running = False
+        if enable_async_checkpointing:
+            logging.info("Asynchronous checkpoints are not available: saving waits for the disk.")
+        if checkpoint_manager is not None:
+            self.restore_checkpoint()
+        self._iter = self._step()
+
+    def train(self, steps: int, checkpoint_at_completion: bool = True) -> None:
+        """Trains until the global step is `steps`.
+
+        Args:
+          steps: The global step at which to end, not the number of steps to add.
+          checkpoint_at_completion: Whether to save at the end, if the checkpoint manager has an
+            interval at all.
+
+        Raises:
+          errors.DataError: The training data ended before.
+          RuntimeError: The trainer did not advance the global step.
+        """
+        self._train(_Plan(last_step=steps, save_at_end=checkpoint_at_completion))
+
+    def train_and_evaluate(
+        self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None
+    ) -> runner.Output | None:
+        """Trains until the global step is `train_steps`, evaluates on the way and at the end.
+
+        A run that has nothing left to train is evaluated once.
+
+        Args:
+          train_steps: The global step at which to end.
+          eval_steps: Steps of each evaluation; -1 is all the data.
+          eval_interval: Evaluates at the multiples of this number; by default only at the end.
+
+        Returns:
+          The results of the last evaluation.
+        """
+        self._require("evaluator", for_method="train_and_evaluate")
+        plan = _Plan(
+            last_step=train_steps,
+            evaluate=triggers.AnyOf([triggers.every(eval_interval), triggers.at_end(train_steps)]),
+            evaluate_at_end=True,
+            eval_steps=eval_steps,
+        )
+        self._train(plan)
+        return plan.eval_output
+
+    def evaluate(self, steps: int = -1) -> runner.Output | None:
+        """Evaluates the current state once.
+
+        Args:
+          steps: Steps of the evaluation; -1 is all the data.
+
+        Returns:
+          The results, with NumPy values for tensors, and `steps_per_second` if `steps` was given.
+
+        Raises:
+          errors.ConfigValueError: There is no evaluator, or `steps` is neither -1 nor positive.
+          errors.DataError: There are no data to evaluate.
+        """
+        evaluator = self._require("evaluator", for_method="evaluate")
+        if steps < 1 and steps != -1:
+            raise errors.ConfigValueError(f"`steps` is {steps}; give a positive number, or -1.")
+        logging.info("Evaluating at step %d.", self._step())
+        started = time.monotonic()
+        with self.eval_summary_manager.summary_writer().as_default():
+            output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
+        logs = reports.as_numpy(output)
+        if steps > 0:
+            seconds = max(time.monotonic() - started, 1e-9)
+            logs["steps_per_second"] = (evaluator.steps_run or steps) / seconds
+        self._reports.take(
+            logs,
+            step=self._step(),
+            split="validation",
+            summary_manager=self.eval_summary_manager,
+        )
+        try:
+            for action in self.eval_actions:
+                action(output)
+            self._hooks.tell("after_eval", logs)
+        finally:
+            if not self._is_running:
+                self._reports.write()
+        return logs
+
+    def evaluate_continuously(
+        self,
+        steps: int = -1,
+        timeout: float | None = None,
+        timeout_fn: Callable[[], bool] | None = None,
+    ) -> runner.Output | None:
+        """Evaluates each checkpoint of the manager's directory once, as they appear, in order.
+
+        It ends when no new one has come for `timeout` seconds, or on `request_stop`.
+
+        Args:
+          steps: Steps of each evaluation; -1 is all the data.
+          timeout: Seconds to wait for the next checkpoint; `None` waits for ever.
+          timeout_fn: Called after a timeout; if it returns false, the wait begins anew.
+
+        Returns:
+          The results of the last evaluation.
+
+        Raises:
+          errors.CheckpointError: There was no checkpoint at all.
+        """
+        self._require("evaluator", for_method="evaluate_continuously")
+        manager = self._require("checkpoint_manager", for_method="evaluate_continuously")
+        # Several workers share the chief's checkpoints and write none themselves.
+        directory = getattr(manager, "shared_directory", manager.directory)
+        output = None
+        for path in checkpoint_watcher.watch_checkpoints(directory, timeout, timeout_fn):
+            try:
+                self.restore_checkpoint(path)
+            except tf.errors.NotFoundError:
+                logging.warning("%s was removed before it was evaluated.", path)
+                continue
+            output = self.evaluate(steps)
+            if self._stop_request is not None:
+                break
+        self._take_stop_request()
+        if output is None:
+            raise errors.CheckpointError(
+                f"No checkpoint to evaluate appeared in {manager.directory}."
+            )
+        return output
+
+    def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
+        """Restores a checkpoint.
+
+        Args:
+          checkpoint_path: Which one; by default the newest of the manager. If there is none, the
+            manager's `init_fn` is called.
+
+        Returns:
+          The path of the restored checkpoint; `None` if there was none.
+
+        Raises:
+          errors.CheckpointError: It is damaged, or of another model.
+        """
+        manager = self._require("checkpoint_manager", for_method="restore_checkpoint")
+        with self.strategy.scope(), _explained(checkpoint_path or manager.latest_checkpoint):
+            if checkpoint_path is None:
+                checkpoint_path = manager.restore_or_initialize()
+            else:
+                manager.checkpoint.restore(checkpoint_path)
+        if checkpoint_path is not None:
+            logging.info("Restored %s at step %d.", checkpoint_path, self._step())
+        return checkpoint_path
+
+    def save_checkpoint(self) -> str | None:
+        """Saves now, whether or not the manager has an interval.
+
+        Returns:
+          The path; `None` if this step has been saved before.
+        """
+        manager = self._require("checkpoint_manager", for_method="save_checkpoint")
+        # Synchronous. A save in the background has its place here: a copy of the variables on the
+        # host, written by a thread that `_sync_on_async_checkpointing` waits for.
+        path = manager.save(checkpoint_number=self._step(), check_interval=False)
+        if path is not None:
+            logging.info("Saved %s.", path)
+            self._hooks.tell("on_checkpoint", path)
+        return path
+
+    def request_stop(self, reason: str) -> None:
+        """Ends training, or continuous evaluation, after what is being done now.
+
+        It is an orderly end: final evaluation, checkpoint and `after_train(True)` follow. May be
+        called from a hook, an action, or another thread.
+
+        Args:
+          reason: For the log, and for `stop_reason` afterwards.
+        """
+        self._stop_request = reason
+
+    @property
+    def steps_per_loop(self) -> int:
+        """The length of a reporting interval that begins at the current step."""
+        self._require("trainer", for_method="steps_per_loop")
+        return self._inner.length_at(self._step())
+
+    @property
+    def iter(self) -> int:
+        """The 0-based number of the step under way or just ended; the last step after success."""
+        return self._iter
+
+    def _train(self, plan: _Plan) -> None:
+        self._require("trainer", for_method="train")
+        with self._running(plan.last_step):
+            while (step := self._step()) < plan.last_step and self._stop_request is None:
+                self._train_stretch(step, self._next_event(step, plan))
+                self._fire_due_events(plan)
+            self._finish(plan)
+
+    def _next_event(self, step: int, plan: _Plan) -> int:
+        """The first step after `step` at which something may be due."""
+        whens = (
+            self._inner,
+            self._hooks,
+            self._summary_trigger,
+            plan.evaluate,
+            self._checkpoint_trigger,
+        )
+        return int(min(plan.last_step, *(when.next_step(step) for when in whens)))
+
+    def _train_stretch(self, start: int, stop: int) -> None:
+        self._iter = stop - 1
+        self._hooks.before_steps(until=stop)
+        with self._summaries_of_steps():
+            self._inner.run(start, stop)
+        self._hooks.after_steps(stop)
+
+    def _fire_due_events(self, plan: _Plan) -> None:
+        step = self._step()
+        evaluates = plan.evaluate.is_due(step)
+        ends = step >= plan.last_step
+        # Actions judge a state before it is saved, and they are called with a report.
+        judges = bool(self.train_actions) and self._checkpoint_trigger.is_due(step)
+        if evaluates or ends or judges or self._inner.is_report_due(step):
+            self._report()
+            if self._step() != step:  # An action has restored an older checkpoint.
+                return
+        if evaluates:
+            self._evaluate(plan)
+        self._maybe_save_checkpoint()
+        self._reports.write()
+
+    def _finish(self, plan: _Plan) -> None:
+        """Brings what the end needs and the last events did not, as after a requested stop."""
+        if self._inner.is_open:
+            self._report()
+        if plan.evaluate_at_end and plan.evaluated_step != self._step():
+            self._evaluate(plan)
+        if plan.save_at_end:
+            self._maybe_save_checkpoint(check_interval=False)
+        self._sync_on_async_checkpointing()
+
+    def _report(self) -> None:
+        output = self._inner.report()
+        logs = reports.as_numpy(output)
+        logs["steps_per_second"] = self._inner.take_steps_per_second()
+        # Before the actions, one of which may move the step.
+        self._reports.take(
+            logs, step=self._step(), split="train", summary_manager=self.summary_manager
+        )
+        for action in self.train_actions:
+            action(output)
+
+    def _evaluate(self, plan: _Plan) -> None:
+        plan.evaluated_step = self._step()
+        plan.eval_output = self.evaluate(steps=plan.eval_steps)
+
+    def _maybe_save_checkpoint(self, check_interval: bool = True) -> bool:
+        """Saves if the manager has an interval, and it is time or `check_interval` is false."""
+        if not self._checkpoint_interval:
+            return False
+        if check_interval and not self._checkpoint_trigger.is_due(self._step()):
+            return False
+        return self.save_checkpoint() is not None
+
+    def _sync_on_async_checkpointing(self) -> None:
+        """Waits for a save that is under way in the background."""
+        if self.checkpoint_manager is not None:
+            self.checkpoint_manager.sync()
+
+    @contextlib.contextmanager
+    def _running(self, last_step: int) -> Iterator[None]:
+        """Tells the hooks of the beginning and, whatever happens, of the end."""
+        self._is_running = True
+        self._iter = self._step()
+        try:
+            logging.info("Training from step %d to step %d.", self._step(), last_step)
+            self._hooks.tell("before_train")
+            yield
+            self._reports.write()
+        except BaseException as error:
+            logging.error("Training failed at step %d: %s", self._step(), error)
+            self._inner.discard()
+            self._stop_request = None
+            # What fails from here on is logged: the first error is the one to raise.
+            _attempt(self._hooks.tell, "on_exception", error)
+            _attempt(self._hooks.tell, "after_train", False)
+            _attempt(self._reports.write)
+            raise
+        else:
+            self._iter = self._step()
+            self._take_stop_request()
+            self._hooks.tell("after_train", True)
+        finally:
+            self._is_running = False
+
+    def _take_stop_request(self) -> None:
+        self.stop_reason, self._stop_request = self._stop_request, None
+        if self.stop_reason is not None:
+            logging.info("Stopped at step %d: %s", self._step(), self.stop_reason)
+
+    @contextlib.contextmanager
+    def _summaries_of_steps(self) -> Iterator[None]:
+        """Lets `tf.summary` calls inside the training step write, in the steps they are due."""
+        interval = self.summary_interval
+        record: Any = (lambda: self._tf_step % interval == 0) if interval else False
+        with self.summary_manager.summary_writer().as_default(), tf.summary.record_if(record):
+            yield
+
+    def _create_summary_manager(
+        self, directory: str | os.PathLike[str] | None
+    ) -> utils.SummaryManager:
+        return utils.SummaryManager(directory, telemetry.scalar_summary, global_step=self._tf_step)
+
+    def _require(self, attribute: str, for_method: str) -> Any:
+        value = getattr(self, attribute)
+        if value is None:
+            raise errors.ConfigValueError(
+                f"`{for_method}` needs a `{attribute}`; pass one to `Controller`."
+            )
+        return value
+
+    def _step(self) -> int:
+        return int(self.global_step.numpy())
+
+
+@contextlib.contextmanager
+def _explained(path: str | None) -> Iterator[None]:
+    """Turns the many errors of a restore into one that names the checkpoint."""
+    try:
+        yield
+    except (errors.OfficialLiteError, tf.errors.NotFoundError):
+        raise
+    except (ValueError, IndexError, tf.errors.OpError) as error:
+        raise errors.CheckpointError(
+            f"{path} can't be restored: {error}. It is damaged, or was saved by another model or "
+            "optimizer."
+        ) from error
+
+
+def _attempt(act: Callable[..., None], *args: Any) -> None:
+    try:
+        act(*args)
+    except Exception:  # Anything at all: the error that ended the training must come through.
+        logging.exception("This failed as well.")

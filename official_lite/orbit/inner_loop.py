@@ -1,0 +1,135 @@
+"""The trainer as the controller sees it: stretches of steps, and a report at the end of some."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import runner, standard_runner, triggers
+from official_lite.orbit.utils import loop_fns
+
+
+class InnerLoop:
+    """Runs stretches of steps, and collects them into reporting intervals.
+
+    A reporting interval is what `train_loop_begin` and `train_loop_end` of a trainer bracket. It
+    ends at the next multiple of `steps_per_loop`, or when `report` is called before. A trainer
+    that does not let its interval be interrupted reports after every stretch.
+
+    Args:
+      trainer: Runs the steps.
+      global_step: The variable that counts them.
+      steps_per_loop: The length of an interval, or a function of the step at which it begins.
+
+    Raises:
+      errors.ConfigValueError: `steps_per_loop` is neither a positive integer nor a function.
+    """
+
+    def __init__(
+        self,
+        trainer: runner.AbstractTrainer,
+        global_step: Any,
+        steps_per_loop: int | Callable[[int], int] | None,
+    ) -> None:
+        is_length = isinstance(steps_per_loop, int) and steps_per_loop >= 1
+        if steps_per_loop is None or not (callable(steps_per_loop) or is_length):
+            raise errors.ConfigValueError(
+                f"`steps_per_loop` is {steps_per_loop}; with a trainer it must be a positive "
+                "integer, or a function that takes the step and returns one."
+            )
+        self._trainer = trainer
+        self._is_splittable = standard_runner.is_splittable(trainer)
+        self._global_step = global_step
+        self._steps_per_loop = steps_per_loop
+        self._output: runner.Output | None = None
+        self._interval_end: triggers.Trigger = triggers.Never()
+        self._steps = 0
+        self._seconds = 0.0
+        self.is_open = False
+
+    def next_step(self, step: int) -> float:
+        """Where the reporting interval ends in which `step` lies, or which begins there."""
+        if not self.is_open:
+            self._interval_end = self._next_interval_end(step)
+        return self._interval_end.next_step(step)
+
+    def is_report_due(self, step: int) -> bool:
+        """Whether the interval that is under way must end here."""
+        return self.is_open and (not self._is_splittable or self._interval_end.is_due(step))
+
+    def run(self, start: int, stop: int) -> None:
+        """Trains from step `start`, the current one, to step `stop` in one call of the trainer.
+
+        Raises:
+          errors.DataError: The training data ended.
+          RuntimeError: The global step is not `stop` afterwards.
+        """
+        started = time.monotonic()
+        try:
+            self._call_trainer(tf.constant(stop - start, tf.int32))
+        except loop_fns.END_OF_DATA as error:
+            raise standard_runner.end_of_training_data(self._global_step) from error
+        # Reading the step waits for the device, so it belongs to the time.
+        reached = int(self._global_step.numpy())
+        self._seconds += time.monotonic() - started
+        self._steps += stop - start
+        if reached != stop:
+            raise RuntimeError(
+                f"{type(self._trainer).__name__} was to train from step {start} to step {stop}, "
+                f"but `global_step` is {reached} afterwards. Each step must add 1 to it, also one "
+                "that loss scaling skips (see `orbit.utils.create_global_step`), and the end of "
+                "the data must not be hidden."
+            )
+
+    def report(self) -> runner.Output:
+        """Ends the interval and returns the output of the trainer for it."""
+        if self._is_splittable:
+            self._output = self._trainer.train_loop_end()
+        self.is_open = False
+        return dict(self._output or {})
+
+    def discard(self) -> None:
+        """Forgets the interval that is under way, after an error in it."""
+        self.is_open = False
+        self._steps, self._seconds = 0, 0.0
+
+    def take_steps_per_second(self) -> float:
+        """Steps a second in the trainer, since this was last asked.
+
+        What happens between the calls of the trainer (hooks, evaluation, checkpoints) takes no
+        part in it.
+        """
+        rate = self._steps / max(self._seconds, 1e-9)
+        self._steps, self._seconds = 0, 0.0
+        return rate
+
+    def length_at(self, step: int) -> int:
+        """The length of an interval that begins at `step`.
+
+        Raises:
+          errors.ConfigValueError: The function that was given returned less than 1.
+        """
+        if not callable(self._steps_per_loop):
+            return self._steps_per_loop
+        length = self._steps_per_loop(step)
+        if length < 1:
+            raise errors.ConfigValueError(
+                f"`steps_per_loop` returned {length} for step {step}; it must be at least 1."
+            )
+        return length
+
+    def _call_trainer(self, num_steps: tf.Tensor) -> None:
+        if not self._is_splittable:
+            self._output = self._trainer.train(num_steps)
+        else:
+            if not self.is_open:
+                self._trainer.train_loop_begin()
+            self._trainer.run_steps(num_steps)
+        self.is_open = True
+
+    def _next_interval_end(self, step: int) -> triggers.Trigger:
+        if callable(self._steps_per_loop):
+            return triggers.AtSteps([step + self.length_at(step)])
+        return triggers.EverySteps(self._steps_per_loop)

@@ -1,0 +1,46 @@
+"""What a controller asks of those who train and those who evaluate."""
+
+import abc
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+# By name: a tensor, a number, an array, or a dictionary of the same kind.
+Output: TypeAlias = dict[str, Any]
+
+
+class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
+    """Trains a number of steps at a time."""
+
+    @abc.abstractmethod
+    def train(self, num_steps: tf.Tensor) -> Output | None:
+        """Trains `num_steps` steps, and adds as many to the global step.
+
+        Args:
+          num_steps: An int32 scalar.
+
+        Returns:
+          What there is to report of these steps; nested names become folders of summaries.
+        """
+
+
+class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
+    """Evaluates a number of steps at a time.
+
+    Attributes:
+      steps_run: The steps that the last evaluation really took, which are fewer than it was asked
+        for if the data ended; `None` if this evaluator does not count them.
+    """
+
+    steps_run: int | None = None
+
+    @abc.abstractmethod
+    def evaluate(self, num_steps: tf.Tensor) -> Output | None:
+        """Evaluates `num_steps` steps.
+
+        Args:
+          num_steps: An int32 scalar; -1 stands for all the data there are.
+
+        Returns:
+          What there is to report; nested names become folders of summaries.
+        """

@@ -1,0 +1,324 @@
+"""A trainer and an evaluator that bring the inner loop, and ask for the step.
+
+Where they do not fit, subclass `AbstractTrainer` or `AbstractEvaluator` instead.
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.orbit import runner
+from official_lite.orbit.utils import loop_fns
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardTrainerOptions:
+    """How the training loop is executed.
+
+    Attributes:
+      use_tf_function: Whether to compile; without it every step is run in Python.
+      use_tf_while_loop: Whether the whole loop is compiled, or one step at a time. Needs
+        `use_tf_function`.
+      use_tpu_summary_optimization: Whether to compile the loop twice, with and without
+        summaries. Needs `use_tf_while_loop`.
+    """
+
+    use_tf_function: bool = True
+    use_tf_while_loop: bool = True
+    use_tpu_summary_optimization: bool = False
+
+
+class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
+    """Trains with a compiled loop around `train_step`.
+
+    ::
+
+        train_loop_begin()          # eager, here metrics are reset
+        for _ in range(num_steps):  # compiled, as the options say
+            train_step(iterator)
+        return train_loop_end()     # eager, here metrics are read
+
+    `train` does all of this. A controller calls the three parts one by one, so that it can
+    interrupt a reporting interval without resetting the metrics.
+
+    Args:
+      train_dataset: A `tf.data.Dataset`, a distributed one, or a nest of them.
+      options: How to execute the loop.
+
+    Raises:
+      errors.ConfigValueError: The options contradict one another.
+    """
+
+    def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
+        options = options or StandardTrainerOptions()
+        _check_while_loop(options)
+        if options.use_tpu_summary_optimization and not options.use_tf_while_loop:
+            raise errors.ConfigValueError(
+                "`use_tpu_summary_optimization=True` needs `use_tf_while_loop=True`."
+            )
+        self._train_options = options
+        self._train_dataset = train_dataset
+        self._train_iter: Any = None
+        self._train_loop_fn: Any = None
+
+    def train(self, num_steps: tf.Tensor) -> runner.Output | None:
+        """Runs one reporting interval of `num_steps` steps. See the class.
+
+        Raises:
+          errors.DataError: The data ended before that.
+        """
+        self.train_loop_begin()
+        self.run_steps(num_steps)
+        return self.train_loop_end()
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Runs `num_steps` steps in one call, without resetting or reporting anything.
+
+        Raises:
+          errors.DataError: The data ended before that.
+        """
+        if self._train_loop_fn is None:
+            self._train_loop_fn = self.create_train_loop_fn()
+        if self._train_iter is None:
+            self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
+        try:
+            self._train_loop_fn(self._train_iter, num_steps)
+        except loop_fns.END_OF_DATA as error:
+            raise end_of_training_data(getattr(self, "global_step", None)) from error
+
+    def create_train_loop_fn(self) -> loop_fns.LoopFn:
+        """Makes the function `(iterator, num_steps)` that `run_steps` calls.
+
+        This is the one place that decides how steps are executed; override it for another way.
+        """
+        if not self._train_options.use_tf_while_loop:
+            return loop_fns.create_exact_loop_fn(
+                _maybe_compiled(self.train_step, self._train_options)
+            )
+        loop_fn = loop_fns.create_tf_while_loop_fn(self.train_step)
+        if self._train_options.use_tpu_summary_optimization:
+            return loop_fns.LoopFnWithSummaries(loop_fn)
+        return tf.function(loop_fn)
+
+    def train_loop_begin(self) -> None:
+        """Begins a reporting interval; always eager, before the iterator is created."""
+
+    @abc.abstractmethod
+    def train_step(self, iterator: Any) -> Any:
+        """One step, in the cross-replica context: calls `strategy.run` itself.
+
+        Args:
+          iterator: Of the structure of `train_dataset`.
+        """
+
+    def train_loop_end(self) -> runner.Output | None:
+        """Ends a reporting interval; always eager. What it returns is reported."""
+        return None
+
+    @property
+    def train_dataset(self) -> Any:
+        """The training data. Setting it drops what the current iterator still holds."""
+        return self._train_dataset
+
+    @train_dataset.setter
+    def train_dataset(self, train_dataset: Any) -> None:
+        self._train_dataset = train_dataset
+        self._train_iter = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardEvaluatorOptions:
+    """How the evaluation loop is executed.
+
+    Attributes:
+      use_tf_function: Whether to compile `eval_step`.
+      use_tf_while_loop: Whether the whole loop is compiled. Needs `use_tf_function`, and a number
+        of steps that the data do have.
+      recreate_iterator_for_each_eval: Whether each evaluation begins with the first example, or
+        goes on where the one before stopped.
+    """
+
+    use_tf_function: bool = True
+    use_tf_while_loop: bool = False
+    recreate_iterator_for_each_eval: bool = True
+
+
+class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
+    """Evaluates with a loop around `eval_step`.
+
+    ::
+
+        state = eval_begin()            # eager, here metrics are reset
+        for _ in range(num_steps):
+            outputs = eval_step(iterator)
+            state = eval_reduce(state, outputs)
+        return eval_end(state)          # eager, here metrics are read
+
+    Args:
+      eval_dataset: A `tf.data.Dataset`, a distributed one, or a nest of them.
+      options: How to execute the loop.
+
+    Raises:
+      errors.ConfigValueError: The options contradict one another.
+    """
+
+    def __init__(self, eval_dataset: Any, options: StandardEvaluatorOptions | None = None) -> None:
+        options = options or StandardEvaluatorOptions()
+        _check_while_loop(options)
+        self._eval_options = options
+        self._eval_dataset = eval_dataset
+        self._eval_iter: Any = None
+        self._eval_loop_fn: Any = None
+        self._counted_step: loop_fns.CountedStep | None = None
+
+    def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
+        """Runs one evaluation of `num_steps` steps, or fewer if the data end; -1 runs them all.
+
+        Raises:
+          errors.ConfigValueError: -1 with `use_tf_while_loop`.
+          errors.DataError: There are no data at all, or they end in a compiled loop.
+        """
+        if self._eval_options.use_tf_while_loop and num_steps == -1:
+            raise errors.ConfigValueError(
+                "A compiled evaluation loop can't run until the data end (`num_steps=-1`); give "
+                "the number of steps, or set `use_tf_while_loop=False`."
+            )
+        state = self.eval_begin()
+        if self._eval_loop_fn is None:
+            self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
+        if self._eval_iter is None:
+            self._eval_iter = tf.nest.map_structure(iter, self.eval_dataset)
+        state = self._run_eval_loop(num_steps, state)
+        self._check_steps_run(int(num_steps))
+        return self.eval_end() if state is None else self.eval_end(state)
+
+    def create_eval_loop_fn(self, has_state: bool) -> loop_fns.LoopFn:
+        """Makes the function `(iterator, num_steps, state, reduce_fn)` that `evaluate` calls.
+
+        A compiled loop that has no state takes the first two arguments only, since a
+        `tf.while_loop` can't carry `None`.
+        """
+        if not self._eval_options.use_tf_while_loop:
+            step_fn = _maybe_compiled(self.eval_step, self._eval_options)
+            self._counted_step = loop_fns.CountedStep(step_fn)
+            return loop_fns.create_loop_fn(self._counted_step)
+        if has_state:
+            return tf.function(loop_fns.create_tf_while_loop_fn_with_state(self.eval_step))
+        return tf.function(loop_fns.create_tf_while_loop_fn(self.eval_step))
+
+    def eval_begin(self) -> Any:
+        """Begins an evaluation; always eager, before the iterator is created.
+
+        Returns:
+          The first state for `eval_reduce`.
+        """
+        return None
+
+    @abc.abstractmethod
+    def eval_step(self, iterator: Any) -> Any:
+        """One step, in the cross-replica context: calls `strategy.run` itself.
+
+        Args:
+          iterator: Of the structure of `eval_dataset`.
+
+        Returns:
+          What `eval_reduce` takes.
+        """
+
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+        """Folds the outputs of a step into the state, and returns the new state.
+
+        In Python, unless the loop is compiled. For what metrics can't do, such as collecting
+        all predictions.
+        """
+        return None
+
+    def eval_end(self, *args: Any) -> runner.Output | None:
+        """Ends an evaluation; always eager. What it returns is reported.
+
+        Args:
+          *args: The last state, if there is one.
+        """
+        return None
+
+    @property
+    def eval_dataset(self) -> Any:
+        """The evaluation data. Setting it drops what the current iterator still holds."""
+        return self._eval_dataset
+
+    @eval_dataset.setter
+    def eval_dataset(self, eval_dataset: Any) -> None:
+        self._eval_dataset = eval_dataset
+        self._eval_iter = None
+
+    def _run_eval_loop(self, num_steps: tf.Tensor, state: Any) -> Any:
+        iterator = self._eval_iter
+        if self._eval_options.recreate_iterator_for_each_eval:
+            self._eval_iter = None
+        if self._counted_step is not None:
+            self._counted_step.calls = 0
+        try:
+            if self._eval_options.use_tf_while_loop and state is None:
+                self._eval_loop_fn(iterator, num_steps)
+                return None
+            return self._eval_loop_fn(iterator, num_steps, state=state, reduce_fn=self.eval_reduce)
+        except loop_fns.END_OF_DATA as error:
+            raise errors.DataError(
+                f"The evaluation data ended before {int(num_steps)} steps. Ask for fewer, or set "
+                "`use_tf_while_loop=False`, with which an evaluation may end early."
+            ) from error
+
+    def _check_steps_run(self, steps_wanted: int) -> None:
+        # A loop function of a subclass may not count; then only what was asked for is known.
+        self.steps_run = self._counted_step.calls if self._counted_step else None
+        if self.steps_run in (None, steps_wanted):
+            return
+        # The iterator has ended; the next evaluation must not begin with it.
+        self._eval_iter = None
+        if self.steps_run == 0:
+            raise errors.DataError(
+                "The evaluation data are empty: not a single batch came out of them. A batch size "
+                "above the number of examples, with `drop_remainder=True`, has this effect."
+            )
+        if steps_wanted != -1:
+            logging.warning(
+                "The evaluation data ended after %d of %d steps.", self.steps_run, steps_wanted
+            )
+
+
+def is_splittable(trainer: runner.AbstractTrainer) -> bool:
+    """Whether the parts of `trainer.train` can be called one by one.
+
+    Not if a subclass has replaced `train` itself: only that subclass knows what it does.
+    """
+    return isinstance(trainer, StandardTrainer) and type(trainer).train is StandardTrainer.train
+
+
+def end_of_training_data(global_step: Any) -> errors.DataError:
+    """The error for training data that end too early.
+
+    Args:
+      global_step: The variable that counts the steps, if it is known.
+    """
+    # In the step that finds no data, ops that do not need them may already have run, the one that
+    # counts the step among them: the number can be one too high.
+    where = "" if global_step is None else f" around step {int(global_step.numpy())}"
+    return errors.DataError(
+        f"The training data ended{where}, before training did. Repeat them "
+        "(`dataset.repeat()`), or train for fewer steps."
+    )
+
+
+def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions) -> None:
+    if options.use_tf_while_loop and not options.use_tf_function:
+        raise errors.ConfigValueError("`use_tf_while_loop=True` needs `use_tf_function=True`.")
+
+
+def _maybe_compiled(
+    step_fn: loop_fns.StepFn, options: StandardTrainerOptions | StandardEvaluatorOptions
+) -> loop_fns.StepFn:
+    return tf.function(step_fn) if options.use_tf_function else step_fn

@@ -1,0 +1,33 @@
+"""What trainers and loops of one's own are made with."""
+
+from official_lite.orbit.utils.common import (
+    as_tf_variable,
+    create_global_step,
+    get_value,
+    make_distributed_dataset,
+)
+from official_lite.orbit.utils.epoch_helper import EpochHelper
+from official_lite.orbit.utils.loop_fns import (
+    LoopFnWithSummaries,
+    create_loop_fn,
+    create_tf_while_loop_fn,
+    create_tf_while_loop_fn_with_state,
+)
+from official_lite.orbit.utils.summary_manager import SummaryManager
+from official_lite.orbit.utils.summary_manager_interface import SummaryManagerInterface
+from official_lite.orbit.utils.tpu_summaries import OptionalSummariesFunction
+
+__all__ = [
+    "as_tf_variable",
+    "create_global_step",
+    "get_value",
+    "make_distributed_dataset",
+    "EpochHelper",
+    "create_loop_fn",
+    "create_tf_while_loop_fn",
+    "create_tf_while_loop_fn_with_state",
+    "LoopFnWithSummaries",
+    "SummaryManager",
+    "SummaryManagerInterface",
+    "OptionalSummariesFunction",
+]

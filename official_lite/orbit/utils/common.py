@@ -1,0 +1,88 @@
+"""The step counter, distributed input, and values out of tensors."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import errors
+
+
+def create_global_step() -> tf.Variable:
+    """A counter of training steps: an int64 scalar that starts at 0.
+
+    A trainer adds 1 to it at the end of each step, whatever its optimizers do: an optimizer's own
+    `iterations` skips the steps in which loss scaling overflows, and there may be several
+    optimizers. Create it in the strategy's scope; of several replicas the first one counts.
+    """
+    return tf.Variable(
+        0,
+        dtype=tf.int64,
+        name="global_step",
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+
+
+def make_distributed_dataset(
+    strategy: tf.distribute.Strategy | None,
+    dataset_or_fn: tf.data.Dataset | Callable[..., tf.data.Dataset],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Spreads a data set over the replicas of a strategy.
+
+    Args:
+      strategy: The strategy; `None` is the current one.
+      dataset_or_fn: A data set of global batches, which is split and sharded; or a function that
+        returns one of per-replica batches. A function that has a parameter `input_context`,
+        keyword-only or not, is given the `tf.distribute.InputContext` of its worker.
+      *args: Passed to the function.
+      **kwargs: Passed to the function, except `input_options`, a `tf.distribute.InputOptions`
+        for the strategy.
+
+    Returns:
+      A `tf.distribute.DistributedDataset`.
+
+    Raises:
+      errors.ConfigValueError: `dataset_or_fn` is neither of the two.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    input_options = kwargs.pop("input_options", None)
+    if isinstance(dataset_or_fn, tf.data.Dataset):
+        return strategy.experimental_distribute_dataset(dataset_or_fn, input_options)
+    if not callable(dataset_or_fn):
+        raise errors.ConfigValueError(
+            f"`dataset_or_fn` is a {type(dataset_or_fn).__name__}; pass a `tf.data.Dataset` or a "
+            "function that returns one."
+        )
+    takes_context = "input_context" in inspect.signature(dataset_or_fn).parameters
+
+    def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+        context = {"input_context": input_context} if takes_context else {}
+        return dataset_or_fn(*args, **kwargs, **context)
+
+    return strategy.distribute_datasets_from_function(dataset_fn, input_options)
+
+
+def get_value(x: Any) -> Any:
+    """The NumPy value of a TensorFlow tensor or variable; anything else as it is."""
+    return x.numpy() if tf.is_tensor(x) else x
+
+
+def as_tf_variable(variable: Any) -> tf.Variable:
+    """The TensorFlow variable in a Keras variable, or the TensorFlow variable itself.
+
+    Raises:
+      errors.ConfigValueError: It is neither.
+    """
+    if isinstance(variable, keras.Variable):
+        return variable.value
+    if isinstance(variable, tf.Variable):
+        return variable
+    raise errors.ConfigValueError(
+        f"{variable!r} is a {type(variable).__name__}; pass a `tf.Variable` or a "
+        "`keras.Variable`, such as `orbit.utils.create_global_step()`."
+    )

@@ -1,0 +1,67 @@
+"""Epochs in a loop that counts steps."""
+
+from typing import Any
+
+from official_lite.common import errors
+
+
+class EpochHelper:
+    """Tells a loop of one's own where the epochs begin and end.
+
+    ::
+
+        while step < last_step:
+            if epochs.epoch_begin():
+                metrics.reset_state()
+            train_step(iterator)
+            if epochs.epoch_end():
+                print(epochs.current_epoch, metrics.result())
+
+    Args:
+      epoch_steps: Steps in an epoch.
+      global_step: The variable that counts the steps.
+    """
+
+    def __init__(self, epoch_steps: int, global_step: Any) -> None:
+        self._epoch_steps = epoch_steps
+        self._global_step = global_step
+        self._current_epoch: int | None = None
+        self._start_step = 0
+        self._in_epoch = False
+
+    def epoch_begin(self) -> bool:
+        """Whether an epoch begins here; if so, the helper is in it until `epoch_end` says so."""
+        if self._in_epoch:
+            return False
+        self._start_step = self._step()
+        self._current_epoch = self._start_step // self._epoch_steps
+        self._in_epoch = True
+        return True
+
+    def epoch_end(self) -> bool:
+        """Whether the current epoch ends here.
+
+        Raises:
+          errors.ConfigValueError: No epoch has begun.
+        """
+        if not self._in_epoch or self._current_epoch is None:
+            raise errors.ConfigValueError(
+                "`epoch_end` was called outside an epoch; call `epoch_begin` first."
+            )
+        if self._step() // self._epoch_steps > self._current_epoch:
+            self._in_epoch = False
+            return True
+        return False
+
+    @property
+    def batch_index(self) -> int:
+        """Steps since the epoch began."""
+        return self._step() - self._start_step
+
+    @property
+    def current_epoch(self) -> int | None:
+        """The epoch that began last, counted from 0; `None` before the first."""
+        return self._current_epoch
+
+    def _step(self) -> int:
+        return int(self._global_step.numpy())

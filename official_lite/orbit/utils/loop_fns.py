@@ -1,0 +1,152 @@
+"""Turns a function that takes one step into a function that takes many.
+
+A step function takes an iterator (or a nest of iterators) and runs one step on what it draws from
+it. All loop functions take `(iterator, num_steps)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit.utils import tpu_summaries
+
+StepFn = Callable[[Any], Any]
+LoopFn = Callable[..., Any]
+
+# What an iterator raises when it has nothing left: the first from Python, the second from a graph.
+END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
+
+
+def create_loop_fn(step_fn: StepFn) -> LoopFn:
+    """A loop in Python that ends early, without an error, when the data do: for evaluation.
+
+    Args:
+      step_fn: Its outputs are what `reduce_fn` takes.
+
+    Returns:
+      A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps,
+      or all there are if `num_steps` is -1, folds each output into the state with
+      `state = reduce_fn(state, outputs)`, and returns the last state.
+    """
+
+    def loop_fn(
+        iterator: Any,
+        num_steps: Any,
+        state: Any = None,
+        reduce_fn: Callable[[Any, Any], Any] | None = None,
+    ) -> Any:
+        steps_wanted = int(num_steps)
+        step = 0
+        while steps_wanted == -1 or step < steps_wanted:
+            try:
+                outputs = step_fn(iterator)
+            except END_OF_DATA:
+                break
+            if reduce_fn is not None:
+                state = reduce_fn(state, outputs)
+            step += 1
+        return state
+
+    return loop_fn
+
+
+def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
+    """A loop in Python that takes exactly `num_steps` steps: for training.
+
+    The end of the data is an error here, and the iterator's own comes through. To stop quietly
+    would leave steps counted that were never taken.
+    """
+
+    def loop_fn(iterator: Any, num_steps: Any) -> None:
+        for _ in range(int(num_steps)):
+            step_fn(iterator)
+
+    return loop_fn
+
+
+def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
+    """A loop that becomes a `tf.while_loop` inside a `tf.function`.
+
+    Returns:
+      A function `(iterator, num_steps)`. `num_steps` is an integer tensor, so that one trace
+      serves loops of every length; the outputs of the steps are dropped.
+    """
+
+    def loop_fn(iterator: Any, num_steps: tf.Tensor) -> None:
+        _check_tensor(num_steps)
+        for _ in tf.range(num_steps):
+            # Without this the names of all ops in the step would begin with "while/".
+            with tf.name_scope(""):
+                step_fn(iterator)
+
+    return loop_fn
+
+
+def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
+    """As `create_tf_while_loop_fn`, with a state that is handed from step to step.
+
+    Returns:
+      A function `(iterator, num_steps, state, reduce_fn)` that returns the last state. The
+      structure of the state must stay as it is; sizes of its tensors may change, so outputs can
+      be concatenated.
+    """
+
+    def loop_fn(
+        iterator: Any, num_steps: tf.Tensor, state: Any, reduce_fn: Callable[[Any, Any], Any]
+    ) -> Any:
+        _check_tensor(num_steps)
+        for _ in tf.range(num_steps):
+            with tf.name_scope(""):
+                tf.autograph.experimental.set_loop_options(
+                    shape_invariants=[(state, tf.nest.map_structure(_any_size, state))]
+                )
+                outputs = step_fn(iterator)
+                state = reduce_fn(state, outputs)
+        return state
+
+    return loop_fn
+
+
+class CountedStep:
+    """A step function that knows how often it has completed. Not for use inside a graph."""
+
+    def __init__(self, step_fn: StepFn) -> None:
+        self._step_fn = step_fn
+        self.calls = 0
+
+    def __call__(self, iterator: Any) -> Any:
+        outputs = self._step_fn(iterator)
+        self.calls += 1
+        return outputs
+
+
+class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
+    """A loop function as two programs: one step with summaries, the rest without.
+
+    Wraps the result of `create_tf_while_loop_fn`. The step with summaries is the first of the
+    loop, if summaries are to be recorded there.
+    """
+
+    def __call__(self, iterator: Any, num_steps: tf.Tensor) -> None:
+        if tf.summary.should_record_summaries():
+            self.with_summaries(iterator, tf.constant(1))
+            num_steps -= 1
+        if num_steps >= 1:
+            self.without_summaries(iterator, num_steps)
+
+
+def _check_tensor(num_steps: Any) -> None:
+    if not tf.is_tensor(num_steps):
+        raise errors.ConfigValueError(
+            f"`num_steps` is the Python value {num_steps!r}, for which `tf.function` would trace "
+            "anew at each length; pass `tf.constant(num_steps)`."
+        )
+
+
+def _any_size(value: Any) -> tf.TensorShape | None:
+    if not tf.is_tensor(value):
+        return None
+    rank = value.shape.rank
+    return tf.TensorShape([None] * rank) if rank else value.shape

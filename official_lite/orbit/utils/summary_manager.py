@@ -1,0 +1,43 @@
+"""Outputs of a run as TensorBoard summaries."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite import telemetry
+from official_lite.orbit.utils import summary_manager_interface
+
+
+class SummaryManager(summary_manager_interface.SummaryManagerInterface):
+    """Writes summaries below a directory, through `telemetry.TensorBoardWriter`.
+
+    Args:
+      summary_dir: The root of the event files; `None` writes nothing.
+      summary_fn: Called as `summary_fn(name, value, step=step)`; for instance
+        `telemetry.scalar_summary`.
+      global_step: The variable that counts the steps; by default the one that
+        `tf.summary.experimental.set_step` was given.
+    """
+
+    def __init__(
+        self,
+        summary_dir: str | os.PathLike[str] | None,
+        summary_fn: Callable[..., Any],
+        global_step: Any = None,
+    ) -> None:
+        self._writer = telemetry.TensorBoardWriter(summary_dir)
+        self._summary_fn = summary_fn
+        self._global_step = (
+            tf.summary.experimental.get_step() if global_step is None else global_step
+        )
+
+    def summary_writer(self, relative_path: str = "") -> Any:
+        return self._writer.file_writer(relative_path)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def write_summaries(self, summary_dict: Mapping[str, Any]) -> None:
+        self._writer.write_values(summary_dict, step=self._global_step, summary_fn=self._summary_fn)

@@ -1,0 +1,76 @@
+import pytest
+import tensorflow as tf
+
+from official_lite.orbit import actions
+from official_lite.orbit.actions import export_saved_model
+
+
+class Model(tf.Module):
+    def __init__(self):
+        self.value = tf.Variable(0)
+
+    @tf.function(input_signature=[])
+    def __call__(self):
+        return self.value.read_value()
+
+
+def make_exports(base, ids):
+    for number in ids:
+        (base.parent / f"{base.name}-{number}").mkdir(parents=True)
+
+
+def remaining(base):
+    return sorted(int(path.name.split("-")[1]) for path in base.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("max_to_keep", "kept"), [(2, [9, 10]), (0, []), (5, [1, 9, 10]), (-1, [1, 9, 10])]
+)
+def test_newest_are_kept(tmp_path, max_to_keep, kept):
+    base = tmp_path / "model"
+    make_exports(base, [9, 1, 10])
+    actions.ExportFileManager(str(base), max_to_keep).clean_up()
+    assert remaining(base) == kept
+
+
+def test_counter_goes_on_after_a_restart(tmp_path):
+    base = tmp_path / "model"
+    make_exports(base, [3])
+    manager = actions.ExportFileManager(str(base))
+    assert [manager.next_name() for _ in range(2)] == [f"{base}-4", f"{base}-5"]
+
+
+def test_other_files_are_left_alone(tmp_path):
+    base = tmp_path / "model"
+    make_exports(base, [1])
+    (tmp_path / "model-1-notes").mkdir()
+    manager = actions.ExportFileManager(str(base), max_to_keep=0)
+    assert manager.managed_files == [f"{base}-1"]
+    manager.clean_up()
+    assert [path.name for path in tmp_path.iterdir()] == ["model-1-notes"]
+
+
+def test_subdirectory_is_all_that_is_managed(tmp_path):
+    base = tmp_path / "model"
+    manager = actions.ExportFileManager(
+        str(base), max_to_keep=0, next_id_fn=lambda: 7, subdirectory="saved"
+    )
+    assert manager.next_name() == f"{base}-7/saved"
+    (tmp_path / "model-7" / "saved").mkdir(parents=True)
+    manager.clean_up()
+    assert list((tmp_path / "model-7").iterdir()) == []
+
+
+def test_exported_model_is_the_one_of_now(tmp_path):
+    model = Model()
+    manager = actions.ExportFileManager(str(tmp_path / "model"), max_to_keep=1)
+    export = actions.ExportSavedModel(model, manager, model.__call__)
+    for value in (3, 5):
+        model.value.assign(value)
+        export({})
+    [path] = manager.managed_files
+    assert tf.saved_model.load(path)().numpy() == 5
+
+
+def test_bucket_names_keep_their_slashes():
+    assert export_saved_model.safe_normpath("gs://bucket//a/../b") == "gs://bucket/b"

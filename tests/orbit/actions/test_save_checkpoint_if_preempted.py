@@ -1,0 +1,33 @@
+import tensorflow as tf
+
+from official_lite.orbit import actions
+
+
+class Handler:
+    """Stands where TensorFlow's handler stands; a preemption can't be had in a test."""
+
+    def __init__(self, cluster_resolver, manager, termination_config=None):
+        self.manager, self.termination_config = manager, termination_config
+
+    def save_checkpoint_if_preempted(self, **kwargs):
+        self.manager.append(kwargs)
+
+
+def test_action_asks_the_handler_at_the_current_step(monkeypatch):
+    monkeypatch.setattr(tf.distribute.experimental, "PreemptionCheckpointHandler", Handler)
+    saves, step = [], tf.Variable(3)
+    action = actions.SaveCheckpointIfPreempted("resolver", saves, checkpoint_number=step)
+    action({})
+    assert len(saves) == 1
+    assert saves[0]["checkpoint_number"] is step
+    assert saves[0]["check_interval"] is False
+
+
+def test_process_goes_on_after_the_save_if_asked(monkeypatch):
+    monkeypatch.setattr(tf.distribute.experimental, "PreemptionCheckpointHandler", Handler)
+    configs = []
+    monkeypatch.setattr(
+        tf.distribute.experimental, "TerminationConfig", lambda exit_fn: configs.append(exit_fn)
+    )
+    actions.SaveCheckpointIfPreempted("resolver", [], keep_running_after_save=True)
+    assert configs[0]() is None

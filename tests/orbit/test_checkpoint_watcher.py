@@ -1,0 +1,53 @@
+import tensorflow as tf
+
+from official_lite.orbit import checkpoint_watcher
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def watch(directory, **kwargs):
+    clock = Clock()
+    return checkpoint_watcher.watch_checkpoints(
+        str(directory), clock=clock, sleep=clock.sleep, **kwargs
+    )
+
+
+def save(directory, numbers):
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(x=tf.Variable(0)), str(directory), max_to_keep=None
+    )
+    return [manager.save(checkpoint_number=number) for number in numbers]
+
+
+def test_every_checkpoint_comes_once_and_in_order(tmp_path):
+    paths = save(tmp_path, [5, 10, 20])
+    assert list(watch(tmp_path, timeout=3)) == paths
+
+
+def test_checkpoint_saved_meanwhile_comes_next(tmp_path):
+    first = save(tmp_path, [1])
+    seen = []
+    for path in watch(tmp_path, timeout=3):
+        if not seen:
+            later = save(tmp_path, [2])
+        seen.append(path)
+    assert seen == first + later
+
+
+def test_wait_ends_on_timeout(tmp_path):
+    assert list(watch(tmp_path / "nothing", timeout=10)) == []
+
+
+def test_timeout_function_decides_whether_to_go_on(tmp_path):
+    answers = [False, False, True]
+    assert list(watch(tmp_path, timeout=10, timeout_fn=lambda: answers.pop(0))) == []
+    assert answers == []

@@ -1,0 +1,57 @@
+import pytest
+
+from official_lite.common import errors
+from official_lite.orbit import inner_loop
+
+
+def test_interval_ends_at_the_absolute_multiple(make_trainer):
+    trainer = make_trainer()
+    trainer.global_step.assign(15)
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    assert loop.next_step(15) == 20
+    loop.run(15, 20)
+    assert loop.is_report_due(20)
+
+
+def test_interval_survives_a_cut(make_trainer):
+    trainer = make_trainer()
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    for start, stop in ((0, 3), (3, 7), (7, 10)):
+        loop.run(start, stop)
+    assert loop.report()["steps"] == 10
+    assert trainer.events == ["begin 0", "end 10"]
+
+
+def test_function_sets_the_length_where_an_interval_begins(make_trainer):
+    trainer = make_trainer()
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
+    assert loop.next_step(0) == 2
+    loop.run(0, 1)
+    assert loop.next_step(1) == 2, "the interval under way keeps its end"
+    loop.run(1, 2)
+    loop.report()
+    assert loop.next_step(4) == 9
+
+
+def test_rate_starts_anew_when_it_is_taken(make_trainer):
+    trainer = make_trainer()
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    loop.run(0, 10)
+    assert loop.take_steps_per_second() > 0
+    assert loop.take_steps_per_second() == 0
+
+
+def test_discarded_interval_is_not_continued(make_trainer):
+    trainer = make_trainer()
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    loop.run(0, 3)
+    loop.discard()
+    loop.run(3, 4)
+    assert trainer.events == ["begin 0", "begin 3"]
+
+
+def test_length_below_one_is_refused(make_trainer):
+    trainer = make_trainer()
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, lambda step: 0)
+    with pytest.raises(errors.ConfigValueError, match="returned 0 for step 0"):
+        loop.next_step(0)

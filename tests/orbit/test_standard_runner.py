@@ -1,0 +1,139 @@
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.orbit import standard_runner
+
+
+class Collector(orbit.StandardEvaluator):
+    """Collects what it draws in the state of the loop."""
+
+    def __init__(self, dataset, **options):
+        super().__init__(dataset, orbit.StandardEvaluatorOptions(**options))
+
+    def eval_begin(self):
+        return tf.zeros([0], tf.int64)
+
+    def eval_step(self, iterator):
+        return next(iterator)
+
+    def eval_reduce(self, state, step_outputs):
+        return tf.concat([state, [step_outputs]], 0)
+
+    def eval_end(self, state):
+        return {"values": state.numpy().tolist()}
+
+
+OPTIONS = [
+    {"use_tf_function": False, "use_tf_while_loop": False},
+    {"use_tf_function": True, "use_tf_while_loop": False},
+    {"use_tf_function": True, "use_tf_while_loop": True},
+    {"use_tpu_summary_optimization": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_way_to_execute_trains_the_same(make_trainer, options):
+    trainer = make_trainer(options=orbit.StandardTrainerOptions(**options))
+    output = trainer.train(tf.constant(5))
+    assert (output["loss"], output["steps"]) == (5, 5)
+    assert trainer.global_step.numpy() == 5
+
+
+def test_parts_of_train_can_be_called_one_by_one(make_trainer):
+    trainer = make_trainer()
+    trainer.train_loop_begin()
+    trainer.run_steps(tf.constant(2))
+    trainer.run_steps(tf.constant(3))
+    assert trainer.train_loop_end()["steps"] == 5
+    assert trainer.traces == 1
+
+
+def test_trainer_with_its_own_train_is_not_split(make_trainer):
+    class Own(make_trainer):
+        def train(self, num_steps):
+            return None
+
+    assert standard_runner.is_splittable(make_trainer())
+    assert not standard_runner.is_splittable(Own())
+
+
+@pytest.mark.parametrize("options", OPTIONS[:3])
+def test_training_never_hides_the_end_of_the_data(make_trainer, options):
+    dataset = tf.data.Dataset.from_tensors(1.0).repeat(4)
+    trainer = make_trainer(dataset, orbit.StandardTrainerOptions(**options))
+    with pytest.raises(errors.DataError, match=r"around step [45]"):
+        trainer.train(tf.constant(10))
+    assert trainer.weight.numpy() == 4
+
+
+def test_new_training_data_take_the_place_of_the_old(make_trainer):
+    trainer = make_trainer()
+    trainer.train(tf.constant(1))
+    trainer.train_dataset = tf.data.Dataset.from_tensors(10.0).repeat()
+    assert trainer.train(tf.constant(1))["loss"] == 11
+
+
+@pytest.mark.parametrize("while_loop", [True, False])
+def test_evaluation_hands_the_state_from_step_to_step(while_loop):
+    evaluator = Collector(tf.data.Dataset.range(10), use_tf_while_loop=while_loop)
+    assert evaluator.evaluate(tf.constant(4)) == {"values": [0, 1, 2, 3]}
+
+
+def test_minus_one_evaluates_all_the_data():
+    evaluator = Collector(tf.data.Dataset.range(10))
+    assert evaluator.evaluate(tf.constant(-1))["values"] == list(range(10))
+    assert evaluator.steps_run == 10
+
+
+def test_evaluation_that_ends_early_says_how_many_steps_it_took():
+    evaluator = Collector(tf.data.Dataset.range(4))
+    assert evaluator.evaluate(tf.constant(100))["values"] == [0, 1, 2, 3]
+    assert evaluator.steps_run == 4
+
+
+def test_evaluation_goes_on_or_begins_anew_as_asked():
+    again = Collector(tf.data.Dataset.range(10))
+    further = Collector(tf.data.Dataset.range(10), recreate_iterator_for_each_eval=False)
+    assert [again.evaluate(tf.constant(2))["values"] for _ in range(2)] == [[0, 1], [0, 1]]
+    assert [further.evaluate(tf.constant(2))["values"] for _ in range(2)] == [[0, 1], [2, 3]]
+
+
+def test_ended_iterator_is_not_used_again():
+    evaluator = Collector(tf.data.Dataset.range(3), recreate_iterator_for_each_eval=False)
+    outputs = [evaluator.evaluate(tf.constant(-1))["values"] for _ in range(2)]
+    assert outputs == [[0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("num_steps", [-1, 5])
+def test_evaluation_of_nothing_is_an_error(num_steps):
+    with pytest.raises(errors.DataError, match="empty"):
+        Collector(tf.data.Dataset.range(0)).evaluate(tf.constant(num_steps))
+
+
+def test_compiled_evaluation_needs_a_number_of_steps_that_the_data_have():
+    evaluator = Collector(tf.data.Dataset.range(3), use_tf_while_loop=True)
+    with pytest.raises(errors.ConfigValueError, match="num_steps=-1"):
+        evaluator.evaluate(tf.constant(-1))
+    with pytest.raises(errors.DataError, match="ended before 5 steps"):
+        evaluator.evaluate(tf.constant(5))
+
+
+def test_new_evaluation_data_take_the_place_of_the_old():
+    evaluator = Collector(tf.data.Dataset.range(3), recreate_iterator_for_each_eval=False)
+    evaluator.evaluate(tf.constant(1))
+    evaluator.eval_dataset = tf.data.Dataset.range(7, 9)
+    assert evaluator.evaluate(tf.constant(-1))["values"] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_tf_function": False},
+        {"use_tf_while_loop": False, "use_tpu_summary_optimization": True},
+    ],
+)
+def test_contradicting_options_are_refused(make_trainer, options):
+    with pytest.raises(errors.ConfigValueError, match="needs"):
+        make_trainer(options=orbit.StandardTrainerOptions(**options))

@@ -1,0 +1,27 @@
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import utils
+
+
+def test_epochs_begin_and_end_at_their_steps():
+    step = tf.Variable(0)
+    epochs = utils.EpochHelper(3, step)
+    begins, ends = [], []
+    for _ in range(6):
+        if epochs.epoch_begin():
+            begins.append((epochs.current_epoch, int(step.numpy())))
+        assert epochs.batch_index == int(step.numpy()) % 3
+        step.assign_add(1)
+        if epochs.epoch_end():
+            ends.append(int(step.numpy()))
+    assert begins == [(0, 0), (1, 3)]
+    assert ends == [3, 6]
+
+
+def test_end_needs_a_beginning():
+    epochs = utils.EpochHelper(3, tf.Variable(0))
+    assert epochs.current_epoch is None
+    with pytest.raises(errors.ConfigValueError, match="outside an epoch"):
+        epochs.epoch_end()

@@ -1,0 +1,42 @@
+import numpy as np
+import tensorflow as tf
+
+from official_lite.orbit import utils
+
+
+def tags(directory):
+    [path] = directory.glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    return [(e.step, v.tag) for e in events for v in e.summary.value]
+
+
+def test_nested_outputs_become_folders(tmp_path):
+    step = tf.Variable(7, dtype=tf.int64)
+    manager = utils.SummaryManager(tmp_path, tf.summary.scalar, global_step=step)
+    manager.write_summaries({"loss": 0.5, "clean": {"accuracy": np.float32(0.9)}})
+    manager.flush()
+    assert tags(tmp_path) == [(7, "loss")]
+    assert tags(tmp_path / "clean") == [(7, "accuracy")]
+
+
+def test_no_directory_writes_nothing():
+    manager = utils.SummaryManager(None, tf.summary.scalar, global_step=tf.Variable(0))
+    manager.write_summaries({"loss": 0.5})
+    manager.flush()
+
+
+def test_default_step_is_that_of_tf_summary(tmp_path):
+    tf.summary.experimental.set_step(tf.Variable(3, dtype=tf.int64))
+    manager = utils.SummaryManager(tmp_path, tf.summary.scalar)
+    manager.write_summaries({"loss": 0.5})
+    manager.flush()
+    assert tags(tmp_path) == [(3, "loss")]
+
+
+def test_summary_function_gets_every_value(tmp_path):
+    seen = []
+    manager = utils.SummaryManager(
+        tmp_path, lambda name, value, step: seen.append((name, value, step)), global_step=5
+    )
+    manager.write_summaries({"image/x": [1, 2]})
+    assert seen == [("image/x", [1, 2], 5)]
