@@ -1,0 +1,314 @@
+"""From a `DataConfig` to batches: the stages of an input pipeline, each replaceable.
+
+::
+
+    files -> shard -> shuffle and repeat files -> records -> shuffle -> decode -> combine
+          -> sample -> parse -> filter -> cache -> batch -> postprocess -> prefetch
+
+A task's `build_inputs` usually is one line::
+
+    return input_reader.InputReader(params, parser_fn=self.parse).read(input_context)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions
+from official_lite.core import config_definitions as cfg
+from official_lite.data import data_service, file_reading, tfds_reading
+from official_lite.data.file_patterns import match_files
+from official_lite.data.mixing import build_weighted_sampling_combine_fn, create_combine_fn
+
+__all__ = [
+    "InputReader",
+    "build_weighted_sampling_combine_fn",
+    "create_combine_fn",
+    "match_files",
+]
+
+Files = list[str] | dict[str, list[str]]
+
+
+class InputReader:
+    """Reads what a `DataConfig` describes.
+
+    Training data repeats without end, and is shuffled: the order of the files first, then examples
+    in a buffer of `shuffle_buffer_size`, where 0 leaves them as they come. With `cache` the order
+    of the files stays, and the buffer shuffles within an epoch. Anything else is read once, in
+    order; set `drop_remainder=False` there, or the examples that don't fill the last batch are
+    left out.
+
+    Subclasses may override `get_files` and the underscored methods that `read` calls.
+    """
+
+    def __init__(
+        self,
+        params: cfg.DataConfig,
+        dataset_fn: Callable[..., tf.data.Dataset] = tf.data.TFRecordDataset,
+        decoder_fn: Callable[..., Any] | None = None,
+        combine_fn: Callable[[Mapping[str, tf.data.Dataset]], tf.data.Dataset] | None = None,
+        sample_fn: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
+        parser_fn: Callable[..., Any] | None = None,
+        filter_fn: Callable[..., tf.Tensor] | None = None,
+        transform_and_batch_fn: (
+            Callable[[tf.data.Dataset, tf.distribute.InputContext | None], tf.data.Dataset] | None
+        ) = None,
+        postprocess_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        """Checks the config and finds the files.
+
+        Args:
+            params: Where the data is and how to read it.
+            dataset_fn: Makes a dataset of records from a file or a list of files.
+            decoder_fn: Maps a serialized record to raw tensors.
+            combine_fn: Makes one dataset of a mapping of names to datasets; needed if `input_path`
+                or `tfds_name` is a block of several. See `create_combine_fn`.
+            sample_fn: Maps the dataset of raw tensors to another one.
+            parser_fn: Maps raw tensors to what the model takes.
+            filter_fn: Maps an example to whether to keep it.
+            transform_and_batch_fn: Batches the dataset; otherwise it is cut into batches of
+                `global_batch_size` over all replicas.
+            postprocess_fn: Maps a batch to another one.
+
+        Raises:
+            ConfigValueError: The config contradicts itself or lacks something.
+            DataError: There are no such files, or nothing is in them.
+        """
+        _check(params, combine_fn)
+        self._params = params
+        self._tfds_name = params.tfds_name
+        self._matched_files = self.get_files(params.input_path)
+        self._global_batch_size = params.global_batch_size
+        self._is_training = bool(params.is_training)
+        self._drop_remainder = params.drop_remainder
+        self._shuffle_buffer_size = params.shuffle_buffer_size
+        self._cache = params.cache
+        self._deterministic = params.deterministic
+        # The workers of a tf.data service each read everything, in an order of their own.
+        self._seed = None if params.enable_tf_data_service else params.seed
+        self._sharding = params.sharding and not params.enable_tf_data_service
+        self._data_service = _data_service_options(params)
+        self._dataset_fn = dataset_fn
+        self._decoder_fn = decoder_fn
+        self._combine_fn = combine_fn
+        self._sample_fn = sample_fn
+        self._parser_fn = parser_fn
+        self._filter_fn = filter_fn
+        self._transform_and_batch_fn = transform_and_batch_fn
+        self._postprocess_fn = postprocess_fn
+
+    def get_files(self, input_path: Any) -> Files | None:
+        """The files of each source, in the same order on every host; None if there is no path."""
+        if not input_path:
+            return None
+        if isinstance(input_path, cfg.base_config.Config):
+            return {name: match_files(path) for name, path in input_path.as_dict().items()}
+        return match_files(input_path)
+
+    def read(
+        self,
+        input_context: tf.distribute.InputContext | None = None,
+        dataset: tf.data.Dataset | None = None,
+    ) -> tf.data.Dataset:
+        """The batches of one input pipeline, each of one replica's size.
+
+        Args:
+            input_context: Which of how many pipelines this is, and for how many replicas; as
+                `tf.distribute` passes it. Without one the batches are global.
+            dataset: Records to go on with, instead of those in the files.
+
+        Raises:
+            ConfigValueError: `global_batch_size` is missing, or the replicas can't share it.
+        """
+        if dataset is None:
+            dataset = self._read_data_source(self._matched_files, self._dataset_fn, input_context)
+        dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
+        dataset = _map(dataset, self._postprocess_fn)
+        if not self._params.apply_tf_data_service_before_batching:
+            dataset = self._maybe_apply_data_service(dataset, input_context)
+        return self._prefetch(dataset.with_options(self._options()))
+
+    def _read_data_source(
+        self,
+        matched_files: Files | None,
+        dataset_fn: Callable[..., tf.data.Dataset],
+        input_context: tf.distribute.InputContext | None = None,
+    ) -> tf.data.Dataset | dict[str, tf.data.Dataset]:
+        options = self._reading_options()
+        if self._tfds_name:
+            return _for_each(self._tfds_name, lambda name: self._read_tfds(name, input_context))
+        return _for_each(
+            matched_files,
+            lambda files: file_reading.read_files(files, dataset_fn, options, input_context),
+        )
+
+    def _decode_and_parse_dataset(
+        self,
+        dataset: tf.data.Dataset | dict[str, tf.data.Dataset],
+        batch_size: int,
+        input_context: tf.distribute.InputContext | None = None,
+    ) -> tf.data.Dataset:
+        dataset = _for_each(dataset, self._shuffle_and_decode)
+        if isinstance(dataset, dict):
+            dataset = self._combine(dataset)
+        if self._sample_fn is not None:
+            dataset = dataset.apply(self._sample_fn)
+        dataset = _map(dataset, self._parser_fn)
+        if self._filter_fn is not None:
+            dataset = dataset.filter(self._filter_fn)
+        if self._cache:
+            dataset = self._shuffle_and_repeat_cached(dataset.cache())
+        if self._params.apply_tf_data_service_before_batching:
+            dataset = self._maybe_apply_data_service(dataset, input_context)
+        if self._transform_and_batch_fn is not None:
+            return self._transform_and_batch_fn(dataset, input_context)
+        return dataset.batch(
+            _per_replica_batch_size(batch_size, input_context), drop_remainder=self._drop_remainder
+        )
+
+    def _maybe_apply_data_service(
+        self,
+        dataset: tf.data.Dataset,
+        input_context: tf.distribute.InputContext | None = None,
+    ) -> tf.data.Dataset:
+        if self._data_service is None:
+            return dataset
+        return data_service.distribute(dataset, self._data_service, input_context)
+
+    def _reading_options(self) -> file_reading.FileReadingOptions:
+        return file_reading.FileReadingOptions(
+            is_training=self._is_training,
+            seed=self._seed,
+            sharding=self._sharding,
+            cache=self._cache,
+            cycle_length=self._params.cycle_length,
+            block_length=self._params.block_length,
+            deterministic=self._deterministic,
+        )
+
+    def _read_tfds(
+        self, name: str, input_context: tf.distribute.InputContext | None
+    ) -> tf.data.Dataset:
+        return tfds_reading.read_tfds(
+            name,
+            self._params.tfds_split,
+            self._reading_options(),
+            input_context,
+            data_dir=self._params.tfds_data_dir,
+            as_supervised=self._params.tfds_as_supervised,
+            skip_decoding_feature=self._params.tfds_skip_decoding_feature,
+        )
+
+    def _shuffle_and_decode(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        # With a cache shuffling comes after it: otherwise the first order would be kept.
+        if self._is_training and not self._cache:
+            dataset = self._shuffle(dataset)
+        return _map(dataset, self._decoder_fn)
+
+    def _combine(self, datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
+        if self._combine_fn is None:
+            raise errors.ConfigValueError(f"A combine_fn is required to mix {sorted(datasets)}.")
+        return self._combine_fn(datasets)
+
+    def _shuffle_and_repeat_cached(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        # In this order every example comes once an epoch.
+        return self._shuffle(dataset).repeat() if self._is_training else dataset
+
+    def _shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        if not self._shuffle_buffer_size:
+            return dataset
+        return dataset.shuffle(self._shuffle_buffer_size, seed=self._seed)
+
+    def _options(self) -> tf.data.Options:
+        options = tf.data.Options()
+        if self._deterministic is not None:
+            options.deterministic = self._deterministic
+        if self._params.autotune_algorithm:
+            options.autotune.autotune_algorithm = _algorithm(self._params.autotune_algorithm)
+        if self._params.ram_budget:
+            options.autotune.ram_budget = self._params.ram_budget * 2**30
+        return options
+
+    def _prefetch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        size = self._params.prefetch_buffer_size
+        if size == 0:
+            return dataset
+        return dataset.prefetch(tf.data.AUTOTUNE if size is None else size)
+
+
+def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> None:
+    if params.input_path and params.tfds_name:
+        raise errors.ConfigValueError(
+            "At most one of `input_path` and `tfds_name` can be specified, but got "
+            f"{params.input_path!r} and {params.tfds_name!r}."
+        )
+    if not params.input_path and not params.tfds_name:
+        raise errors.ConfigValueError(
+            "There is no input: set `input_path` to the files, or `tfds_name` and `tfds_split` to "
+            "a TensorFlow dataset."
+        )
+    if params.tfds_name and not params.tfds_split:
+        raise errors.ConfigValueError(
+            f"`tfds_name` is {params.tfds_name!r}, but `tfds_split` is not specified; set it to, "
+            "say, `train`."
+        )
+    sources = params.input_path or params.tfds_name
+    if isinstance(sources, cfg.base_config.Config) and combine_fn is None:
+        raise errors.ConfigValueError(
+            "A combine_fn is required if `input_path` or `tfds_name` is a dict; "
+            "`create_combine_fn(params)` makes one that draws by weight."
+        )
+
+
+def _data_service_options(params: cfg.DataConfig) -> data_service.DataServiceOptions | None:
+    if not params.enable_tf_data_service:
+        return None
+    return data_service.DataServiceOptions(
+        address=params.tf_data_service_address,
+        job_name=params.tf_data_service_job_name,
+        batch_size=params.global_batch_size,
+        before_batching=params.apply_tf_data_service_before_batching,
+        shared_by_trainers=params.enable_shared_tf_data_service_between_parallel_trainers,
+        trainer_id=params.trainer_id,
+        # A field that Model Garden configs add themselves.
+        round_robin=getattr(params, "enable_round_robin_tf_data_service", False),
+    )
+
+
+def _for_each(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """`fn` of the value, or of each one in a block of named values."""
+    if isinstance(value, cfg.base_config.Config):
+        value = value.as_dict()
+    if isinstance(value, dict):
+        return {name: fn(item) for name, item in value.items()}
+    return fn(value)
+
+
+def _algorithm(name: str) -> Any:
+    algorithms = tf.data.experimental.AutotuneAlgorithm.__members__
+    if name not in algorithms:
+        raise errors.ConfigValueError(
+            f"There is no `autotune_algorithm` {name!r}. "
+            f"{suggestions.did_you_mean(name, algorithms)}"
+        )
+    return algorithms[name]
+
+
+def _map(dataset: tf.data.Dataset, fn: Callable[..., Any] | None) -> tf.data.Dataset:
+    return dataset if fn is None else dataset.map(fn, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _per_replica_batch_size(
+    batch_size: int, input_context: tf.distribute.InputContext | None
+) -> int:
+    if batch_size < 1:
+        raise errors.ConfigValueError(f"`global_batch_size` is {batch_size}; wanted 1 or more.")
+    num_replicas = input_context.num_replicas_in_sync if input_context else 1
+    if batch_size % num_replicas:
+        raise errors.ConfigValueError(
+            f"`global_batch_size` is {batch_size}, which {num_replicas} replicas can't share "
+            f"evenly; the next that they can is {-(-batch_size // num_replicas) * num_replicas}."
+        )
+    return batch_size // num_replicas

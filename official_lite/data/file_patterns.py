@@ -1,0 +1,71 @@
+"""From what a config calls its input to the files that are there."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+
+__all__ = ["match_files"]
+
+_GLOB_CHARACTERS = "*?["
+
+
+def match_files(input_path: Sequence[str] | str) -> list[str]:
+    """The files that `input_path` names, those of each pattern in alphabetical order.
+
+    The order is the same on every host, whatever the file system lists first.
+
+    Args:
+        input_path: A path or a pattern with `*`, `?` or `[ab]`, a comma-separated list of those,
+            or a sequence of such strings.
+
+    Raises:
+        ConfigValueError: `input_path` is neither a string nor a sequence of strings.
+        DataError: A path does not exist, a pattern matches nothing, or there is not one byte in
+            all of the files.
+    """
+    files = [file for pattern in _patterns(input_path) for file in _expand(pattern)]
+    if not files:
+        raise errors.DataError(f"`input_path` {input_path!r} names no files.")
+    repeated = [file for file, count in Counter(files).items() if count > 1]
+    if repeated:
+        logging.warning("`input_path` names %d files more than once: %s", len(repeated), repeated)
+    # Stops at the first file that holds something, so one look is nearly always enough.
+    if all(tf.io.gfile.stat(file).length == 0 for file in files):
+        raise errors.DataError(
+            f"0 examples matched {input_path!r}: all {len(files)} files are empty, such as "
+            f"{files[0]}."
+        )
+    return files
+
+
+def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
+    entries = [input_path] if isinstance(input_path, str) else input_path
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(e, str) for e in entries):
+        raise errors.ConfigValueError(
+            "`input_path` should be a path or pattern, several of them separated by commas, or a "
+            f"list of such strings; got {input_path!r}."
+        )
+    for entry in entries:
+        yield from (pattern.strip() for pattern in entry.split(",") if pattern.strip())
+
+
+def _expand(pattern: str) -> list[str]:
+    # First as it stands: `data[old].tfrecord` may be the name of a file.
+    if tf.io.gfile.exists(pattern):
+        if tf.io.gfile.isdir(pattern):
+            raise errors.DataError(
+                f"`{pattern}` is a directory; name the files in it, such as `{pattern}/*`."
+            )
+        return [pattern]
+    if not any(character in pattern for character in _GLOB_CHARACTERS):
+        raise errors.DataError(f"There is no input file `{pattern}`.")
+    matched = sorted(f for f in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(f))
+    if not matched:
+        raise errors.DataError(
+            f"0 examples matched `{pattern}`: the pattern does not match any files."
+        )
+    return matched

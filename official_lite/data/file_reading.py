@@ -1,0 +1,147 @@
+"""From files to a dataset of records, each input pipeline with its own part of them.
+
+Where there are at least as many files as pipelines each pipeline reads files of its own; where
+there are fewer, every pipeline reads all of them and keeps every n-th record.
+"""
+
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+from absl import logging
+
+__all__ = ["FileReadingOptions", "read_files"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileReadingOptions:
+    """How files are read.
+
+    Attributes:
+        is_training: Whether file order is shuffled and the data repeats.
+        seed: Seed of the file order. None draws one, unless several pipelines must agree on it.
+        sharding: Whether each pipeline reads its own part.
+        cache: Whether records are cached later on: then nothing repeats yet, and the file order
+            is drawn once.
+        cycle_length: Files read at the same time; None lets tf.data choose.
+        block_length: Consecutive records from each of them.
+        deterministic: Whether parallel reading keeps the order; None lets tf.data choose.
+    """
+
+    is_training: bool = False
+    seed: int | None = None
+    sharding: bool = True
+    cache: bool = False
+    cycle_length: int | None = None
+    block_length: int | None = None
+    deterministic: bool | None = None
+
+    @property
+    def repeat(self) -> bool:
+        """Whether to repeat here; with a cache that comes after it."""
+        return self.is_training and not self.cache
+
+
+def read_files(
+    files: Sequence[str],
+    dataset_fn: Callable[..., tf.data.Dataset],
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """A dataset of the records in `files`.
+
+    Args:
+        files: The same list in the same order on every host.
+        dataset_fn: Makes a dataset from a file or from a list of files, such as
+            `tf.data.TFRecordDataset`.
+        options: How to read them.
+        input_context: Which of how many input pipelines this is.
+    """
+    num_pipelines = _num_pipelines(options, input_context)
+    if len(files) > 1 and len(files) >= num_pipelines:
+        return _shard_files_then_read(files, dataset_fn, options, input_context)
+    if len(files) > 1:
+        logging.warning(
+            "%d files are fewer than the %d input pipelines, so each of these reads all files. "
+            "More files would be faster.",
+            len(files),
+            num_pipelines,
+        )
+    return _read_files_then_shard(files, dataset_fn, options, input_context)
+
+
+def _read_files_then_shard(
+    files: Sequence[str],
+    dataset_fn: Callable[..., tf.data.Dataset],
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None,
+) -> tf.data.Dataset:
+    dataset = dataset_fn(list(files))
+    # tf.distribute would otherwise try to give each worker files of its own.
+    no_auto_shard = tf.data.Options()
+    no_auto_shard.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    dataset = dataset.with_options(no_auto_shard)
+    dataset = _shard(dataset, options, input_context)
+    return dataset.repeat() if options.repeat else dataset
+
+
+def _shard_files_then_read(
+    files: Sequence[str],
+    dataset_fn: Callable[..., tf.data.Dataset],
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None,
+) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.from_tensor_slices(list(files))
+    if options.is_training:
+        dataset = dataset.shuffle(
+            len(files),
+            seed=_file_order_seed(files, options, input_context),
+            reshuffle_each_iteration=not options.cache,
+        )
+    dataset = _shard(dataset, options, input_context)
+    if options.repeat:
+        dataset = dataset.repeat()
+    return dataset.interleave(
+        dataset_fn,
+        cycle_length=options.cycle_length,
+        block_length=options.block_length,
+        num_parallel_calls=options.cycle_length or tf.data.AUTOTUNE,
+        deterministic=options.deterministic,
+    )
+
+
+def _file_order_seed(
+    files: Sequence[str],
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None,
+) -> int | None:
+    """The same on all hosts: they shuffle before they shard, so that files change hosts.
+
+    With an order of its own each host would read some files twice and leave out others. Without a
+    seed it is made from what all hosts have in common: the names of the files, though perhaps not
+    the folder where they are mounted.
+    """
+    if options.seed is not None or _num_pipelines(options, input_context) == 1:
+        return options.seed
+    return zlib.crc32("\n".join(map(os.path.basename, files)).encode())
+
+
+def _shard(
+    dataset: tf.data.Dataset,
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None,
+) -> tf.data.Dataset:
+    if input_context is None or _num_pipelines(options, input_context) == 1:
+        return dataset
+    return dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+
+
+def _num_pipelines(
+    options: FileReadingOptions, input_context: tf.distribute.InputContext | None
+) -> int:
+    """How many pipelines share the files; 1 if each of them is to read everything."""
+    return input_context.num_input_pipelines if options.sharding and input_context else 1

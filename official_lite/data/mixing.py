@@ -1,0 +1,89 @@
+"""Several sources in one dataset, drawn by weight."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions
+from official_lite.modeling.hyperparams import base_config
+
+__all__ = ["build_weighted_sampling_combine_fn", "create_combine_fn"]
+
+CombineFn = Callable[[Mapping[str, tf.data.Dataset]], tf.data.Dataset]
+
+
+def build_weighted_sampling_combine_fn(
+    weights: Mapping[str, float], stop_on_empty_dataset: bool = True, seed: int | None = None
+) -> CombineFn:
+    """A function that draws each example from one of several datasets.
+
+    Args:
+        weights: The share of each dataset, by its name; they need not add up to 1.
+        stop_on_empty_dataset: Whether to end with the first dataset that is used up, so that the
+            shares hold to the end; otherwise the others go on alone.
+        seed: Seed of the draws.
+
+    Raises:
+        ConfigValueError: A weight is negative, or none is positive; when the function is called,
+            a dataset has no weight or a weight no dataset.
+    """
+    if any(weight < 0 for weight in weights.values()) or not any(weights.values()):
+        raise errors.ConfigValueError(
+            f"`weights` must not be negative, and not all 0; got {dict(weights)}."
+        )
+
+    def combine_fn(datasets: Mapping[str, tf.data.Dataset]) -> tf.data.Dataset:
+        _check_same_names(list(datasets), list(weights))
+        return tf.data.Dataset.sample_from_datasets(
+            list(datasets.values()),
+            [float(weights[name]) for name in datasets],
+            seed=seed,
+            stop_on_empty_dataset=stop_on_empty_dataset,
+        )
+
+    return combine_fn
+
+
+def create_combine_fn(params: Any) -> CombineFn | None:
+    """The `combine_fn` of a data config whose `input_path` and `weights` are blocks of names.
+
+    Args:
+        params: A `DataConfig` with two more fields: `weights`, and, if the mixture may outlast
+            its first source, `stop_on_empty_dataset`.
+
+    Returns:
+        None if there are no weights.
+
+    Raises:
+        ConfigValueError: Only one of the two is a block, or their names differ.
+    """
+    weights = getattr(params, "weights", None)
+    if not weights:
+        return None
+    if not all(isinstance(v, base_config.Config) for v in (params.input_path, weights)):
+        raise errors.ConfigValueError(
+            "input_path and weights must both be a Config, with the same names, to use weighted "
+            f"sampling; got {params.input_path!r} and {weights!r}."
+        )
+    shares = weights.as_dict()
+    _check_same_names(list(params.input_path.as_dict()), list(shares))
+    stop = getattr(params, "stop_on_empty_dataset", None)
+    return build_weighted_sampling_combine_fn(
+        shares, stop_on_empty_dataset=True if stop is None else stop, seed=params.seed
+    )
+
+
+def _check_same_names(sources: list[str], weights: list[str]) -> None:
+    for name in sources:
+        if name not in weights:
+            raise errors.ConfigValueError(
+                f"Input {name!r} does not have a corresponding weight. "
+                f"{suggestions.did_you_mean(name, weights)}"
+            )
+    for name in weights:
+        if name not in sources:
+            raise errors.ConfigValueError(
+                f"Weight {name!r} does not have a corresponding input. "
+                f"{suggestions.did_you_mean(name, sources)}"
+            )

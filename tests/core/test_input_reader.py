@@ -1,0 +1,194 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import file_writers, input_reader, tf_example_builder
+
+
+@dataclasses.dataclass
+class MixConfig(cfg.DataConfig):
+    weights: cfg.base_config.Config | None = None
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four files of eight examples: `x` counts from 0 to 31."""
+    for file in range(4):
+        examples = [
+            tf_example_builder.TfExampleBuilder().add_ints_feature("x", 8 * file + i).example
+            for i in range(8)
+        ]
+        file_writers.write_small_dataset(examples, str(tmp_path / f"train-{file}"))
+    return tmp_path
+
+
+def decode(record):
+    return tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature([], tf.int64)})
+
+
+def reader(folder, config_cls=cfg.DataConfig, *, stages=None, **fields):
+    fields = {"input_path": f"{folder}/train-*", "global_batch_size": 4, **fields}
+    stages = {"decoder_fn": decode, "parser_fn": lambda raw: raw["x"], **(stages or {})}
+    return input_reader.InputReader(config_cls(**fields), **stages)
+
+
+def batches(dataset, count=None):
+    return list(dataset.take(-1 if count is None else count).as_numpy_iterator())
+
+
+def test_evaluation_reads_everything_once(folder):
+    dataset = reader(folder, global_batch_size=5, drop_remainder=False).read()
+    assert sorted(np.concatenate(batches(dataset))) == list(range(32))
+
+
+def test_the_tail_is_dropped_only_on_request(folder):
+    assert len(batches(reader(folder, global_batch_size=5).read())) == 6
+
+
+def test_stages_run_in_their_order(folder):
+    trace = []
+    stages = {
+        "decoder_fn": lambda record: trace.append("decode") or decode(record),
+        "sample_fn": lambda dataset: trace.append("sample") or dataset.take(20),
+        "parser_fn": lambda raw: trace.append("parse") or raw["x"],
+        "filter_fn": lambda x: trace.append("filter") or x % 2 == 0,
+        "transform_and_batch_fn": lambda ds, context: trace.append("batch") or ds.batch(5),
+        "postprocess_fn": lambda batch: trace.append("postprocess") or -batch,
+    }
+    (first, *_) = batches(reader(folder, stages=stages, global_batch_size=0).read())
+    assert trace == ["decode", "sample", "parse", "filter", "batch", "postprocess"]
+    assert first.shape == (5,)
+    assert all(first <= 0)
+
+
+def test_training_repeats_and_a_seed_fixes_the_order(folder):
+    read = [
+        np.concatenate(
+            batches(
+                reader(folder, is_training=True, seed=seed, deterministic=True).read(), count=16
+            )
+        )
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(read[0], read[1])
+    assert read[0].tolist() != read[2].tolist()
+
+
+def test_cached_training_data_comes_once_an_epoch_in_another_order(folder):
+    dataset = reader(folder, is_training=True, cache=True, shuffle_buffer_size=32, seed=1).read()
+    values = np.concatenate(batches(dataset, count=16))
+    assert sorted(values[:32]) == sorted(values[32:]) == list(range(32))
+    assert values[:32].tolist() != values[32:].tolist()
+
+
+def test_no_shuffle_buffer_keeps_the_order_of_a_file(folder):
+    read = reader(
+        folder, input_path=f"{folder}/train-0", is_training=True, shuffle_buffer_size=0
+    ).read()
+    assert np.concatenate(batches(read, count=4)).tolist() == [*range(8), *range(8)]
+
+
+def test_hosts_read_different_files_without_a_seed(folder):
+    hosts = [
+        reader(folder, is_training=True, cache=True).read(tf.distribute.InputContext(2, host, 2))
+        for host in (0, 1)
+    ]
+    values = [np.concatenate(batches(dataset, count=4)) for dataset in hosts]
+    files = [set(v // 8) for v in values]
+    assert all(len(v) == 8 for v in values)
+    assert not files[0] & files[1]
+
+
+def test_a_batch_is_shared_by_the_replicas(folder):
+    context = tf.distribute.InputContext(1, 0, 2)
+    assert batches(reader(folder).read(context))[0].shape == (2,)
+    with pytest.raises(errors.ConfigValueError, match=r"5, which 2 replicas .* can is 6"):
+        reader(folder, global_batch_size=5).read(context)
+
+
+def test_two_mirrored_replicas_see_all_examples(folder, two_replicas):
+    strategy = two_replicas
+    dataset = strategy.distribute_datasets_from_function(reader(folder).read)
+    values = [v for batch in dataset for part in batch.values for v in part.numpy()]
+    assert sorted(values) == list(range(32))
+
+
+def test_sources_are_mixed_by_weight(folder):
+    fields = {
+        "input_path": cfg.base_config.Config(
+            {"low": f"{folder}/train-0", "high": f"{folder}/train-3"}
+        ),
+        "weights": cfg.base_config.Config({"low": 1.0, "high": 0.0}),
+        "is_training": True,
+    }
+    combine_fn = input_reader.create_combine_fn(MixConfig(**fields))
+    read = reader(folder, MixConfig, stages={"combine_fn": combine_fn}, **fields).read()
+    assert np.concatenate(batches(read, count=8)).max() < 8
+
+
+def test_records_may_come_from_elsewhere(folder):
+    given = tf.data.Dataset.range(4).map(lambda x: {"x": -x})
+    read = reader(folder, stages={"decoder_fn": None}).read(dataset=given)
+    assert batches(read)[0].tolist() == [0, -1, -2, -3]
+
+
+def test_a_subclass_may_find_the_files_itself(folder):
+    class FirstFile(input_reader.InputReader):
+        def get_files(self, input_path):
+            return super().get_files(input_path)[:1]
+
+    params = cfg.DataConfig(input_path=f"{folder}/train-*", global_batch_size=8)
+    assert len(batches(FirstFile(params).read())) == 1
+
+
+@pytest.mark.parametrize(("size", "ends_with_prefetch"), [(None, True), (0, False), (3, True)])
+def test_prefetching_can_be_turned_off(folder, size, ends_with_prefetch):
+    dataset = reader(folder, prefetch_buffer_size=size).read()
+    assert ("Prefetch" in type(dataset).__name__) is ends_with_prefetch
+
+
+def test_options_reach_tf_data(folder):
+    fields = {"deterministic": True, "ram_budget": 2, "autotune_algorithm": "GRADIENT_DESCENT"}
+    options = reader(folder, prefetch_buffer_size=0, **fields).read().options()
+    assert (options.deterministic, options.autotune.ram_budget) == (True, 2**31)
+    algorithm = tf.data.experimental.AutotuneAlgorithm.GRADIENT_DESCENT
+    assert options.autotune.autotune_algorithm == algorithm
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input_path": ""}, "There is no input: set `input_path`"),
+        ({"tfds_name": "mnist"}, "At most one of"),
+        ({"input_path": "", "tfds_name": "mnist"}, "`tfds_split` is not specified"),
+        ({"enable_tf_data_service": True}, "needs `tf_data_service_address`"),
+        ({"input_path": cfg.base_config.Config({"a": "b"})}, "A combine_fn is required"),
+        ({"global_batch_size": 0}, "`global_batch_size` is 0; wanted 1 or more"),
+        ({"autotune_algorithm": "GRADIENT_DECENT"}, "mean `GRADIENT_DESCENT`"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_refused(folder, fields, message):
+    with pytest.raises(errors.ConfigValueError, match=message):
+        reader(folder, **fields).read()
+
+
+def test_missing_files_are_a_data_error(folder):
+    with pytest.raises(errors.DataError, match="0 examples matched"):
+        reader(folder, input_path=f"{folder}/test-*")
+
+
+@pytest.mark.parametrize("before_batching", [False, True])
+def test_the_service_is_used_when_it_is_asked_for(folder, monkeypatch, before_batching):
+    shapes = []
+    monkeypatch.setattr(
+        input_reader.data_service,
+        "distribute",
+        lambda dataset, options, context: shapes.append(dataset.element_spec.shape) or dataset,
+    )
+    fields = {"enable_tf_data_service": True, "tf_data_service_address": "grpc://a:1"}
+    reader(folder, apply_tf_data_service_before_batching=before_batching, **fields).read()
+    assert shapes == ([[]] if before_batching else [[4]])

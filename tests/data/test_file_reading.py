@@ -1,0 +1,69 @@
+import collections
+
+import pytest
+import tensorflow as tf
+
+from official_lite.data import file_reading
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Eight files of four lines each; a line is `<file>.<line>`."""
+    for file in range(8):
+        (tmp_path / f"{file}").write_text("".join(f"{file}.{line}\n" for line in range(4)))
+    return [str(tmp_path / f"{file}") for file in range(8)]
+
+
+def read(files, *, host=0, num_hosts=1, count=None, cycle_length=1, **options):
+    """Lines of one host, file by file, so that epochs don't overlap."""
+    options = file_reading.FileReadingOptions(cycle_length=cycle_length, **options)
+    context = tf.distribute.InputContext(num_hosts, host, num_hosts)
+    dataset = file_reading.read_files(files, tf.data.TextLineDataset, options, context)
+    return [line.decode() for line in dataset.take(count or 1000).as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_hosts_share_the_files_out_in_every_epoch(files, seed):
+    options = {"num_hosts": 2, "is_training": True, "seed": seed, "count": 32}
+    hosts = [read(files, host=host, **options) for host in (0, 1)]
+    for epoch in (slice(0, 16), slice(16, 32)):
+        assert len(set(hosts[0][epoch] + hosts[1][epoch])) == 32
+
+
+def test_files_change_hosts_between_epochs(files):
+    lines = read(files, num_hosts=2, is_training=True, seed=3, count=32)
+    first, second = ({line.split(".")[0] for line in part} for part in (lines[:16], lines[16:]))
+    assert first != second
+
+
+def test_fewer_files_than_hosts_are_shared_out_by_record(files):
+    hosts = [read(files[:2], host=host, num_hosts=4) for host in range(4)]
+    assert sorted(line for lines in hosts for line in lines) == sorted(read(files[:2]))
+    assert {len(lines) for lines in hosts} == {2}
+
+
+def test_without_sharding_every_host_reads_everything(files):
+    assert len(read(files, host=1, num_hosts=2, sharding=False)) == 32
+    assert len(read(files[:1], host=1, num_hosts=2, sharding=False)) == 4
+
+
+def test_evaluation_reads_once_and_in_order(files):
+    lines = read(files)
+    assert lines == [f"{file}.{line}" for file in range(8) for line in range(4)]
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_training_repeats_unless_it_is_cached_later(files, number):
+    lines = read(files[:number], is_training=True, count=64)
+    assert set(collections.Counter(lines).values()) == {64 // (4 * number)}
+    assert len(read(files[:number], is_training=True, cache=True)) == 4 * number
+
+
+def test_a_seed_fixes_the_order(files):
+    orders = [read(files, is_training=True, seed=seed, count=32) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_one_host_draws_another_order_each_time(files):
+    orders = {tuple(read(files, is_training=True, count=32)) for _ in range(4)}
+    assert len(orders) > 1

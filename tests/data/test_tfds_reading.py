@@ -1,0 +1,75 @@
+import sys
+import types
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.data import file_reading, tfds_reading
+
+
+class FakeTfds(types.ModuleType):
+    """Stands in for `tensorflow_datasets`: a split of ten numbers in two files."""
+
+    ReadConfig = types.SimpleNamespace
+    decode = types.SimpleNamespace(SkipDecoding=lambda: "skipped")
+
+    def builder(self, name, **kwargs):
+        split = types.SimpleNamespace(file_instructions=["file0", "file1"])
+        return types.SimpleNamespace(info=types.SimpleNamespace(splits={"train": split}))
+
+    def load(self, **kwargs):
+        self.loaded = kwargs
+        return tf.data.Dataset.range(10)
+
+
+@pytest.fixture
+def tfds(monkeypatch):
+    fake = FakeTfds("tensorflow_datasets")
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
+    return fake
+
+
+def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
+    options = file_reading.FileReadingOptions(is_training=is_training, sharding=sharding, seed=3)
+    context = tf.distribute.InputContext(num_hosts, host, num_hosts)
+    dataset = tfds_reading.read_tfds("numbers", "train", options, context, **kwargs)
+    return list(dataset.as_numpy_iterator())
+
+
+def test_enough_files_are_shared_out_by_tfds(tfds):
+    assert len(read(num_hosts=2)) == 10
+    assert tfds.loaded["read_config"].input_context.num_input_pipelines == 2
+
+
+def test_too_few_files_are_shared_out_by_record(tfds):
+    assert [read(host=host, num_hosts=3) for host in (0, 2)] == [[0, 3, 6, 9], [2, 5, 8]]
+    assert tfds.loaded["read_config"].input_context is None
+
+
+def test_without_sharding_every_host_reads_everything(tfds):
+    assert len(read(host=1, num_hosts=3, sharding=False)) == 10
+    assert tfds.loaded["read_config"].input_context is None
+
+
+def test_training_shuffles_and_repeats_files(tfds):
+    read(is_training=True)
+    config = tfds.loaded["read_config"]
+    assert (tfds.loaded["shuffle_files"], config.repeat_filenames, config.shuffle_seed) == (
+        True,
+        True,
+        3,
+    )
+
+
+def test_options_reach_tfds(tfds):
+    read(data_dir="here", as_supervised=True, skip_decoding_feature="image, mask")
+    assert tfds.loaded["data_dir"] == "here"
+    assert tfds.loaded["as_supervised"]
+    assert tfds.loaded["decoders"] == {"image": "skipped", "mask": "skipped"}
+
+
+def test_a_missing_tfds_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(errors.ConfigValueError, match=r"pip install 'official-lite\[tfds\]'"):
+        read()
