@@ -1,0 +1,285 @@
+"""A task: what one replica computes. Its model, its inputs, its losses and its metrics."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.checkpoint import model_state
+from official_lite.common import errors
+from official_lite.core import config_definitions, keras2_idioms
+from official_lite.modeling import performance
+from official_lite.modeling.optimization import optimizer_factory
+
+__all__ = ["OptimizationConfig", "RuntimeConfig", "Task", "split_features_and_labels"]
+
+OptimizationConfig = config_definitions.OptimizationConfig
+RuntimeConfig = config_definitions.RuntimeConfig
+
+keras2_idioms.install()
+
+Tensors = Any
+"""A tensor, or any nesting of tuples, lists and dicts of them."""
+
+
+class Task(tf.Module, metaclass=abc.ABCMeta):
+    """What is trained, seen from a single replica.
+
+    A task says what to compute and never where or when: the `Trainer` runs its steps on every
+    replica, the `Controller` decides when. Override the `build_*` methods for a model of the usual
+    shape, and `train_step` or `validation_step` for anything else.
+
+    ::
+
+        model = task.build_model()                      once, in the strategy's scope
+        task.initialize(model)                          when there is no checkpoint to resume from
+        task.build_inputs(params.train_data, context)   once per input pipeline
+        every step:        task.train_step(inputs, model, optimizer, metrics)
+        every evaluation:  task.validation_step(inputs, model, metrics)    on each batch
+                           task.aggregate_logs(state, step_outputs)        on the host
+                           task.reduce_aggregated_logs(state)              at the end
+    """
+
+    # The key of the loss in the logs that a step returns.
+    loss = "loss"
+
+    def __init__(
+        self, params: Any, logging_dir: str | None = None, name: str | None = None
+    ) -> None:
+        """Keeps the task's config.
+
+        Args:
+            params: The task's config, usually a `TaskConfig`.
+            logging_dir: Where the task may write files of its own.
+            name: Name of the task.
+        """
+        super().__init__(name=name)
+        self._task_config = params
+        self._logging_dir = logging_dir or ""
+
+    @property
+    def task_config(self) -> Any:
+        """The config that the task was made from."""
+        return self._task_config
+
+    @property
+    def logging_dir(self) -> str:
+        """Where the task may write files of its own; empty for the working directory."""
+        return self._logging_dir
+
+    @classmethod
+    def create_optimizer(
+        cls,
+        optimizer_config: OptimizationConfig,
+        runtime_config: RuntimeConfig | None = None,
+        dp_config: Any = None,
+    ) -> keras.optimizers.Optimizer:
+        """Builds the optimizer, with loss scaling if the runtime computes in float16.
+
+        Raises:
+            errors.ConfigValueError: If `dp_config` is given: the Model Garden's noise was drawn
+                per replica and clipped batch gradients, which gives no privacy guarantee.
+        """
+        if dp_config is not None:
+            raise errors.ConfigValueError(
+                "`differential_privacy_config` is not supported; remove it from the task."
+            )
+        factory = optimizer_factory.OptimizerFactory(optimizer_config)
+        optimizer = factory.build_optimizer(factory.build_learning_rate())
+        if runtime_config is None:
+            return optimizer
+        precision = runtime_config.mixed_precision_dtype
+        return performance.configure_optimizer(
+            optimizer,
+            use_float16=precision in ("float16", "mixed_float16"),
+            loss_scale=runtime_config.loss_scale,
+        )
+
+    def initialize(self, model: keras.Model) -> None:
+        """Loads `task_config.init_checkpoint` into a fresh model, if one is named.
+
+        Called only when the run has no checkpoint of its own. The model's `checkpoint_items`, if
+        it has them, say which parts are loaded; otherwise the whole model is.
+
+        Raises:
+            errors.CheckpointError: If the checkpoint named does not exist, or lacks a weight that
+                the model has.
+        """
+        path = getattr(self.task_config, "init_checkpoint", "")
+        if not path:
+            return
+        if tf.io.gfile.isdir(path):
+            path = tf.train.latest_checkpoint(path) or ""
+        if not path or not tf.io.gfile.exists(path + ".index"):
+            raise errors.CheckpointError(
+                f"`task.init_checkpoint` is {self.task_config.init_checkpoint!r}, where there is "
+                "no checkpoint. Give a directory with one, or a path such as `dir/ckpt-1000`."
+            )
+        items = getattr(model, "checkpoint_items", None) or model_state.weight_items(model)
+        status = tf.train.Checkpoint(**items).read(path)
+        try:
+            status.expect_partial().assert_existing_objects_matched()
+        except AssertionError as error:
+            raise errors.CheckpointError(
+                f"{path} does not hold all weights of the model: {error}\nIf Keras 2 wrote it, "
+                "`official_lite.checkpoint.keras2_converter` can load it."
+            ) from error
+        logging.info("Weights initialized from %s.", path)
+
+    def build_model(self) -> keras.Model:
+        """Creates the model. Called in the strategy's scope; the model may still be unbuilt."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `build_model`. Override it to return a Keras model."
+        )
+
+    @abc.abstractmethod
+    def build_inputs(
+        self, params: Any, input_context: tf.distribute.InputContext | None = None
+    ) -> tf.data.Dataset:
+        """Creates the dataset of one input pipeline, in batches for one replica.
+
+        Args:
+            params: The `DataConfig` of the training or the validation data.
+            input_context: Which pipeline this is; `get_per_replica_batch_size` of it divides the
+                global batch size. None when there is only one.
+        """
+
+    def build_losses(
+        self,
+        labels: Tensors,
+        model_outputs: Tensors,
+        aux_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
+        """The loss of a batch: a scalar. Here just the sum of the model's own losses.
+
+        Args:
+            labels: The labels of the batch.
+            model_outputs: What the model returned.
+            aux_losses: `model.losses`: regularization, and what layers added.
+        """
+        del labels, model_outputs
+        return tf.add_n([tf.cast(loss, tf.float32) for loss in aux_losses or [tf.constant(0.0)]])
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        """The streaming metrics of training or evaluation."""
+        del training
+        return []
+
+    def process_metrics(
+        self,
+        metrics: Sequence[keras.metrics.Metric],
+        labels: Tensors,
+        model_outputs: Tensors,
+        **kwargs: Any,
+    ) -> None:
+        """Updates the metrics of `build_metrics` with a batch."""
+        del kwargs
+        for metric in metrics:
+            metric.update_state(labels, model_outputs)
+
+    def process_compiled_metrics(
+        self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors
+    ) -> None:
+        """Updates the metrics of a model that `compile` was called on."""
+        compiled_metrics.update_state(labels, model_outputs)
+
+    def train_step(
+        self,
+        inputs: Tensors,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        metrics: Sequence[keras.metrics.Metric] | None = None,
+    ) -> dict[str, Any]:
+        """One update from one replica's batch: forward, backward, apply.
+
+        Gradients are summed over the replicas, so the loss is divided by their number first.
+
+        Returns:
+            Logs; `logs[self.loss]` is this replica's loss.
+        """
+        features, labels = split_features_and_labels(inputs)
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True)
+            loss = self._training_loss(model, features, labels, outputs)
+            scaled_loss = loss / tf.distribute.get_strategy().num_replicas_in_sync
+            scaled_loss = optimizer.scale_loss(scaled_loss)
+        gradients = tape.gradient(scaled_loss, model.trainable_variables)
+        optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
+        self._update_metrics(model, metrics, labels, outputs)
+        return {self.loss: loss}
+
+    def validation_step(
+        self,
+        inputs: Tensors,
+        model: keras.Model,
+        metrics: Sequence[keras.metrics.Metric] | None = None,
+    ) -> dict[str, Any]:
+        """Loss and metrics of one replica's batch, without training."""
+        features, labels = split_features_and_labels(inputs)
+        outputs = self.inference_step(features, model)
+        loss = self.build_losses(labels=labels, model_outputs=outputs, aux_losses=model.losses)
+        self._update_metrics(model, metrics, labels, outputs)
+        return {self.loss: loss}
+
+    def inference_step(self, inputs: Tensors, model: keras.Model) -> Tensors:
+        """The model's outputs, in inference mode."""
+        return model(inputs, training=False)
+
+    def aggregate_logs(self, state: Any, step_logs: Mapping[str, Any]) -> Any:
+        """Folds one batch's logs into the state of the evaluation, on the host.
+
+        For metrics that need all predictions at once. `step_logs` holds a tuple with one element
+        per replica under each key. The first call gets None as state.
+
+        Returns:
+            The new state; None (as here) when nothing is aggregated.
+        """
+        del state, step_logs
+
+    def reduce_aggregated_logs(
+        self, aggregated_logs: Any, global_step: tf.Variable | None = None
+    ) -> Mapping[str, Any]:
+        """Turns the state of `aggregate_logs` into metrics, at the end of the evaluation."""
+        del aggregated_logs, global_step
+        return {}
+
+    def _training_loss(
+        self, model: keras.Model, features: Tensors, labels: Tensors, outputs: Tensors
+    ) -> tf.Tensor:
+        if not _is_compiled(model):
+            return self.build_losses(labels=labels, model_outputs=outputs, aux_losses=model.losses)
+        # `compute_loss` counts `model.losses` already.
+        compiled_loss = model.compute_loss(x=features, y=labels, y_pred=outputs, training=True)
+        return compiled_loss + self.build_losses(
+            labels=labels, model_outputs=outputs, aux_losses=None
+        )
+
+    def _update_metrics(
+        self,
+        model: keras.Model,
+        metrics: Sequence[keras.metrics.Metric] | None,
+        labels: Tensors,
+        outputs: Tensors,
+    ) -> None:
+        if metrics:
+            self.process_metrics(metrics, labels, outputs)
+        if _is_compiled(model):
+            for metric in model.metrics:
+                # The name under which Keras keeps the metrics given to `compile`.
+                if metric.name == "compile_metrics":
+                    self.process_compiled_metrics(metric, labels, outputs)
+
+
+def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
+    """A pair is `(features, labels)`; anything else serves as both."""
+    if isinstance(inputs, tuple) and len(inputs) == 2:
+        return inputs
+    return inputs, inputs
+
+
+def _is_compiled(model: keras.Model) -> bool:
+    # Not `bool(model.compiled_loss)`: in Keras 3 that is true on a model that was never compiled.
+    return bool(getattr(model, "compiled", False))

@@ -1,0 +1,477 @@
+"""The trainer: one step of training and of evaluation, over all replicas."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import gin
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit
+from official_lite.checkpoint import model_state
+from official_lite.common import errors
+from official_lite.core import (
+    async_trainer,
+    base_task,
+    batch_mean,
+    config_definitions,
+    keras2_idioms,
+    model_building,
+)
+from official_lite.core.async_trainer import Dataset
+from official_lite.data import endless
+from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator, preparation
+
+__all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options"]
+
+ExperimentConfig = config_definitions.ExperimentConfig
+TrainerConfig = config_definitions.TrainerConfig
+
+# The Model Garden's name.
+_AsyncTrainer = async_trainer.AsyncTrainer
+
+Metrics = list[keras.metrics.Metric]
+
+
+@gin.configurable
+class Trainer(async_trainer.AsyncTrainer):
+    """Trains and evaluates a task's model, on all replicas of the current strategy.
+
+    Create it in the strategy's scope. Each method below can be overridden by itself::
+
+        train_loop_begin()                      metrics start anew
+          train_step(iterator)                  one update; in the compiled loop
+            next_train_inputs(iterator)
+            task.train_step(...)                on every replica
+        train_loop_end() -> logs                metrics and learning rate, on the host
+
+        eval_begin()
+          eval_step(iterator) -> outputs
+            next_eval_inputs(iterator) -> inputs, passthrough logs
+            task.validation_step(...)           on every replica
+          eval_reduce(state, outputs) -> state  on the host
+        eval_end(state) -> logs                 metrics; the best checkpoint is kept here
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        task: base_task.Task,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        train: bool = True,
+        evaluate: bool = True,
+        train_dataset: Dataset | None = None,
+        validation_dataset: Dataset | None = None,
+        checkpoint_exporter: Any = None,
+    ) -> None:
+        """Builds what training or evaluation needs, variables included.
+
+        Args:
+            config: The experiment's config, or anything with its `task`, `trainer` and `runtime`.
+            task: The task.
+            model: The task's model; it may still be unbuilt.
+            optimizer: The optimizer.
+            train: Whether this trainer will train.
+            evaluate: Whether it will evaluate.
+            train_dataset: A distributed dataset, in place of `task.build_inputs`.
+            validation_dataset: The same for evaluation. It is read anew in every evaluation.
+            checkpoint_exporter: An object with `maybe_export_checkpoint`, which is shown every
+                evaluation.
+        """
+        self._strategy = tf.distribute.get_strategy()
+        self._validate_params(
+            config,
+            check_train_data=train_dataset is None,
+            check_validation_data=validation_dataset is None,
+        )
+        self._config = config
+        self._task = task
+        self._model = model
+        self._checkpoint_exporter = checkpoint_exporter
+        self._runtime_options = get_runtime_options(config)
+        self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
+        self._validation_loss = keras.metrics.Mean("validation_loss", dtype="float32")
+        self._task_metrics: dict[bool, Metrics] = {}
+        self.init_async()
+        if train:
+            self._init_training(train_dataset)
+        if evaluate:
+            self._init_evaluation(validation_dataset)
+        self._build_model(train)
+        self._optimizer = preparation.prepare_optimizer(optimizer, model)
+        self._accumulator = self._build_accumulator() if train else None
+        self._task_train_step = self._build_task_train_step()
+        self._global_step = orbit.utils.create_global_step()
+        self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+
+    def _validate_params(
+        self,
+        config: Any,
+        check_train_data: bool = True,
+        check_validation_data: bool = True,
+    ) -> None:
+        """Looks for the parts of the config that the trainer reads.
+
+        Raises:
+            AttributeError: If one is missing.
+        """
+        for block in ("trainer", "task", "runtime"):
+            if not hasattr(config, block):
+                raise AttributeError(f"The trainer needs a config with a `{block}` field.")
+        if check_train_data and not hasattr(config.task, "train_data"):
+            raise AttributeError("The trainer needs a config with a `task.train_data` field.")
+        if check_validation_data and not hasattr(config.task, "validation_data"):
+            raise AttributeError("The trainer needs a config with a `task.validation_data` field.")
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self._strategy
+
+    @property
+    def config(self) -> ExperimentConfig:
+        return self._config
+
+    @property
+    def task(self) -> base_task.Task:
+        return self._task
+
+    @property
+    def model(self) -> keras.Model:
+        return self._model
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        return self._optimizer
+
+    @property
+    def global_step(self) -> tf.Variable:
+        """The number of updates, int64. It is the only clock of a run."""
+        return self._global_step
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it was built to evaluate."""
+        return False in self._task_metrics
+
+    @property
+    def train_loss(self) -> keras.metrics.Metric:
+        return self._train_loss
+
+    @property
+    def validation_loss(self) -> keras.metrics.Metric:
+        return self._validation_loss
+
+    @property
+    def train_metrics(self) -> Metrics:
+        """What training reports: the task's metrics and the model's own."""
+        return self._task_metrics[True] + self._model_metrics()
+
+    @property
+    def validation_metrics(self) -> Metrics:
+        """What evaluation reports: the task's metrics and the model's own."""
+        return self._task_metrics[False] + self._model_metrics()
+
+    @property
+    def checkpoint(self) -> tf.train.Checkpoint:
+        """What a run resumes from: all but the position in the training data."""
+        return self._checkpoint
+
+    @property
+    def checkpoint_exporter(self) -> Any:
+        return self._checkpoint_exporter
+
+    def initialize(self) -> None:
+        """Called when the run has no checkpoint yet: the task may load pretrained weights."""
+        self.task.initialize(self.model)
+        if average := ema_optimizer.get_moving_average(self.optimizer):
+            average.follow_weights()
+
+    def train_loop_begin(self) -> None:
+        """Called before the first step of a reporting interval: metrics start anew."""
+        for metric in [self.train_loss, *self.train_metrics]:
+            keras2_idioms.reset_metric(metric)
+
+    def next_train_inputs(self, iterator: Iterator[Any]) -> Any:
+        """Fetches a batch. Runs on the host, usually in graph mode."""
+        return next(iterator)
+
+    def train_step(self, iterator: Iterator[Any]) -> None:
+        """Makes one update from the next batch, or from the next `grad_accum_steps` ones."""
+        if self._accumulator is None:
+            inputs = self.next_train_inputs(iterator)
+            self._run(self._replica_train_step, inputs)
+            return
+        for _ in tf.range(self.config.trainer.grad_accum_steps):
+            inputs = self.next_train_inputs(iterator)
+            self._run(self._replica_micro_step, inputs)
+        self._run(self._replica_flush)
+
+    def train_loop_end(self) -> dict[str, Any]:
+        """Reads the training metrics at the end of a reporting interval."""
+        self.join()
+        logs: dict[str, Any] = {}
+        for metric in [self.train_loss, *self.train_metrics]:
+            logs |= _result_of(metric)
+            # Here too: metrics that a checkpoint or an evaluation finds full would leak.
+            keras2_idioms.reset_metric(metric)
+        logs["learning_rate"] = _learning_rate(self.optimizer, self.global_step)
+        return logs
+
+    def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
+        """Evaluates, with the averaged weights if the optimizer keeps an average.
+
+        The training weights come back however the evaluation ends.
+        """
+        with ema_optimizer.averaged_weights(self.optimizer):
+            return super().evaluate(num_steps)
+
+    def eval_begin(self) -> None:
+        """Resets the validation metrics."""
+        for metric in [*self.validation_metrics, self.validation_loss]:
+            keras2_idioms.reset_metric(metric)
+
+    def next_eval_inputs(self, iterator: Iterator[Any]) -> tuple[Any, dict[str, Any]]:
+        """Fetches a batch, and logs that go round the devices.
+
+        The second value is merged into the step's outputs on the host; it is the way to bring
+        strings, or anything else that a device can't hold, to `aggregate_logs`.
+        """
+        return next(iterator), {}
+
+    def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
+        """Evaluates the next batch. Each output is a tuple with one element per replica."""
+        inputs, passthrough_logs = self.next_eval_inputs(iterator)
+        outputs = self.strategy.run(_after_inputs(self._replica_eval_step), args=(inputs,))
+        logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
+        clashes = sorted(logs.keys() & passthrough_logs.keys())
+        if clashes:
+            logging.warning(
+                "`next_eval_inputs` and the model both log %s; the model's values are kept.",
+                ", ".join(clashes),
+            )
+        return {**passthrough_logs, **logs}
+
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+        """Folds a step's outputs into the evaluation's state, on the host."""
+        # By position: tasks name the second argument as they like.
+        return self.task.aggregate_logs(state, step_outputs)
+
+    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
+        """Gathers the results of the evaluation, and shows them to the checkpoint exporter."""
+        self.join()
+        logs: dict[str, Any] = {}
+        for metric in self.validation_metrics:
+            logs |= _result_of(metric)
+        if float(tf.convert_to_tensor(self.validation_loss.count)) > 0:
+            logs[self.validation_loss.name] = self.validation_loss.result()
+        else:
+            logging.info("The task reports no validation loss.")
+        if aggregated_logs is not None:
+            logs |= self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
+        if self._checkpoint_exporter:
+            self._export_if_best(logs)
+        return logs
+
+    def _init_training(self, dataset: Dataset | None) -> None:
+        trainer_config = self.config.trainer
+        self._task_metrics[True] = list(self.task.build_metrics(training=True))
+        eagerly = getattr(self.config.runtime, "run_eagerly", False)
+        orbit.StandardTrainer.__init__(
+            self,
+            dataset
+            or self.distribute_dataset(
+                endless.endless(self.task.build_inputs), self._micro_batch_data()
+            ),
+            options=orbit.StandardTrainerOptions(
+                use_tf_function=trainer_config.train_tf_function and not eagerly,
+                use_tf_while_loop=trainer_config.train_tf_while_loop and not eagerly,
+                use_tpu_summary_optimization=trainer_config.allow_tpu_summary,
+            ),
+        )
+
+    def _init_evaluation(self, dataset: Dataset | None) -> None:
+        trainer_config = self.config.trainer
+        self._task_metrics[False] = list(self.task.build_metrics(training=False))
+        eagerly = getattr(self.config.runtime, "run_eagerly", False)
+        orbit.StandardEvaluator.__init__(
+            self,
+            dataset
+            or self.distribute_dataset(self.task.build_inputs, self.config.task.validation_data),
+            options=orbit.StandardEvaluatorOptions(
+                use_tf_function=trainer_config.eval_tf_function and not eagerly,
+                use_tf_while_loop=trainer_config.eval_tf_while_loop and not eagerly,
+            ),
+        )
+
+    def _micro_batch_data(self) -> Any:
+        """The training data's config, with the batch size of one micro-batch."""
+        data: Any = self.config.task.train_data
+        count = _grad_accum_steps(self.config)
+        if count == 1:
+            return data
+        if data is None:
+            raise errors.ConfigValueError(
+                f"`trainer.grad_accum_steps` is {count}, but there is no `task.train_data` whose "
+                "batches could be divided."
+            )
+        replicas = self.strategy.num_replicas_in_sync
+        if data.global_batch_size % (count * replicas):
+            raise errors.ConfigValueError(
+                f"`task.train_data.global_batch_size` is {data.global_batch_size}; wanted a "
+                f"multiple of {count * replicas}: `trainer.grad_accum_steps` ({count}) times the "
+                f"number of replicas ({replicas})."
+            )
+        return data.replace(global_batch_size=data.global_batch_size // count)
+
+    def _build_model(self, train: bool) -> None:
+        if model_building.has_variables(self.model):
+            return
+        if train:
+            sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
+            step_fn = functools.partial(
+                self.task.train_step, model=self.model, optimizer=sink, metrics=[]
+            )
+            dataset = self.train_dataset
+        else:
+            step_fn = functools.partial(self.task.validation_step, model=self.model, metrics=[])
+            dataset = self.eval_dataset
+        model_building.build_variables(self.model, step_fn, dataset.element_spec)
+
+    def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
+        count = _grad_accum_steps(self.config)
+        if count == 1:
+            return None
+        if type(self).train_step is not Trainer.train_step:
+            raise errors.ConfigValueError(
+                f"`trainer.grad_accum_steps` is {count}, but {type(self).__name__} has a "
+                "`train_step` of its own, which would make an update for every micro-batch. Set it "
+                "to 1, or override the task's `train_step` instead."
+            )
+        return gradient_accumulator.GradientAccumulator(
+            self.optimizer, self.model.trainable_variables, count
+        )
+
+    def _checkpoint_items(self) -> dict[str, Any]:
+        return {
+            "global_step": self.global_step,
+            "model": self.model,
+            "optimizer": self.optimizer,
+            **model_state.hidden_items(self.model),
+            **getattr(self.model, "checkpoint_items", {}),
+        }
+
+    def _run(self, step_fn: Callable[..., Any], *inputs: Any) -> Any:
+        return self.strategy.run(_after_inputs(step_fn), args=inputs, options=self._runtime_options)
+
+    def _replica_train_step(self, inputs: Any) -> None:
+        logs = self._task_train_step(
+            inputs,
+            model=self.model,
+            optimizer=self.optimizer,
+            metrics=self._task_metrics[True],
+        )
+        self._train_loss.update_state(logs[self.task.loss])
+        self.global_step.assign_add(1)
+
+    def _replica_micro_step(self, inputs: Any) -> None:
+        logs = self._task_train_step(
+            inputs,
+            model=self.model,
+            optimizer=self._accumulator,
+            metrics=self._task_metrics[True],
+        )
+        self._train_loss.update_state(logs[self.task.loss])
+
+    def _replica_flush(self) -> None:
+        accumulator = cast(gradient_accumulator.GradientAccumulator, self._accumulator)
+        accumulator.flush()
+        self.global_step.assign_add(1)
+
+    def _build_task_train_step(self) -> Callable[..., Mapping[str, Any]]:
+        runtime = self.config.runtime
+        if not runtime.enable_xla or getattr(runtime, "run_eagerly", False):
+            return self.task.train_step
+        # Made once: each `tf.function` that is made anew is compiled anew.
+        forward_and_backward = tf.function(self._collect_gradients, jit_compile=True)
+
+        def train_step(
+            inputs: Any, *, optimizer: keras.optimizers.Optimizer, **kwargs: Any
+        ) -> Mapping[str, Any]:
+            logs, gradients = forward_and_backward(inputs)
+            variables = self._variables_with_gradients
+            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+            return logs
+
+        return train_step
+
+    def _collect_gradients(self, inputs: Any) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
+        """The task's train step without its update, which XLA can't exchange over replicas."""
+        collector = gradient_accumulator.GradientCollector(self.optimizer)
+        logs = self.task.train_step(
+            inputs, model=self.model, optimizer=collector, metrics=self._task_metrics[True]
+        )
+        self._variables_with_gradients = [variable for _, variable in collector.grads_and_vars]
+        return logs, [gradient for gradient, _ in collector.grads_and_vars]
+
+    def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
+        logs = self.task.validation_step(
+            inputs, model=self.model, metrics=self._task_metrics[False]
+        )
+        if self.task.loss in logs:
+            batch_mean.update_batch_mean(self._validation_loss, logs[self.task.loss], inputs)
+        return logs
+
+    def _export_if_best(self, logs: dict[str, Any]) -> None:
+        average = ema_optimizer.get_moving_average(self.optimizer)
+        # The averaged weights are in place here: they are what was evaluated, and what is kept.
+        with average.following_weights() if average else contextlib.nullcontext():
+            self._checkpoint_exporter.maybe_export_checkpoint(
+                self.checkpoint, logs, self.global_step.numpy()
+            )
+        best = getattr(self._checkpoint_exporter, "best_metric_value", None)
+        if best is not None:
+            logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
+
+    def _model_metrics(self) -> Metrics:
+        return list(getattr(self.model, "metrics", []))
+
+
+def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
+    """What `strategy.run` is told about a training step."""
+    padder = config.runtime.tpu_enable_xla_dynamic_padder
+    options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
+    return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
+
+
+def _after_inputs(step_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The step, no part of which runs unless its inputs are there.
+
+    In a graph, what does not depend on the batch (a counter, a weight decay) would run once more in
+    the step that finds the data at their end.
+    """
+
+    def run(*inputs: Any) -> Any:
+        with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
+            return step_fn(*inputs)
+
+    return run
+
+
+def _grad_accum_steps(config: Any) -> int:
+    return getattr(config.trainer, "grad_accum_steps", 1)
+
+
+def _result_of(metric: keras.metrics.Metric) -> dict[str, Any]:
+    result = metric.result()
+    return dict(result) if isinstance(result, Mapping) else {metric.name: result}
+
+
+def _learning_rate(optimizer: Any, global_step: tf.Variable) -> Any:
+    rate = optimizer.learning_rate
+    if not callable(rate):
+        return rate
+    return rate(getattr(optimizer, "iterations", global_step))

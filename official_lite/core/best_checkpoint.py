@@ -1,0 +1,152 @@
+"""Keeps the checkpoint of the best evaluation, across restarts."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit
+from official_lite.checkpoint import directories
+from official_lite.common import errors, files
+from official_lite.core import config_definitions, nested_dict
+
+__all__ = ["BestCheckpointExporter", "maybe_create_best_ckpt_exporter"]
+
+BEST_CHECKPOINT_NAME = "best_ckpt"
+
+
+class BestCheckpointExporter:
+    """Saves a checkpoint whenever an evaluation beats all before it.
+
+    The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
+    evaluation, from which a restarted run knows what there is to beat. A metric that is not a
+    finite number is never best.
+    """
+
+    def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
+        """Reads what an earlier run left.
+
+        Args:
+            export_dir: The directory.
+            metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
+            metric_comp: `higher` or `lower`: which is better.
+        """
+        if metric_comp not in ("lower", "higher"):
+            raise errors.ConfigValueError(
+                f"best checkpoint metric comp must be one of higher, lower. Got: {metric_comp}"
+            )
+        self._export_dir = export_dir
+        self._metric_name = metric_name.split("|")
+        self._metric_comp = metric_comp
+        self._checkpoint_manager: tf.train.CheckpointManager | None = None
+        files.makedirs(export_dir)
+        self._best_ckpt_logs = self._read_best_logs()
+
+    @property
+    def best_ckpt_logs(self) -> dict[str, Any] | None:
+        """All metrics of the best evaluation so far."""
+        return self._best_ckpt_logs
+
+    @property
+    def best_metric_value(self) -> float | None:
+        """The value to beat; None before the first evaluation with a finite one."""
+        return None if self._best_ckpt_logs is None else self._value_of(self._best_ckpt_logs)
+
+    @property
+    def best_ckpt_logs_path(self) -> str:
+        return os.path.join(self._export_dir, "info.json")
+
+    @property
+    def best_ckpt_path(self) -> str | None:
+        """The best checkpoint, if there is one yet."""
+        return tf.train.latest_checkpoint(self._export_dir)
+
+    def maybe_export_checkpoint(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        eval_logs: Mapping[str, Any],
+        global_step: int,
+        write_logs: bool = True,
+    ) -> bool:
+        """Saves the checkpoint if the evaluation is the best so far; says whether it did.
+
+        Raises:
+            errors.UnknownKeyError: If the metric is not among the logs.
+        """
+        value = self._value_of(eval_logs)
+        if not self._is_better(value):
+            return False
+        logging.info("Best %s so far: %g.", "|".join(self._metric_name), value)
+        # The checkpoint first: a crash in between leaves a checkpoint that is better than
+        # `info.json` says, never a record without its checkpoint.
+        self._get_checkpoint_manager(checkpoint).save(checkpoint_number=int(global_step))
+        self._best_ckpt_logs = dict(eval_logs)
+        if write_logs and directories.is_chief():
+            self.export_best_eval_metric(eval_logs, global_step)
+        return True
+
+    def export_best_eval_metric(self, eval_logs: Mapping[str, Any], global_step: int) -> None:
+        """Writes `info.json`: the scalar metrics and the step."""
+        scalars = nested_dict.filter_leaf_nested_dict(eval_logs, _is_scalar)
+        scalars["best_ckpt_global_step"] = global_step
+        record = nested_dict.cast_leaf_nested_dict(scalars, _json_number)
+        files.write_text(self.best_ckpt_logs_path, json.dumps(record, indent=4) + "\n")
+
+    def _is_better(self, value: float) -> bool:
+        best = self.best_metric_value
+        if not math.isfinite(value):
+            return False
+        if best is None or not math.isfinite(best):
+            return True
+        return value > best if self._metric_comp == "higher" else value < best
+
+    def _value_of(self, logs: Mapping[str, Any]) -> float:
+        value = nested_dict.get_leaf_nested_dict(logs, self._metric_name)
+        return math.nan if value is None else float(orbit.utils.get_value(value))
+
+    def _read_best_logs(self) -> dict[str, Any] | None:
+        if not files.exists(self.best_ckpt_logs_path):
+            return None
+        return dict(json.loads(files.read_text(self.best_ckpt_logs_path)))
+
+    def _get_checkpoint_manager(
+        self, checkpoint: tf.train.Checkpoint
+    ) -> tf.train.CheckpointManager:
+        if self._checkpoint_manager is None or self._checkpoint_manager.checkpoint != checkpoint:
+            self._checkpoint_manager = tf.train.CheckpointManager(
+                checkpoint,
+                directory=directories.writable_directory(self._export_dir),
+                max_to_keep=1,
+                checkpoint_name=BEST_CHECKPOINT_NAME,
+            )
+        return self._checkpoint_manager
+
+
+def maybe_create_best_ckpt_exporter(
+    params: config_definitions.ExperimentConfig, data_dir: str
+) -> BestCheckpointExporter | None:
+    """The exporter that the config asks for, in a subdirectory of `data_dir`; or None."""
+    trainer = params.trainer
+    if not (
+        data_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric
+    ):
+        return None
+    return BestCheckpointExporter(
+        os.path.join(data_dir, trainer.best_checkpoint_export_subdir),
+        trainer.best_checkpoint_eval_metric,
+        trainer.best_checkpoint_metric_comp,
+    )
+
+
+def _is_scalar(value: Any) -> bool:
+    # Images and tables of an evaluation stay out of a small text file.
+    return len(getattr(orbit.utils.get_value(value), "shape", ())) == 0
+
+
+def _json_number(value: Any) -> float | None:
+    number = float(orbit.utils.get_value(value))
+    return number if math.isfinite(number) else None

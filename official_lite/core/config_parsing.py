@@ -1,0 +1,162 @@
+"""From a command line to the config of an experiment. Nothing here needs TensorFlow.
+
+The layers, each of which overrides the one before: the registered experiment, each
+`--config_file`, gin's `params` bindings, `--tpu` and `--tf_data_service`, `--params_override`, and
+each `--set`.
+"""
+
+import dataclasses
+import os
+import pprint
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors, files, plugins
+from official_lite.core import config_definitions, exp_factory, gin_config
+from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import yaml_io
+
+__all__ = [
+    "ExperimentParser",
+    "ParseConfigOptions",
+    "import_modules",
+    "parse_configuration",
+    "serialize_config",
+    "to_yaml",
+]
+
+_ONE_STEP = {"train_steps": 1, "steps_per_loop": 1, "validation_steps": 1}
+
+
+@dataclasses.dataclass(kw_only=True)
+class ParseConfigOptions:
+    """Stands in for the flags where there is no command line."""
+
+    experiment: str
+    config_file: list[str] = dataclasses.field(default_factory=list)
+    tpu: str = ""
+    tf_data_service: str = ""
+    params_override: str = ""
+    set: list[str] = dataclasses.field(default_factory=list)
+
+    def __contains__(self, name: str) -> bool:
+        return name in {field.name for field in dataclasses.fields(self)}
+
+
+class ExperimentParser:
+    """Builds the config of an experiment from flags, layer by layer.
+
+    `parse()` is all of it; the other methods are the layers, for those who want other ones.
+    """
+
+    def __init__(self, flags_obj: Any) -> None:
+        self._flags_obj = flags_obj
+
+    def parse(self) -> Any:
+        params = self.base_experiment()
+        params = self.parse_config_file(params)
+        params = gin_config.apply_bindings(params)
+        params = self.parse_runtime(params)
+        params = self.parse_data_service(params)
+        params = self.parse_params_override(params)
+        return self.parse_set(params)
+
+    def base_experiment(self) -> Any:
+        """The experiment as it is registered under `--experiment`."""
+        if self._flags_obj.experiment is None:
+            raise errors.ConfigValueError(
+                "The flag --experiment must be specified, such as --experiment=vision/digits_cnn."
+            )
+        return exp_factory.get_exp_config(self._flags_obj.experiment)
+
+    def parse_config_file(self, params: Any) -> Any:
+        """Applies each `--config_file`, in order."""
+        for config_file in self._flags_obj.config_file or []:
+            params = hyperparams.override_params_dict(params, config_file, is_strict=True)
+        return params
+
+    def parse_runtime(self, params: Any) -> Any:
+        """Applies `--tpu`, if it was given: a value from a config file stays otherwise."""
+        if self._flags_obj.tpu:
+            params.override({"runtime": {"tpu": self._flags_obj.tpu}})
+        return params
+
+    def parse_data_service(self, params: Any) -> Any:
+        """Applies `--tf_data_service`: the task reads all its data through that service."""
+        address = _flag(self._flags_obj, "tf_data_service")
+        if address:
+            if not isinstance(params.task, config_definitions.TaskConfig):
+                raise errors.ConfigValueError(
+                    "--tf_data_service is for experiments with one task; set "
+                    "`tf_data_service_address` in the data of each task instead."
+                )
+            service = {"enable_tf_data_service": True, "tf_data_service_address": address}
+            params.override({"task": {"train_data": service, "validation_data": service}})
+        return params
+
+    def parse_params_override(self, params: Any) -> Any:
+        """Applies `--params_override`."""
+        if not self._flags_obj.params_override:
+            return params
+        return hyperparams.override_params_dict(
+            params, self._flags_obj.params_override, is_strict=True
+        )
+
+    def parse_set(self, params: Any) -> Any:
+        """Applies each `--set path=value`, in order."""
+        for assignment in _flag(self._flags_obj, "set") or []:
+            path, separator, value = assignment.partition("=")
+            if not separator:
+                raise errors.ConfigValueError(
+                    f"--set={assignment} has no `=`; wanted --set=path=value, such as "
+                    "--set=trainer.train_steps=100."
+                )
+            hyperparams.set_by_path(params, path.strip(), value)
+        return params
+
+
+def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: bool = True) -> Any:
+    """The resolved, checked and (unless told otherwise) locked config of an experiment.
+
+    Raises:
+        errors.ConfigError: If something in it can't be.
+    """
+    params = ExperimentParser(flags_obj).parse()
+    if _flag(flags_obj, "dry_run"):
+        params.override({"trainer": _ONE_STEP})
+    params.validate()
+    config_definitions.warn_about_dead_fields(params)
+    if lock_return:
+        params.lock()
+    if print_return:
+        logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
+    return params
+
+
+def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
+    """Writes `params.yaml`, from which the run can be repeated, into the run's directory."""
+    if model_dir is None:
+        raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
+    files.makedirs(model_dir)
+    hyperparams.save_params_dict_to_yaml(params, os.path.join(model_dir, "params.yaml"))
+
+
+def to_yaml(params: hyperparams.ParamsDict) -> str:
+    """The config as the text of a YAML file."""
+    return yaml_io.to_yaml(params.as_dict())
+
+
+def import_modules(names: list[str] | None) -> None:
+    """Imports modules, or files, for the experiments, tasks and trainers that they register.
+
+    Raises:
+        errors.UnknownNameError: If there is no such module. An error inside one comes through.
+    """
+    for name in names or []:
+        plugins.load_module(name)
+
+
+def _flag(flags_obj: Any, name: str) -> Any:
+    """The flag's value; None where a script does not define it."""
+    return getattr(flags_obj, name) if name in flags_obj else None

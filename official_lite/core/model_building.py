@@ -1,0 +1,96 @@
+"""Gives a model its variables before anything is compiled, restored or counted."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import errors
+
+__all__ = ["build_variables", "has_variables"]
+
+
+def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any) -> None:
+    """Builds a model that creates its variables on its first call.
+
+    The task's own step is traced on the dataset's element spec and never run: so the model sees
+    exactly the inputs that the task gives it, whatever the task does with a batch, and no batch is
+    read. Models that have their variables already are left alone.
+
+    Args:
+        model: The model; anything but a Keras model is left alone.
+        step_fn: A replica's step as a function of its inputs, without an update of the weights.
+        element_spec: `element_spec` of the distributed dataset that the step reads.
+
+    Raises:
+        errors.ConfigError: If the model still has no variables, with the step's own error as the
+            cause.
+    """
+    if has_variables(model):
+        return
+    try:
+        # Each round builds one more `Sequential`, outside the replicas; the last finds them built.
+        while _stops_at_unbuilt_sequential(model, step_fn, element_spec):
+            pass
+    except Exception as error:
+        raise errors.ConfigError(
+            f"The model {model.name!r} could not be built from the inputs of its task, which are "
+            f"{element_spec}: {error}"
+        ) from error
+    if not model.variables:
+        raise errors.ConfigError(
+            f"The task's step does not call the model {model.name!r}, which so has no variables."
+        )
+
+
+def has_variables(model: Any) -> bool:
+    """Whether a model needs no first call; true for whatever is not a Keras model."""
+    if not isinstance(model, keras.Model):
+        return True
+    return all(layer.built for layer in model._flatten_layers(include_self=True))
+
+
+def _stops_at_unbuilt_sequential(
+    model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any
+) -> bool:
+    """Traces the step. True if it came to a `Sequential` without variables, which now has them.
+
+    A `Sequential` builds a functional model of its own on its first call, in whose graph a mirrored
+    variable can't be created. So the trace is stopped there, and the layer is built here.
+    """
+    strategy = tf.distribute.get_strategy()
+    requests: list[Callable[[], None]] = []
+    with contextlib.ExitStack() as stack:
+        if strategy.num_replicas_in_sync > 1:
+            for layer in model._flatten_layers(include_self=True):
+                if isinstance(layer, keras.Sequential) and not layer.built:
+                    stack.enter_context(_build_on_request(layer, requests))
+        try:
+            tf.function(lambda inputs: strategy.run(step_fn, args=(inputs,))).get_concrete_function(
+                element_spec
+            )
+        except Exception:
+            if not requests:
+                raise
+    for build in requests[:1]:
+        build()
+    return bool(requests)
+
+
+@contextlib.contextmanager
+def _build_on_request(layer: keras.Layer, requests: list[Callable[[], None]]) -> Iterator[None]:
+    """Within it, the layer does not build itself but notes how it would, and stops."""
+    build = layer.build
+
+    # With the parameter's name, by which Keras decides what shape to pass.
+    def note_and_stop(input_shape: Any = None) -> None:
+        requests.append(lambda: build(input_shape))
+        raise RuntimeError(f"{layer.name} is built outside the replicas.")
+
+    layer.build = note_and_stop
+    try:
+        yield
+    finally:
+        layer.build = build

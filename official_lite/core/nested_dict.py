@@ -1,0 +1,52 @@
+"""Reads and rebuilds dictionaries of dictionaries, such as the logs of several tasks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_lite.common import errors, suggestions
+
+__all__ = ["cast_leaf_nested_dict", "filter_leaf_nested_dict", "get_leaf_nested_dict"]
+
+
+def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """The value under a path of keys.
+
+    Raises:
+        errors.UnknownKeyError: If the path does not exist, or ends at a dictionary.
+    """
+    leaf: Any = d
+    for key in keys:
+        if not isinstance(leaf, Mapping) or key not in leaf:
+            known = leaf if isinstance(leaf, Mapping) else ()
+            raise errors.UnknownKeyError(
+                f"Path not exist while traversing the dictionary: `{'|'.join(keys)}`. "
+                f"{suggestions.did_you_mean(key, known)}"
+            )
+        leaf = leaf[key]
+    if isinstance(leaf, Mapping):
+        raise errors.UnknownKeyError(
+            f"The value extracted with keys `{'|'.join(keys)}` is not a leaf but a dictionary, of "
+            f"{', '.join(leaf)}."
+        )
+    return leaf
+
+
+def cast_leaf_nested_dict(d: dict[str, Any], cast_fn: Callable[[Any], Any]) -> dict[str, Any]:
+    """Replaces each leaf by `cast_fn(leaf)`, in place, and returns the dictionary."""
+    for key, value in d.items():
+        if isinstance(value, dict):
+            cast_leaf_nested_dict(value, cast_fn)
+        else:
+            d[key] = cast_fn(value)
+    return d
+
+
+def filter_leaf_nested_dict(
+    d: Mapping[str, Any], predicate: Callable[[Any], bool]
+) -> dict[str, Any]:
+    """A new dictionary with only the leaves that satisfy the predicate."""
+    return {
+        key: filter_leaf_nested_dict(value, predicate) if isinstance(value, Mapping) else value
+        for key, value in d.items()
+        if isinstance(value, Mapping) or predicate(value)
+    }

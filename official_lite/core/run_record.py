@@ -1,0 +1,212 @@
+"""What a run leaves in its directory besides checkpoints and metrics.
+
+::
+
+    model_dir/
+      params.yaml                   the resolved config                     (training modes)
+      operative_config.<mode>.gin   the same, and gin's bindings, for --gin_file
+      run.json                      versions, command, seed, host, and how the run ended
+      log.txt                       everything that was logged, tracebacks included
+      metrics.json                  one JSON object a line for each report and each evaluation
+      train/  validation/           event files
+      ckpt-<step>.*                 checkpoints
+      best_ckpt/                    the best one, with info.json
+
+A job that only evaluates may look at the directory of a running training: it writes
+`run.<mode>.json` and `log.<mode>.txt`. Only the chief writes.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import logging as python_logging
+import os
+import platform
+import socket
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors, files
+from official_lite.core import config_parsing, gin_config
+from official_lite.modeling import hyperparams
+
+__all__ = ["RunRecord", "check_model_dir", "is_finished", "save_gin_config"]
+
+_PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
+
+
+class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
+    """Writes the record when a run starts, and how it ended when it ends.
+
+    ::
+
+        with RunRecord(params, mode, model_dir) as record:
+            ...
+            record.note(global_step=1000)
+    """
+
+    def __init__(self, params: hyperparams.Config, mode: str, model_dir: str) -> None:
+        self._params = params
+        self._mode = mode
+        self._model_dir = model_dir
+        self._is_training = "train" in mode
+        self._entries: dict[str, Any] = {}
+        self._log_handler: python_logging.Handler | None = None
+        self._start_time = time.time()
+
+    def note(self, **entries: Any) -> None:
+        """Adds entries to `run.json`; they are written when the run ends."""
+        self._entries |= entries
+
+    def __enter__(self) -> "RunRecord":
+        files.makedirs(self._model_dir)
+        with contextlib.ExitStack() as on_failure:
+            self._log_handler = _log_to_file(self._path("log", "txt"))
+            on_failure.callback(self._close_log)
+            self._write_start()
+            on_failure.pop_all()
+        return self
+
+    def _write_start(self) -> None:
+        if self._is_training:
+            config_parsing.serialize_config(self._params, self._model_dir)
+        save_gin_config(self._mode, self._model_dir, self._params)
+        self._entries = {
+            "status": "running",
+            "mode": self._mode,
+            "argv": sys.argv,
+            "seed": getattr(getattr(self._params, "runtime", None), "seed", None),
+            "train_steps": getattr(getattr(self._params, "trainer", None), "train_steps", None),
+            "start_time": _timestamp(self._start_time),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "platform": platform.platform(),
+            "versions": {"python": platform.python_version()} | _versions(),
+        }
+        self._write()
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._log_traceback(error)
+        self.note(
+            status="failed" if error else "done",
+            exit_reason=f"{type(error).__name__}: {error}" if error else "completed",
+            end_time=_timestamp(time.time()),
+            seconds=round(time.time() - self._start_time, 3),
+        )
+        try:
+            self._write()
+            # Again, since the run may have bound more of gin than was known at its start.
+            save_gin_config(self._mode, self._model_dir, self._params)
+        finally:
+            self._close_log()
+
+    def _write(self) -> None:
+        text = json.dumps(self._entries, indent=2, default=str)
+        files.write_text(self._path("run", "json"), text + "\n")
+
+    def _path(self, name: str, extension: str) -> str:
+        middle = "" if self._is_training else f".{self._mode}"
+        return os.path.join(self._model_dir, f"{name}{middle}.{extension}")
+
+    def _close_log(self) -> None:
+        if self._log_handler:
+            logging.get_absl_logger().removeHandler(self._log_handler)
+            self._log_handler.close()
+
+    def _log_traceback(self, error: BaseException) -> None:
+        """Into the file only: on the terminal, an error is shown once, by whoever catches it."""
+        if self._log_handler is None:
+            return
+        record = logging.get_absl_logger().makeRecord(
+            "absl",
+            python_logging.ERROR,
+            __file__,
+            0,
+            "The run failed.",
+            (),
+            (type(error), error, error.__traceback__),
+        )
+        self._log_handler.handle(record)
+
+
+def save_gin_config(
+    filename_suffix: str, model_dir: str, params: hyperparams.Config | None = None
+) -> None:
+    """Writes `operative_config.<suffix>.gin`, which repeats the run when fed back to it.
+
+    `run_experiment` writes it by itself. Without `params` (as the Model Garden calls it) a file
+    that is there already is left as it is, since it holds more than gin knows.
+    """
+    path = os.path.join(model_dir, f"operative_config.{filename_suffix}.gin")
+    if params is None:
+        if not files.exists(path):
+            files.makedirs(model_dir)
+            files.write_text(path, gin_config.bindings())
+        return
+    files.write_text(path, gin_config.operative_config(params))
+
+
+def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
+    """Whether a training run of this directory has nothing left to do. Needs no TensorFlow."""
+    path = os.path.join(model_dir, "run.json")
+    if "train" not in mode or not files.exists(path):
+        return False
+    try:
+        record = json.loads(files.read_text(path))
+    except json.JSONDecodeError:
+        return False
+    step = record.get("global_step")
+    # A run that also evaluated has trained, too; one that only trained may lack an evaluation.
+    has_run = mode in (record.get("mode"), "train")
+    if record.get("status") != "done" or not has_run or step is None:
+        return False
+    has_checkpoint = files.exists(os.path.join(model_dir, f"ckpt-{step}.index"))
+    return has_checkpoint and int(step) >= params.trainer.train_steps
+
+
+def check_model_dir(model_dir: str) -> None:
+    """Makes sure that a run could write there, before anything expensive. Writes nothing.
+
+    Raises:
+        errors.ConfigValueError: If it could not.
+    """
+    if files.is_remote(model_dir):
+        return
+    path = os.path.abspath(model_dir)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise errors.ConfigValueError(f"--model_dir={model_dir} is a file; wanted a directory.")
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
+        raise errors.ConfigValueError(f"--model_dir={model_dir}: can't write in {path}.")
+
+
+def _log_to_file(path: str) -> python_logging.Handler | None:
+    if files.is_remote(path):
+        return None
+    handler = python_logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.PythonFormatter())
+    logging.get_absl_logger().addHandler(handler)
+    return handler
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def _timestamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))

@@ -1,0 +1,41 @@
+"""What `RuntimeConfig` means: a strategy to run under, a seed, and a precision."""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import distribute_utils
+from official_lite.core import config_definitions
+from official_lite.modeling import performance
+
+__all__ = ["build_strategy", "seed_and_precision"]
+
+
+def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
+    """The distribution strategy, in the cluster that the config or `TF_CONFIG` describes.
+
+    Raises:
+        errors.ConfigValueError: If the devices or the cluster can't be as described.
+    """
+    distribute_utils.configure_cluster(config.worker_hosts, config.task_index)
+    return distribute_utils.get_distribution_strategy(
+        distribution_strategy=config.distribution_strategy,
+        all_reduce_alg=config.all_reduce_alg,
+        num_gpus=config.num_gpus,
+        num_packs=config.num_packs,
+        devices=config.devices,
+        tpu_address=config.tpu,
+    )
+
+
+@contextlib.contextmanager
+def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[None]:
+    """Sets all seeds, and inside it the precision that layers are created with.
+
+    A precision of None leaves the one that is set.
+    """
+    keras.utils.set_random_seed(config.seed)
+    with performance.mixed_precision_policy(config.mixed_precision_dtype):
+        yield

@@ -1,0 +1,86 @@
+"""Builds a `tf.train.Example` feature by feature."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["TfExampleBuilder"]
+
+BytesValueType = bytes | str | Sequence[bytes] | Sequence[str]
+
+
+class TfExampleBuilder:
+    """Gathers features; every method that adds one returns the builder, so that calls chain::
+
+        example = (
+            TfExampleBuilder()
+            .add_bytes_feature("name", "cat")
+            .add_ints_feature("shape", [32, 32])
+            .example
+        )
+
+    A feature that is added again replaces the first.
+    """
+
+    def __init__(self) -> None:
+        self._example = tf.train.Example()
+
+    @property
+    def example(self) -> tf.train.Example:
+        """A copy of what has been built so far."""
+        return _copy(self._example)
+
+    @property
+    def serialized_example(self) -> bytes:
+        """What has been built so far, as it is written to a file."""
+        return self._example.SerializeToString()
+
+    def set(self, example: tf.train.Example) -> Self:
+        """Starts over from a copy of `example`."""
+        self._example = _copy(example)
+        return self
+
+    def reset(self) -> Self:
+        """Starts over from nothing."""
+        self._example = tf.train.Example()
+        return self
+
+    def add_feature_dict(self, feature_dict: Mapping[str, tf.train.Feature]) -> Self:
+        """Adds ready-made features by their names."""
+        for key, feature in feature_dict.items():
+            self.add_feature(key, feature)
+        return self
+
+    def add_feature(self, key: str, feature: tf.train.Feature) -> Self:
+        """Adds a ready-made feature."""
+        self._example.features.feature[key].CopyFrom(feature)
+        return self
+
+    def add_bytes_feature(self, key: str, value: BytesValueType) -> Self:
+        """Adds bytes, or text as UTF-8; one value or several."""
+        values = [item.encode() if isinstance(item, str) else item for item in _as_list(value)]
+        return self.add_feature(key, tf.train.Feature(bytes_list=tf.train.BytesList(value=values)))
+
+    def add_ints_feature(self, key: str, value: int | Sequence[int]) -> Self:
+        """Adds whole numbers, as int64; one value or several."""
+        return self.add_feature(
+            key, tf.train.Feature(int64_list=tf.train.Int64List(value=_as_list(value)))
+        )
+
+    def add_floats_feature(self, key: str, value: float | Sequence[float]) -> Self:
+        """Adds numbers, as float32; one value or several."""
+        return self.add_feature(
+            key, tf.train.Feature(float_list=tf.train.FloatList(value=_as_list(value)))
+        )
+
+
+def _copy(example: tf.train.Example) -> tf.train.Example:
+    copied = tf.train.Example()
+    copied.CopyFrom(example)
+    return copied
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, (list, tuple, np.ndarray)) else [value]

@@ -1,0 +1,48 @@
+"""The Model Garden's names for what a training script needs.
+
+Each lives in a module named after its idea. They are looked up on first use, so that parsing a
+config does not wait for TensorFlow.
+"""
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    "official_lite.checkpoint.files": ("read_global_step_from_checkpoint", "remove_ckpts"),
+    "official_lite.core.best_checkpoint": (
+        "BEST_CHECKPOINT_NAME",
+        "BestCheckpointExporter",
+        "maybe_create_best_ckpt_exporter",
+    ),
+    "official_lite.core.config_parsing": (
+        "ExperimentParser",
+        "ParseConfigOptions",
+        "import_modules",
+        "parse_configuration",
+        "serialize_config",
+        "to_yaml",
+    ),
+    "official_lite.core.continuous_finetune_lib": ("write_json_summary", "write_summary"),
+    "official_lite.core.gin_flags": ("parse_gin_flags",),
+    "official_lite.core.model_summary": (
+        "try_count_flops",
+        "try_count_params",
+        "write_model_params",
+    ),
+    "official_lite.core.nested_dict": ("cast_leaf_nested_dict", "get_leaf_nested_dict"),
+    "official_lite.core.run_record": ("check_model_dir", "is_finished", "save_gin_config"),
+    "official_lite.core.trainer_factory": ("create_optimizer", "create_trainer"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

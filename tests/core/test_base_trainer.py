@@ -1,0 +1,334 @@
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_trainer
+
+OPTIMIZERS = {
+    "sgd": {"optimizer": {"type": "sgd"}},
+    "adamw_clip": {
+        "optimizer": {
+            "type": "adamw",
+            "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 0.5},
+        }
+    },
+    "ema": {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}},
+}
+
+
+def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
+    return [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_two_replicas_learn_what_one_learns(
+    experiment, make_trainer, two_replicas, optimizer, precision, accumulation
+) -> None:
+    params = experiment(
+        trainer={"optimizer_config": OPTIMIZERS[optimizer], "grad_accum_steps": accumulation},
+        runtime={"mixed_precision_dtype": precision},
+    )
+    if precision:
+        keras.mixed_precision.set_dtype_policy("mixed_" + precision)
+    one = _losses(make_trainer(params, evaluate=False))
+    with two_replicas.scope():
+        trainer = make_trainer(params, evaluate=False)
+    two = _losses(trainer)
+    # Each replica rounds its own sum to bfloat16, so updates agree to its precision only.
+    np.testing.assert_allclose(one, two, rtol=1e-5 if precision is None else 1e-2)
+    np.testing.assert_allclose(one[0], two[0], rtol=1e-5)
+    assert one[-1] < one[0]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw_clip"])
+def test_micro_batches_learn_what_the_whole_batch_does(experiment, make_trainer, optimizer) -> None:
+    def losses(accumulation: int) -> list[float]:
+        return _losses(
+            make_trainer(
+                experiment(
+                    trainer={
+                        "grad_accum_steps": accumulation,
+                        "optimizer_config": OPTIMIZERS[optimizer],
+                    }
+                ),
+                evaluate=False,
+            )
+        )
+
+    np.testing.assert_allclose(losses(1), losses(4), rtol=1e-5)
+
+
+def test_one_global_step_is_one_update_whatever_the_micro_batches(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(trainer={"grad_accum_steps": 4}), evaluate=False)
+    trainer.train(tf.constant(3))
+    assert (int(trainer.global_step), int(trainer.optimizer.iterations)) == (3, 3)
+
+
+def test_batch_that_does_not_divide_is_refused_with_the_numbers(experiment, make_trainer) -> None:
+    params = experiment(trainer={"grad_accum_steps": 3})
+    with pytest.raises(errors.ConfigValueError, match="8; wanted a multiple of 3"):
+        make_trainer(params, evaluate=False)
+
+
+def test_accumulation_beside_an_own_train_step_is_refused(experiment, make_trainer) -> None:
+    class Own(base_trainer.Trainer):
+        def train_step(self, iterator):
+            next(iterator)
+
+    with pytest.raises(errors.ConfigValueError, match="Own has a `train_step`"):
+        make_trainer(experiment(trainer={"grad_accum_steps": 2}), cls=Own, evaluate=False)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_xla_learns_what_the_graph_learns(experiment, make_trainer, two_replicas, replicas) -> None:
+    scope = two_replicas.scope() if replicas == 2 else contextlib.nullcontext()
+    with scope:
+        graph = make_trainer(experiment(), evaluate=False)
+        xla = make_trainer(experiment(runtime={"enable_xla": True}), evaluate=False)
+    np.testing.assert_allclose(_losses(graph), _losses(xla), rtol=1e-4)
+
+
+def test_eager_mode_runs_python_at_every_step(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(runtime={"run_eagerly": True}), evaluate=False)
+    calls = []
+    trainer.next_train_inputs = lambda iterator: calls.append(1) or next(iterator)
+    trainer.train(tf.constant(3))
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_model_built_by_its_first_call_is_built_before_training(
+    experiment, make_trainer, two_replicas, replicas
+) -> None:
+    scope = two_replicas.scope() if replicas == 2 else contextlib.nullcontext()
+    with scope:
+        trainer = make_trainer(experiment(task={"is_built": False}))
+    assert trainer.optimizer.built
+    assert trainer.model.dense.kernel.shape == (2, 1)
+    assert _losses(trainer, 3)[-1] < 10
+
+
+def test_evaluation_builds_an_unbuilt_model_too(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(task={"is_built": False}), train=False)
+    assert "mae" in trainer.evaluate(tf.constant(-1))
+
+
+def test_partial_last_batch_counts_by_its_size(experiment, make_trainer) -> None:
+    by_twenty = experiment(task={"validation_data": {"global_batch_size": 20}})
+    logs = [
+        make_trainer(p, train=False).evaluate(tf.constant(-1)) for p in (experiment(), by_twenty)
+    ]
+    np.testing.assert_allclose(logs[0]["validation_loss"], logs[1]["validation_loss"], rtol=1e-5)
+
+
+def test_replica_without_data_does_not_spoil_the_loss(
+    experiment, make_trainer, two_replicas
+) -> None:
+    # Batches of 10 a replica from 32 examples: the last of them has no partner.
+    params = experiment(task={"validation_data": {"global_batch_size": 20}})
+    whole = make_trainer(experiment(), train=False).evaluate(tf.constant(-1))
+    with two_replicas.scope():
+        trainer = make_trainer(params, train=False)
+    logs = trainer.evaluate(tf.constant(-1))
+    np.testing.assert_allclose(logs["validation_loss"], whole["validation_loss"], rtol=1e-5)
+
+
+def test_training_data_that_end_are_repeated(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), evaluate=False)
+    trainer.train(tf.constant(50))
+    assert int(trainer.global_step) == 50
+
+
+def test_averaged_weights_are_evaluated_and_the_trained_come_back(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(trainer={"optimizer_config": OPTIMIZERS["ema"]}))
+    trainer.train(tf.constant(5))
+    before = trainer.model.dense.kernel.numpy()
+    average = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    np.testing.assert_array_equal(trainer.model.dense.kernel, before)
+    trainer._optimizer = trainer.optimizer.inner_optimizer
+    assert trainer.evaluate(tf.constant(-1))["validation_loss"] != average
+
+
+def test_trained_weights_come_back_when_evaluation_fails(experiment, make_trainer) -> None:
+    class Failing(base_trainer.Trainer):
+        def eval_end(self, aggregated_logs=None):
+            raise OSError("disk full")
+
+    params = experiment(trainer={"optimizer_config": OPTIMIZERS["ema"]})
+    trainer = make_trainer(params, cls=Failing)
+    trainer.train(tf.constant(5))
+    before = trainer.model.dense.kernel.numpy()
+    with pytest.raises(OSError, match="disk full"):
+        trainer.evaluate(tf.constant(-1))
+    np.testing.assert_array_equal(trainer.model.dense.kernel, before)
+
+
+def test_average_starts_at_the_pretrained_weights(experiment, make_trainer, tmp_path) -> None:
+    source = make_trainer(experiment(), evaluate=False)
+    source.train(tf.constant(5))
+    source.checkpoint.save(str(tmp_path / "ckpt"))
+    params = experiment(
+        task={"init_checkpoint": str(tmp_path)},
+        trainer={"optimizer_config": OPTIMIZERS["ema"]},
+    )
+    trainer = make_trainer(params)
+    trainer.initialize()
+    trainer.optimizer.swap_weights()
+    np.testing.assert_array_equal(trainer.model.dense.kernel, source.model.dense.kernel)
+
+
+def test_resumed_run_draws_the_same_dropout_as_an_unbroken_one(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(task={"dropout_rate": 0.5})
+    unbroken = make_trainer(params, evaluate=False)
+    unbroken.train(tf.constant(4))
+    path = unbroken.checkpoint.save(str(tmp_path / "ckpt"))
+    resumed = make_trainer(params, evaluate=False)
+    resumed.checkpoint.restore(path).assert_existing_objects_matched()
+    # Four batches are an epoch, so both go on with the same data.
+    assert _losses(unbroken) == _losses(resumed)
+
+
+def test_passthrough_logs_reach_the_task_and_the_model_wins_a_clash(
+    experiment, make_trainer, caplog
+) -> None:
+    seen = []
+
+    class Passing(base_trainer.Trainer):
+        def next_eval_inputs(self, iterator):
+            return next(iterator), {"id": tf.constant("a"), "loss": tf.constant(-1.0)}
+
+        def eval_reduce(self, state=None, step_outputs=None):
+            seen.append(step_outputs)
+
+    make_trainer(experiment(), cls=Passing, train=False).evaluate(tf.constant(1))
+    assert seen[0]["id"] == b"a"
+    assert seen[0]["loss"][0] >= 0
+    assert "both log loss" in caplog.text
+
+
+def test_ready_dataset_is_used_as_it_is(experiment, make_trainer, make_task) -> None:
+    dataset = tf.data.Dataset.from_tensors((tf.zeros((8, 2)), tf.zeros((8, 1)))).repeat()
+    trainer = make_trainer(experiment(), evaluate=False, train_dataset=dataset)
+    assert _losses(trainer, 1) == [0.0]
+
+
+def test_report_holds_metrics_loss_and_learning_rate(experiment, make_trainer) -> None:
+    logs = make_trainer(experiment(), evaluate=False).train(tf.constant(2))
+    assert set(logs) == {"mae", "training_loss", "learning_rate"}
+    assert float(logs["learning_rate"]) == pytest.approx(0.1)
+
+
+def test_models_own_metrics_are_reported_but_not_fed_by_the_task(
+    experiment, make_trainer, make_task
+) -> None:
+    class Tracking(type(make_task(experiment()))):
+        def build_model(self):
+            model = super().build_model()
+            model.tracker = keras.metrics.Mean(name="tracker")
+            return model
+
+    trainer = make_trainer(experiment(task={"is_built": False}), task_cls=Tracking, evaluate=False)
+    trainer.train_loop_begin()
+    trainer.model.tracker.update_state(4.0)
+    trainer.run_steps(tf.constant(2))
+    assert float(trainer.train_loop_end()["tracker"]) == 4.0
+
+
+def test_metric_written_for_keras_2_is_reset(experiment, make_trainer) -> None:
+    class Old:
+        name, resets = "old", 0
+
+        def result(self):
+            return 1.0
+
+        def reset_states(self):
+            self.resets += 1
+
+    trainer = make_trainer(experiment(), evaluate=False)
+    old = Old()
+    trainer._task_metrics[True] = []
+    trainer._model_metrics = lambda: [old]
+    trainer.train(tf.constant(1))
+    assert old.resets > 0
+
+
+def test_config_without_a_trainer_is_refused() -> None:
+    with pytest.raises(AttributeError, match="`trainer`"):
+        base_trainer.Trainer(config=object(), task=None, model=None, optimizer=None)
+
+
+def test_xla_works_under_a_strategy_of_one_replica(experiment, make_trainer) -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        trainer = make_trainer(experiment(runtime={"enable_xla": True}), evaluate=False)
+    losses = _losses(trainer)
+    assert losses[-1] < losses[0]
+
+
+def test_xla_compiles_micro_batches_too(experiment, make_trainer) -> None:
+    params = experiment(trainer={"grad_accum_steps": 2}, runtime={"enable_xla": True})
+    whole = _losses(make_trainer(experiment(), evaluate=False))
+    np.testing.assert_allclose(whole, _losses(make_trainer(params, evaluate=False)), rtol=1e-4)
+
+
+def test_metrics_of_an_evaluation_do_not_reach_the_next_report(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment())
+    trainer.train_loss.update_state(1e9)
+    assert float(trainer.train(tf.constant(1))["training_loss"]) < 1e3
+
+
+def test_state_of_an_evaluation_may_be_an_array(experiment, make_trainer) -> None:
+    class Collecting(base_trainer.Trainer):
+        def eval_reduce(self, state=None, step_outputs=None):
+            return np.append([] if state is None else state, step_outputs["loss"][0].numpy())
+
+    trainer = make_trainer(experiment(), cls=Collecting, train=False)
+    trainer.task.reduce_aggregated_logs = lambda logs, global_step=None: {"batches": len(logs)}
+    assert trainer.evaluate(tf.constant(-1))["batches"] == 4
+
+
+def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(trainer={"optimizer_config": OPTIMIZERS["ema"]})
+    manager = []
+
+    class Exporter:
+        best_metric_value = None
+
+        def maybe_export_checkpoint(self, checkpoint, logs, step):
+            manager.append(checkpoint.save(str(tmp_path / "best")))
+
+    trainer = make_trainer(params, checkpoint_exporter=Exporter())
+    trainer.train(tf.constant(5))
+    chosen = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    restored = make_trainer(params, train=False)
+    restored.checkpoint.restore(manager[0])
+    np.testing.assert_allclose(restored.evaluate(tf.constant(-1))["validation_loss"], chosen)
+
+
+def test_nothing_is_counted_in_a_step_without_data(experiment, make_trainer, make_task) -> None:
+    class Counting(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="steps")
+            self.total = self.add_weight(name="total", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.total.assign_add(1.0)
+
+        def result(self):
+            return self.total
+
+    class CountingTask(type(make_task(experiment()))):
+        def build_metrics(self, training=True):
+            return [Counting()]
+
+    trainer = make_trainer(experiment(), task_cls=CountingTask, train=False)
+    assert float(trainer.evaluate(tf.constant(-1))["steps"]) == 4

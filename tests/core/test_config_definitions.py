@@ -1,0 +1,60 @@
+import pytest
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+
+
+@pytest.mark.parametrize(
+    ("block", "field", "value"),
+    [
+        ("trainer", "train_steps", -1),
+        ("trainer", "steps_per_loop", 0),
+        ("trainer", "validation_steps", 0),
+        ("trainer", "best_checkpoint_metric_comp", "best"),
+        ("trainer", "best_checkpoint_eval_metric", "accuracy"),
+        ("trainer", "grad_accum_steps", 0),
+        ("runtime", "distribution_strategy", "mirored"),
+        ("runtime", "mixed_precision_dtype", "float15"),
+        ("runtime", "loss_scale", "static"),
+    ],
+)
+def test_value_that_cannot_work_is_refused_before_anything_is_built(
+    block: str, field: str, value: object
+) -> None:
+    params = cfg.ExperimentConfig()
+    params.override({block: {field: value}})
+    with pytest.raises(errors.ConfigValueError, match=field):
+        params.validate()
+
+
+def test_misspelt_strategy_is_answered_with_the_nearest() -> None:
+    params = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(distribution_strategy="mirored"))
+    with pytest.raises(errors.ConfigValueError, match="`mirrored`"):
+        params.validate()
+
+
+def test_defaults_are_valid() -> None:
+    cfg.ExperimentConfig().validate()
+
+
+def test_field_without_effect_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    params = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(per_gpu_thread_count=2))
+    cfg.warn_about_dead_fields(params)
+    assert "runtime.per_gpu_thread_count: 2" in caplog.text
+
+
+def test_nothing_is_said_of_fields_that_are_not_set(caplog: pytest.LogCaptureFixture) -> None:
+    cfg.warn_about_dead_fields(cfg.ExperimentConfig())
+    assert not caplog.records
+
+
+def test_model_garden_literal_parses() -> None:
+    params = cfg.ExperimentConfig(
+        task=cfg.TaskConfig(train_data=cfg.DataConfig(input_path="a*", global_batch_size=8)),
+        trainer=cfg.TrainerConfig(
+            steps_per_loop=100,
+            optimizer_config=cfg.OptimizationConfig({"optimizer": {"type": "sgd"}}),
+        ),
+    )
+    assert params.trainer.optimizer_config.optimizer.type == "sgd"
+    assert params.as_dict()["task"]["train_data"]["input_path"] == "a*"

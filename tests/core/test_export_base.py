@@ -1,0 +1,92 @@
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import export_base
+
+INPUTS = np.ones([2, 4], np.float32)
+
+
+class Doubler(export_base.ExportModule):
+    @tf.function
+    def serve(self, inputs):
+        return {"outputs": self.inference_step(self.preprocessor(inputs))}
+
+    def get_inference_signatures(self, function_keys):
+        spec = tf.TensorSpec([None, 4], tf.float32)
+        return {function_keys["serve"]: self.serve.get_concrete_function(spec)}
+
+
+def trained_model(seed=1):
+    kernel = keras.initializers.GlorotUniform(seed)
+    dense = keras.layers.Dense(2, kernel_initializer=kernel)
+    return keras.Sequential([keras.Input((4,)), dense, keras.layers.Dropout(0.5)])
+
+
+def export(tmp_path, model, keys=("serve",), name="export", **kwargs):
+    module = Doubler(None, model, preprocessor=lambda x: 2.0 * x)
+    return export_base.export(module, list(keys), f"{tmp_path}/{name}", **kwargs)
+
+
+def test_what_is_served_is_the_model_in_inference(tmp_path):
+    model = trained_model()
+    export_dir = export(tmp_path, model)
+    served = tf.saved_model.load(export_dir).signatures["serving_default"](tf.constant(INPUTS))[
+        "outputs"
+    ]
+    np.testing.assert_allclose(served, model(2.0 * INPUTS, training=False), rtol=1e-6)
+    assert pathlib.Path(export_dir).parent == tmp_path / "export"
+
+
+@pytest.mark.parametrize("use_directory", [True, False])
+def test_weights_come_from_the_newest_checkpoint(tmp_path, use_directory):
+    trained = trained_model(seed=2)
+    prefix = tf.train.Checkpoint(model=trained).save(f"{tmp_path}/ckpt")
+    fresh = trained_model(seed=3)
+    export(tmp_path, fresh, checkpoint_path=str(tmp_path) if use_directory else prefix)
+    np.testing.assert_array_equal(fresh.get_weights()[0], trained.get_weights()[0])
+
+
+def test_untrained_weights_are_not_exported_for_want_of_a_checkpoint(tmp_path):
+    for path in (str(tmp_path), f"{tmp_path}/ckpt-7"):
+        with pytest.raises(errors.CheckpointError, match="There is no checkpoint at"):
+            export(tmp_path, trained_model(), checkpoint_path=path)
+
+
+def test_a_custom_inference_step_gets_the_model():
+    module = Doubler(
+        None, 3.0, inference_step=lambda x, model: x * model, preprocessor=lambda x: x + 1.0
+    )
+    np.testing.assert_array_equal(module.serve(tf.constant(INPUTS))["outputs"], 6.0 * INPUTS)
+
+
+def test_a_dict_names_what_is_served(tmp_path):
+    module = Doubler(None, trained_model(), preprocessor=tf.identity)
+    export_dir = export_base.export(module, {"serve": "mine"}, str(tmp_path), timestamped=False)
+    assert export_dir == str(tmp_path)
+    assert list(tf.saved_model.load(export_dir).signatures) == ["mine"]
+
+
+def test_several_functions_need_names(tmp_path):
+    with pytest.raises(errors.ConfigValueError, match="must contain a single element"):
+        export(tmp_path, trained_model(), keys=("serve", "other"))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb"])
+def test_unsafe_paths_are_refused(tmp_path, name):
+    with pytest.raises(errors.ConfigValueError, match="can't be exported to"):
+        export(tmp_path, trained_model(), name=name)
+
+
+def test_names_of_one_second_do_not_collide(tmp_path, monkeypatch):
+    monkeypatch.setattr(export_base.time, "time", lambda: 1000.5)
+    for number in range(1000, 1010):
+        directory = export_base.get_timestamped_export_dir(str(tmp_path))
+        assert directory == f"{tmp_path}/{number}"
+        pathlib.Path(directory).mkdir()
+    with pytest.raises(RuntimeError, match="unique export directory"):
+        export_base.get_timestamped_export_dir(str(tmp_path))

@@ -1,0 +1,27 @@
+import keras
+
+from official_lite.core import keras2_idioms
+
+
+def test_metric_answers_to_its_old_word() -> None:
+    keras2_idioms.install()
+    metric = keras.metrics.Mean()
+    metric.update_state(3.0)
+    metric.reset_states()
+    assert float(metric.result()) == 0.0
+
+
+def test_metric_is_reset_by_the_word_its_author_wrote() -> None:
+    class Old(keras.metrics.Mean):
+        def reset_states(self):
+            self.reset_state()
+            self.was_reset = True
+
+    keras2_idioms.install()
+    metric = Old()
+    keras2_idioms.reset_metric(metric)
+    assert metric.was_reset
+    plain = keras.metrics.Mean()
+    plain.update_state(1.0)
+    keras2_idioms.reset_metric(plain)
+    assert float(plain.count) == 0

@@ -1,0 +1,75 @@
+import keras
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import model_building
+
+
+class Picky(keras.Model):
+    """Built by its first call, on one entry of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+        self.norm = keras.layers.BatchNormalization()
+
+    def call(self, tokens, training=False):
+        return self.norm(self.dense(tokens), training=training)
+
+
+SPEC = {"tokens": tf.TensorSpec((None, 4)), "label": tf.TensorSpec((None,), tf.string)}
+
+
+def test_model_is_built_by_what_the_step_gives_it() -> None:
+    model = Picky()
+    model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
+    assert model.dense.kernel.shape == (4, 3)
+    assert model_building.has_variables(model)
+
+
+def test_variables_are_mirrored_under_two_replicas(two_replicas) -> None:
+    with two_replicas.scope():
+        model = Picky()
+        model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
+    assert all(len(v.value.values) == 2 for v in model.variables)
+
+
+def test_built_model_is_left_alone() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model_building.build_variables(model, lambda batch: pytest.fail("was traced"), SPEC)
+
+
+def test_step_that_cannot_be_traced_is_named_as_the_cause() -> None:
+    model = Picky()
+    with pytest.raises(errors.ConfigError, match=r"(?s)could not be built.*KeyError: 'words'"):
+        model_building.build_variables(model, lambda batch: model(batch["words"]), SPEC)
+
+
+def test_model_that_the_step_never_calls_is_an_error() -> None:
+    with pytest.raises(errors.ConfigError, match="does not call"):
+        model_building.build_variables(Picky(), lambda batch: batch["tokens"], SPEC)
+
+
+class WithSequential(keras.Model):
+    """Holds two `Sequential` layers, one of them in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(4)])
+        self.heads = [keras.Sequential([keras.layers.Dense(1)])]
+
+    def call(self, tokens, training=False):
+        return self.heads[0](self.body(tokens))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [WithSequential, lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])],
+)
+def test_sequential_is_built_under_two_replicas(two_replicas, make) -> None:
+    with two_replicas.scope():
+        model = make()
+        model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
+    assert all(len(v.value.values) == 2 for v in model.variables)
+    assert model.count_params() > 0

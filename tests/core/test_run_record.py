@@ -1,0 +1,76 @@
+import json
+import os
+import pathlib
+
+import pytest
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import run_record
+
+
+def _params(train_steps: int = 3) -> cfg.ExperimentConfig:
+    return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_steps=train_steps))
+
+
+def _read(path: pathlib.Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_training_leaves_its_record(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        assert _read(tmp_path / "run.json")["status"] == "running"
+        logging.error("something to remember")
+        record.note(global_step=3)
+    entries = _read(tmp_path / "run.json")
+    assert (entries["status"], entries["global_step"], entries["seed"]) == ("done", 3, 0)
+    assert {"python", "tensorflow", "keras"} <= set(entries["versions"])
+    assert "something to remember" in (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "params.yaml").exists()
+    assert (tmp_path / "operative_config.train.gin").exists()
+
+
+def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
+    record = run_record.RunRecord(_params(), "train", str(tmp_path))
+    with pytest.raises(ZeroDivisionError), record:
+        1 / 0  # noqa: B018  (the failure)
+    assert _read(tmp_path / "run.json")["exit_reason"] == "ZeroDivisionError: division by zero"
+    assert "Traceback" in (tmp_path / "log.txt").read_text()
+
+
+def test_evaluation_leaves_the_trainings_record_alone(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        pass
+    left = {"log.eval.txt", "operative_config.eval.gin", "run.eval.json"}
+    assert set(os.listdir(tmp_path)) == left
+
+
+def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
+    tmp_path: pathlib.Path,
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    assert not run_record.is_finished(_params(), "train", str(tmp_path))
+    (tmp_path / "ckpt-3.index").touch()
+    assert run_record.is_finished(_params(), "train", str(tmp_path))
+    assert not run_record.is_finished(_params(train_steps=4), "train", str(tmp_path))
+    assert not run_record.is_finished(_params(), "eval", str(tmp_path))
+
+
+def test_model_dir_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("file", "file/run"):
+        with pytest.raises(errors.ConfigValueError, match="model_dir"):
+            run_record.check_model_dir(str(tmp_path / path))
+
+
+def test_model_dir_may_be_new_and_is_not_created_by_the_check(tmp_path: pathlib.Path) -> None:
+    run_record.check_model_dir(str(tmp_path / "a" / "b"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_gin_file_of_a_run_survives_the_model_gardens_call(tmp_path: pathlib.Path) -> None:
+    run_record.save_gin_config("train", str(tmp_path), _params())
+    run_record.save_gin_config("train", str(tmp_path))
+    assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()

@@ -1,0 +1,62 @@
+import collections
+
+import pytest
+
+from official_lite.common import errors
+from official_lite.core import task_factory
+
+
+class Config:
+    BUILDER = None
+
+
+class SpecialConfig(Config): ...
+
+
+class Task:
+    def __init__(self, config, logging_dir=None):
+        self.config, self.logging_dir = config, logging_dir
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    monkeypatch.setattr(task_factory, "_REGISTERED_TASK_CLS", {})
+
+
+def test_a_config_becomes_its_task():
+    assert task_factory.register_task_cls(Config)(Task) is Task
+    task = task_factory.get_task(config := Config(), logging_dir="logs")
+    assert (type(task), task.config, task.logging_dir) == (Task, config, "logs")
+
+
+def test_a_subclass_has_the_task_of_its_nearest_base():
+    task_factory.register_task_cls(Config)(Task)
+    assert task_factory.get_task_cls(SpecialConfig) is Task
+    task_factory.register_task_cls(SpecialConfig)(dict)
+    assert task_factory.get_task_cls(SpecialConfig) is dict
+
+
+def test_a_task_is_imported_when_it_is_needed():
+    task_factory.register_task_cls(Config, "no_such_package.tasks:Task")
+    with pytest.raises(errors.UnknownNameError, match="no_such_package"):
+        task_factory.get_task_cls(Config)
+    task_factory.register_task_cls(SpecialConfig, "collections:OrderedDict")
+    assert task_factory.get_task_cls(SpecialConfig) is collections.OrderedDict
+
+
+def test_a_bound_builder_comes_first():
+    task_factory.register_task_cls(Config)(Task)
+    config = Config()
+    config.BUILDER = lambda config, **kwargs: ("built", config, kwargs)
+    assert task_factory.get_task(config, logging_dir="x") == ("built", config, {"logging_dir": "x"})
+
+
+def test_a_second_task_for_a_config_is_refused():
+    task_factory.register_task_cls(Config)(Task)
+    with pytest.raises(KeyError, match="already registered"):
+        task_factory.register_task_cls(Config, "another:Task")
+
+
+def test_an_unknown_config_is_answered_with_the_missing_import():
+    with pytest.raises(LookupError, match=r"Config` is not registered.*--import"):
+        task_factory.get_task(Config())

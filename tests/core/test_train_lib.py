@@ -1,0 +1,232 @@
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.core import train_lib
+
+
+def _run(params, task, mode, model_dir, **kwargs):
+    return train_lib.run_experiment(None, task, mode, params, str(model_dir), **kwargs)
+
+
+def _steps(model_dir, split) -> list[int]:
+    records = map(json.loads, (model_dir / "metrics.json").read_text().splitlines())
+    return [r["step"] for r in records if r["split"] == split]
+
+
+@pytest.mark.parametrize(
+    ("mode", "evaluated"),
+    [("train", []), ("train_and_eval", [4, 8]), ("train_and_post_eval", [8])],
+)
+def test_mode_trains_and_evaluates_when_it_should(
+    experiment, make_task, tmp_path, mode, evaluated
+) -> None:
+    params = experiment()
+    model, logs = _run(params, make_task(params), mode, tmp_path)
+    assert _steps(tmp_path, "train") == [4, 8]
+    assert _steps(tmp_path, "validation") == evaluated
+    assert bool(logs) == (mode == "train_and_post_eval")
+    assert isinstance(model, keras.Model)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
+
+
+def test_evaluation_reads_the_last_checkpoint(experiment, make_task, tmp_path) -> None:
+    params = experiment()
+    _, trained = _run(params, make_task(params), "train_and_post_eval", tmp_path)
+    _, logs = _run(params, make_task(params), "eval", tmp_path, run_post_eval=True)
+    np.testing.assert_allclose(logs["validation_loss"], trained["validation_loss"], rtol=1e-6)
+    assert len(_steps(tmp_path, "validation")) == 2
+
+
+def test_evaluation_of_nothing_is_an_error(experiment, make_task, tmp_path) -> None:
+    params = experiment()
+    with pytest.raises(errors.CheckpointError, match="random weights"):
+        _run(params, make_task(params), "eval", tmp_path)
+
+
+def test_every_checkpoint_is_evaluated_continuously(experiment, make_task, tmp_path) -> None:
+    params = experiment()
+    _run(params, make_task(params), "train", tmp_path)
+    _run(params, make_task(params), "continuous_eval", tmp_path)
+    assert _steps(tmp_path, "validation") == [4, 8]
+
+
+def test_unknown_mode_fails_before_anything_is_built(experiment, tmp_path) -> None:
+    with pytest.raises(errors.UnknownNameError, match="`train`"):
+        _run(experiment(), None, "trian", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_intervals_need_not_divide_one_another(experiment, make_task, tmp_path) -> None:
+    params = experiment(
+        trainer={
+            "train_steps": 20,
+            "steps_per_loop": 100,
+            "validation_interval": 7,
+            "checkpoint_interval": 9,
+            "max_to_keep": 9,
+        }
+    )
+    _run(params, make_task(params), "train_and_eval", tmp_path)
+    assert _steps(tmp_path, "validation") == [7, 14, 20]
+    saved = {int(p.stem.split("-")[1]) for p in tmp_path.glob("ckpt-*.index")}
+    assert saved == {9, 18, 20}
+
+
+def test_nan_goes_back_to_the_last_checkpoint_and_on(experiment, make_task, tmp_path) -> None:
+    params = experiment(
+        trainer={"train_steps": 12, "checkpoint_interval": 4, "recovery_max_trials": 1}
+    )
+    task = make_task(params)
+    injected = tf.Variable(False)
+    build_losses = task.build_losses
+    task.build_losses = lambda labels, model_outputs, aux_losses=None: tf.where(
+        injected, math.nan, build_losses(labels, model_outputs, aux_losses)
+    )
+
+    def inject_once(output) -> None:
+        injected.assign(len(seen) == 0)
+        seen.append(float(output["training_loss"]))
+
+    seen: list[float] = []
+    model, _ = _run(params, task, "train", tmp_path, train_actions=[inject_once])
+    assert math.isnan(seen[1])
+    assert math.isfinite(seen[-1])
+    assert np.isfinite(model.dense.kernel.numpy()).all()
+
+
+def test_nan_without_recovery_fails_and_is_never_saved(experiment, make_task, tmp_path) -> None:
+    params = experiment(trainer={"checkpoint_interval": 1, "steps_per_loop": 100})
+    task = make_task(params)
+    task.build_losses = lambda labels, model_outputs, aux_losses=None: tf.reduce_mean(
+        model_outputs * math.nan
+    )
+    with pytest.raises(errors.DivergedError, match="nan"):
+        _run(params, task, "train", tmp_path)
+    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
+
+
+def test_precision_holds_for_the_run_and_not_after(experiment, make_task, tmp_path) -> None:
+    params = experiment(runtime={"mixed_precision_dtype": "bfloat16"})
+    model, _ = _run(params, make_task(params), "train", tmp_path)
+    assert model.dense.compute_dtype == "bfloat16"
+    assert keras.mixed_precision.dtype_policy().name == "float32"
+
+
+def test_float16_trains_with_loss_scaling(experiment, make_task, tmp_path) -> None:
+    params = experiment(
+        runtime={"mixed_precision_dtype": "float16"},
+        trainer={"optimizer_config": {"ema": {"average_decay": 0.9}}},
+    )
+    runner = []
+
+    class Controller(orbit.Controller):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            runner.append(self)
+
+    _run(params, make_task(params), "train_and_eval", tmp_path, controller_cls=Controller)
+    optimizer = runner[0].trainer.optimizer
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    assert list((tmp_path / "ema_checkpoints").glob("*.index"))
+
+
+def test_seed_decides_the_weights(experiment, make_task, tmp_path) -> None:
+    def kernel(seed: int, name: str) -> np.ndarray:
+        params = experiment(runtime={"seed": seed}, task={"dropout_rate": 0.5})
+        task = make_task(params)
+        build_model = task.build_model
+
+        def randomly_initialized() -> keras.Model:
+            model = build_model()
+            model.dense.kernel.assign(keras.random.normal((2, 1)))
+            return model
+
+        task.build_model = randomly_initialized
+        return _run(params, task, "train", tmp_path / name)[0].dense.kernel.numpy()
+
+    np.testing.assert_array_equal(kernel(1, "a"), kernel(1, "b"))
+    assert not np.array_equal(kernel(1, "c"), kernel(2, "d"))
+
+
+def test_best_checkpoint_is_kept_and_reported(experiment, make_task, tmp_path) -> None:
+    params = experiment(
+        trainer={
+            "best_checkpoint_export_subdir": "best_ckpt",
+            "best_checkpoint_eval_metric": "mae",
+            "best_checkpoint_metric_comp": "lower",
+        }
+    )
+    _run(params, make_task(params), "train_and_eval", tmp_path)
+    info = json.loads((tmp_path / "best_ckpt" / "info.json").read_text())
+    assert info["best_ckpt_global_step"] == 8
+    assert list((tmp_path / "best_ckpt").glob("best_ckpt-8.index"))
+
+
+def test_part_of_the_runner_can_be_replaced(experiment, make_task, tmp_path) -> None:
+    class Runner(train_lib.OrbitExperimentRunner):
+        def _maybe_build_checkpoint_manager(self):
+            return tf.train.CheckpointManager(
+                self.trainer.checkpoint,
+                str(tmp_path / "elsewhere"),
+                max_to_keep=1,
+                step_counter=self.trainer.global_step,
+                checkpoint_interval=2,
+            )
+
+    params = experiment()
+    Runner(None, make_task(params), "train", params, str(tmp_path)).run()
+    assert list((tmp_path / "elsewhere").glob("ckpt-8.index"))
+
+
+def test_callers_list_of_actions_is_left_alone(experiment, make_task, tmp_path) -> None:
+    params, mine = experiment(), []
+    _run(params, make_task(params), "train", tmp_path, train_actions=mine)
+    assert mine == []
+
+
+def test_misspelt_best_metric_is_found_before_training(experiment, make_task, tmp_path) -> None:
+    params = experiment(
+        trainer={
+            "best_checkpoint_export_subdir": "best_ckpt",
+            "best_checkpoint_eval_metric": "maee",
+        }
+    )
+    with pytest.raises(errors.UnknownNameError, match="`mae`"):
+        _run(params, make_task(params), "train_and_eval", tmp_path)
+
+
+def test_unknown_trainer_is_found_before_anything_is_written(experiment, tmp_path) -> None:
+    params = experiment(trainer={"name": "nosuch"})
+    with pytest.raises(errors.UnknownNameError, match="nosuch"):
+        _run(params, None, "train", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoint_of_another_model_is_named(experiment, make_task, tmp_path) -> None:
+    params = experiment()
+    _run(params, make_task(params), "train", tmp_path)
+    task = make_task(params)
+    task.build_model = lambda: keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(5, name="dense"), keras.layers.Dense(1)]
+    )
+    with pytest.raises(errors.CheckpointError, match="ckpt-8 can't be restored"):
+        _run(params, task, "eval", tmp_path)
+
+
+def test_job_that_only_evaluates_writes_no_averaged_weights(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer={"optimizer_config": {"ema": {"average_decay": 0.9}}})
+    _run(params, make_task(params), "train", tmp_path)
+    (saved,) = (tmp_path / "ema_checkpoints").glob("*.index")
+    saved.unlink()
+    _run(params, make_task(params), "eval", tmp_path)
+    assert not list((tmp_path / "ema_checkpoints").glob("*.index"))
