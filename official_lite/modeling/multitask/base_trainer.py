@@ -1,0 +1,227 @@
+"""The trainer of several tasks, all of them in each step."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import gin
+import keras
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.checkpoint import model_state
+from official_lite.common import errors, suggestions
+from official_lite.core import base_task, model_building
+from official_lite.data import endless
+from official_lite.modeling.multitask import base_model, multitask
+from official_lite.modeling.optimization import ema_optimizer, preparation
+
+__all__ = [
+    "MultiTaskBaseTrainer",
+    "checkpoint_items",
+    "initialize_model",
+    "task_model",
+]
+
+Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
+
+
+@gin.configurable
+class MultiTaskBaseTrainer(orbit.StandardTrainer):
+    """Trains all tasks jointly: a step takes a batch of each and makes one update.
+
+    Create it in the strategy's scope. What it reports is nested: `{task: {metric: value}}`, beside
+    `learning_rate` and `training_loss`, which is what was minimized.
+    """
+
+    def __init__(
+        self,
+        multi_task: multitask.MultiTask,
+        multi_task_model: Model,
+        optimizer: keras.optimizers.Optimizer,
+        trainer_options: orbit.StandardTrainerOptions | None = None,
+        train_datasets: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Builds what training needs, variables included.
+
+        Args:
+            multi_task: The tasks.
+            multi_task_model: Their models; they may still be unbuilt.
+            optimizer: The optimizer of all tasks.
+            trainer_options: How the loop is executed.
+            train_datasets: A distributed dataset for each task, in place of `task.build_inputs`.
+
+        Raises:
+            errors.UnknownKeyError: A task has no model.
+        """
+        self._strategy = tf.distribute.get_strategy()
+        self._multi_task = multi_task
+        self._multi_task_model = multi_task_model
+        super().__init__(
+            train_dataset=dict(train_datasets or self._distributed_datasets()),
+            options=trainer_options,
+        )
+        self._global_step = orbit.utils.create_global_step()
+        self._training_losses = {
+            name: keras.metrics.Mean("training_loss", dtype="float32")
+            for name in ("total_loss", *self.multi_task.tasks)
+        }
+        self._training_metrics = {
+            name: list(task.build_metrics(training=True))
+            for name, task in self.multi_task.tasks.items()
+        }
+        self._build_models()
+        self._optimizer = preparation.prepare_optimizer(optimizer, multi_task_model)
+        self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self._strategy
+
+    @property
+    def multi_task(self) -> multitask.MultiTask:
+        return self._multi_task
+
+    @property
+    def multi_task_model(self) -> Model:
+        return self._multi_task_model
+
+    @property
+    def model(self) -> Model:
+        """The same as `multi_task_model`, by the name that trainers of one task have for it."""
+        return self._multi_task_model
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        return self._optimizer
+
+    @property
+    def global_step(self) -> tf.Variable:
+        """The number of updates, int64."""
+        return self._global_step
+
+    @property
+    def training_losses(self) -> dict[str, keras.metrics.Metric]:
+        """The mean loss of each task, and under `total_loss` of what was minimized."""
+        return self._training_losses
+
+    @property
+    def training_metrics(self) -> dict[str, list[keras.metrics.Metric]]:
+        """The metrics of each task."""
+        return self._training_metrics
+
+    @property
+    def checkpoint(self) -> tf.train.Checkpoint:
+        """Everything that a resumed run needs."""
+        return self._checkpoint
+
+    def initialize(self) -> None:
+        """Called when the run has no checkpoint yet: the model may load pretrained weights."""
+        initialize_model(self.multi_task_model, self.optimizer)
+
+    def train_loop_begin(self) -> None:
+        """Resets losses and metrics."""
+        for metric in self.training_losses.values():
+            metric.reset_state()
+        for metrics in self.training_metrics.values():
+            for metric in metrics:
+                metric.reset_state()
+
+    def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
+        """Makes one update from the next batch of each task."""
+        inputs = {name: next(iterator) for name, iterator in iterator_map.items()}
+        self.strategy.run(self._replica_train_step, args=(inputs,))
+
+    def train_loop_end(self) -> dict[str, Any]:
+        """Reads losses and metrics. A task without a step in this interval is left out."""
+        results: dict[str, Any] = {
+            name: {loss.name: loss.result()}
+            for name, loss in self.training_losses.items()
+            if float(tf.convert_to_tensor(loss.count)) > 0
+        }
+        for name in results.keys() & self.training_metrics.keys():
+            results[name] |= {m.name: m.result() for m in self.training_metrics[name]}
+        # Where whatever looks at a run's loss finds it: recovery from a blow-up, for one.
+        results["training_loss"] = self.training_losses["total_loss"].result()
+        # A schedule counts updates, whichever task they belong to.
+        results["learning_rate"] = self.optimizer.learning_rate
+        return results
+
+    def _distributed_datasets(self) -> dict[str, Any]:
+        return {
+            name: orbit.utils.make_distributed_dataset(
+                self.strategy, endless.endless(task.build_inputs), task.task_config.train_data
+            )
+            for name, task in self.multi_task.tasks.items()
+        }
+
+    def _build_models(self) -> None:
+        if isinstance(self.multi_task_model, base_model.MultiTaskBaseModel):
+            self.multi_task_model.build()
+        for name in self.multi_task.tasks:
+            model_building.build_variables(
+                task_model(self.multi_task_model, name),
+                functools.partial(self._building_step, name),
+                self.train_dataset[name].element_spec,
+            )
+
+    def _building_step(self, task_name: str, inputs: Any) -> None:
+        """What is traced to give a model its variables."""
+        features, _ = base_task.split_features_and_labels(inputs)
+        task_model(self.multi_task_model, task_name)(features, training=True)
+
+    def _checkpoint_items(self) -> dict[str, Any]:
+        return checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)
+
+    def _replica_train_step(self, inputs: Mapping[str, Any]) -> None:
+        losses = self.multi_task.joint_train_step(
+            inputs,
+            multi_task_model=self.multi_task_model,
+            optimizer=self.optimizer,
+            task_metrics=self.training_metrics,
+        )
+        for name, loss in losses.items():
+            self.training_losses[name].update_state(loss)
+        self.global_step.assign_add(1)
+
+
+def task_model(model: Model, task_name: str) -> keras.Model:
+    """The model of one task; a plain Keras model serves all of them.
+
+    Raises:
+        errors.UnknownKeyError: There is none for this task.
+    """
+    if not isinstance(model, base_model.MultiTaskBaseModel):
+        return model
+    if task_name not in model.sub_tasks:
+        raise errors.UnknownKeyError(
+            f"{type(model).__name__} has no model for the task {task_name!r}. "
+            f"{suggestions.did_you_mean(task_name, model.sub_tasks)}"
+        )
+    return model.sub_tasks[task_name]
+
+
+def initialize_model(model: Model, optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Lets a model load pretrained weights, and averages of the weights follow."""
+    if isinstance(model, base_model.MultiTaskBaseModel):
+        model.initialize()
+    if average := ema_optimizer.get_moving_average(optimizer):
+        average.follow_weights()
+
+
+def checkpoint_items(
+    model: Model, optimizer: keras.optimizers.Optimizer | None, global_step: tf.Variable
+) -> dict[str, Any]:
+    """What a checkpoint holds, with those parts of Keras models that TensorFlow does not find."""
+    items: dict[str, Any] = {"model": model, "global_step": global_step}
+    if optimizer is not None:
+        items["optimizer"] = optimizer
+    return items | _hidden_items(model) | getattr(model, "checkpoint_items", {})
+
+
+def _hidden_items(model: Model) -> dict[str, Any]:
+    if not isinstance(model, base_model.MultiTaskBaseModel):
+        return model_state.hidden_items(model)
+    by_task = {name: model_state.hidden_items(sub) for name, sub in model.sub_tasks.items()}
+    by_task = {name: items for name, items in by_task.items() if items}
+    return {"hidden_items": by_task} if by_task else {}

@@ -1,0 +1,124 @@
+"""The trainer of several tasks, one of them in each step."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gin
+import keras
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.modeling.multitask import base_trainer, multitask
+from official_lite.modeling.multitask import task_sampler as task_sampler_lib
+from official_lite.modeling.optimization import gradient_accumulator
+
+__all__ = ["MultiTaskInterleavingTrainer"]
+
+
+@gin.configurable
+class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
+    """Draws a task in each step, and trains it with its own `train_step`.
+
+    The draw depends on nothing but the global step, so a resumed run goes on with the tasks that
+    an unbroken one would have drawn.
+    """
+
+    def __init__(
+        self,
+        multi_task: multitask.MultiTask,
+        multi_task_model: base_trainer.Model,
+        optimizer: keras.optimizers.Optimizer,
+        task_sampler: task_sampler_lib.TaskSampler,
+        trainer_options: orbit.StandardTrainerOptions | None = None,
+        train_datasets: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Builds what training needs, variables included.
+
+        Args:
+            multi_task: The tasks.
+            multi_task_model: Their models, or one Keras model for all of them.
+            optimizer: The optimizer of all tasks.
+            task_sampler: Says how likely each task is.
+            trainer_options: How the loop is executed.
+            train_datasets: A distributed dataset for each task, in place of `task.build_inputs`.
+
+        Raises:
+            errors.ConfigValueError: The sampler has other tasks, or another order of them.
+            errors.UnknownKeyError: A task has no model.
+        """
+        names = list(multi_task.tasks)
+        if list(task_sampler.task_weights) != names:
+            raise errors.ConfigValueError(
+                f"The sampler draws from {list(task_sampler.task_weights)}, but the tasks are "
+                f"{names}. Make it from `multi_task.task_weights`."
+            )
+        self._task_sampler = task_sampler
+        self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}
+        self._gradient_sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
+        super().__init__(
+            multi_task=multi_task,
+            multi_task_model=multi_task_model,
+            optimizer=optimizer,
+            trainer_options=trainer_options,
+            train_datasets=train_datasets,
+        )
+
+    def task_step_counter(self, name: str) -> tf.Variable:
+        """The number of updates that belonged to a task, int64."""
+        return self._task_step_counters[name]
+
+    def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
+        """Draws a task, and makes one update from its next batch."""
+        tf.switch_case(
+            self._draw_task(),
+            [
+                functools.partial(self._train_task, name, iterator_map)
+                for name in self.multi_task.tasks
+            ],
+        )
+
+    def train_loop_end(self) -> dict[str, Any]:
+        """Reads losses and metrics; `training_loss` is the mean over all steps."""
+        results = super().train_loop_end()
+        # No step has a total.
+        results.pop("total_loss", None)
+        return results
+
+    def _draw_task(self) -> tf.Tensor:
+        number = tf.random.stateless_uniform(shape=[], seed=(0, self.global_step))
+        cumulative = self._task_sampler.task_cumulative_distribution(self.global_step)
+        # The last task has all that the others leave, so that every number belongs to a task.
+        return tf.reduce_sum(tf.cast(number >= cumulative[:-1], tf.int32))
+
+    def _train_task(self, name: str, iterator_map: Mapping[str, Iterator[Any]]) -> None:
+        self.strategy.run(self._replica_task_step(name), args=(next(iterator_map[name]),))
+
+    def _replica_task_step(self, name: str) -> Callable[[Any], None]:
+        task = self.multi_task.tasks[name]
+
+        def step_fn(inputs: Any) -> None:
+            logs = task.train_step(
+                inputs,
+                model=base_trainer.task_model(self.multi_task_model, name),
+                optimizer=self.optimizer,
+                metrics=self.training_metrics[name],
+            )
+            self.training_losses[name].update_state(logs[task.loss])
+            self.training_losses["total_loss"].update_state(logs[task.loss])
+            self.global_step.assign_add(1)
+            self.task_step_counter(name).assign_add(1)
+
+        return step_fn
+
+    def _building_step(self, task_name: str, inputs: Any) -> None:
+        self.multi_task.tasks[task_name].train_step(
+            inputs,
+            model=base_trainer.task_model(self.multi_task_model, task_name),
+            optimizer=self._gradient_sink,
+            metrics=[],
+        )
+
+    def _checkpoint_items(self) -> dict[str, Any]:
+        return super()._checkpoint_items() | {"task_step_counters": self._task_step_counters}

@@ -1,0 +1,388 @@
+"""Runs an experiment with several tasks: trained together, or only evaluated together.
+
+Everything about a run that has nothing to do with the number of tasks (record, resuming,
+recovery, averaged weights, writers) is that of `core.train_lib`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast, overload
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit
+from official_lite.common import errors, suggestions
+from official_lite.core import (
+    base_task,
+    best_checkpoint,
+    task_factory,
+    trainer_factory,
+)
+from official_lite.core import base_trainer as core_trainer
+from official_lite.core import train_lib as core_lib
+from official_lite.modeling.multitask import (
+    base_model,
+    base_trainer,
+    configs,
+    evaluator,
+    interleaving_trainer,
+    multitask,
+    task_sampler,
+)
+
+__all__ = [
+    "finetune_with_multitask_eval",
+    "get_trainer",
+    "run_experiment",
+    "run_experiment_with_multitask_eval",
+]
+
+TRAINERS = {
+    "interleaving": interleaving_trainer.MultiTaskInterleavingTrainer,
+    "joint": base_trainer.MultiTaskBaseTrainer,
+}
+
+Logs = Mapping[str, Any]
+ExporterCreator = Callable[[Any, str], best_checkpoint.BestCheckpointExporter | None]
+ActionsFactory = Callable[..., Sequence[orbit.Action]]
+
+
+@overload
+def run_experiment(
+    *,
+    distribution_strategy: tf.distribute.Strategy,
+    task: multitask.MultiTask,
+    model: base_trainer.Model,
+    mode: str,
+    params: configs.MultiTaskExperimentConfig,
+    model_dir: str,
+    run_post_eval: Literal[False] = False,
+    trainer: base_trainer.MultiTaskBaseTrainer | None = None,
+    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+    best_ckpt_exporter_creator: ExporterCreator = ...,
+) -> base_trainer.Model: ...
+@overload
+def run_experiment(
+    *,
+    distribution_strategy: tf.distribute.Strategy,
+    task: multitask.MultiTask,
+    model: base_trainer.Model,
+    mode: str,
+    params: configs.MultiTaskExperimentConfig,
+    model_dir: str,
+    run_post_eval: bool,
+    trainer: base_trainer.MultiTaskBaseTrainer | None = None,
+    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+    best_ckpt_exporter_creator: ExporterCreator = ...,
+) -> tuple[base_trainer.Model, Logs]: ...
+def run_experiment(
+    *,
+    distribution_strategy: tf.distribute.Strategy,
+    task: multitask.MultiTask,
+    model: base_trainer.Model,
+    mode: str,
+    params: configs.MultiTaskExperimentConfig,
+    model_dir: str,
+    run_post_eval: bool = False,
+    trainer: base_trainer.MultiTaskBaseTrainer | None = None,
+    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+    best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
+) -> base_trainer.Model | tuple[base_trainer.Model, Logs]:
+    """Trains or evaluates several tasks as the config says, resuming from `model_dir` if it can.
+
+    Args:
+        distribution_strategy: Where to run.
+        task: The tasks.
+        model: Their models. They come from the caller, and so does the precision of their layers:
+            make them under `runtime.seed_and_precision(params.runtime)`.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+        params: The experiment's config.
+        model_dir: The directory of the run.
+        run_post_eval: Whether to evaluate once after training and return the metrics.
+        trainer: A trainer in place of the one that the config asks for.
+        eval_summary_manager: Where summaries of evaluations go, in place of event files.
+        best_ckpt_exporter_creator: Makes the keeper of the best checkpoint from `params` and
+            `model_dir`.
+
+    Returns:
+        The model; with `run_post_eval` also the metrics, nested by task.
+
+    Raises:
+        errors.OfficialLiteError: For whatever a user can mend; see `common.errors`.
+    """
+    _check_that_init_checkpoint_is_read(params, model)
+
+    def build_runner() -> core_lib.OrbitExperimentRunner:
+        with distribution_strategy.scope():
+            train_part = trainer
+            if train_part is None and "train" in mode:
+                train_part = get_trainer(distribution_strategy, params, task, model)
+            eval_part = None
+            if _evaluates(mode, run_post_eval):
+                eval_part = evaluator.MultiTaskEvaluator(
+                    task.tasks.values(),
+                    model,
+                    train_part.global_step if train_part else None,
+                    task.task_eval_steps,
+                    best_ckpt_exporter_creator(params, model_dir),
+                    optimizer=_optimizer(train_part, task, params),
+                    evaluator_options=_evaluator_options(params),
+                )
+        return _MultiTaskRunner(
+            evaluator=eval_part,
+            distribution_strategy=distribution_strategy,
+            trainer=train_part,
+            mode=mode,
+            params=params,
+            model_dir=model_dir,
+            run_post_eval=run_post_eval,
+            eval_summary_manager=eval_summary_manager,
+        )
+
+    model, logs = core_lib.execute(
+        build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
+    )
+    return (model, logs) if run_post_eval else model
+
+
+def get_trainer(
+    distribution_strategy: tf.distribute.Strategy,
+    params: configs.MultiTaskExperimentConfig,
+    task: multitask.MultiTask,
+    model: base_trainer.Model,
+) -> base_trainer.MultiTaskBaseTrainer:
+    """The trainer that `params.trainer` asks for, with its optimizer.
+
+    Raises:
+        errors.UnknownNameError: There is no such `trainer_type`.
+    """
+    config = params.trainer
+    if config.trainer_type not in TRAINERS:
+        raise errors.UnknownNameError(
+            f"There is no trainer type {config.trainer_type!r}. "
+            f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
+        )
+    if params.runtime.enable_xla:
+        logging.warning("`runtime.enable_xla` has no effect on the training of several tasks.")
+    kwargs: dict[str, Any] = {}
+    if config.trainer_type == "interleaving":
+        kwargs["task_sampler"] = task_sampler.get_task_sampler(
+            config.task_sampler, task.task_weights
+        )
+    with distribution_strategy.scope():
+        return TRAINERS[config.trainer_type](
+            multi_task=task,
+            multi_task_model=model,
+            optimizer=trainer_factory.create_optimizer(task, params),
+            trainer_options=_trainer_options(params),
+            **kwargs,
+        )
+
+
+def run_experiment_with_multitask_eval(
+    *,
+    distribution_strategy: tf.distribute.Strategy,
+    train_task: base_task.Task | multitask.MultiTask,
+    eval_tasks: Sequence[base_task.Task],
+    mode: str,
+    params: configs.MultiEvalExperimentConfig,
+    model_dir: str,
+    run_post_eval: bool = False,
+    save_summary: bool = True,
+    trainer: core_trainer.Trainer | base_trainer.MultiTaskBaseTrainer | None = None,
+    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+    best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
+    train_actions_factory: ActionsFactory | None = None,
+    eval_actions_factory: ActionsFactory | None = None,
+) -> tuple[base_trainer.Model, Logs]:
+    """Trains one task and evaluates its model on several.
+
+    Args:
+        distribution_strategy: Where to run.
+        train_task: The task that is trained. A `MultiTask` will do if it has a
+            `build_multitask_model`, and `trainer` is given for modes that train.
+        eval_tasks: The tasks of each evaluation, by their names.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+        params: The experiment's config. Its `eval_tasks` say how many batches each evaluation has.
+        model_dir: The directory of the run.
+        run_post_eval: Whether to evaluate once after training and return the metrics.
+        save_summary: Whether to write metrics and event files.
+        trainer: A trainer in place of the one that the config asks for.
+        eval_summary_manager: Where summaries of evaluations go, in place of event files.
+        best_ckpt_exporter_creator: Makes the keeper of the best checkpoint from `params` and
+            `model_dir`.
+        train_actions_factory: Makes actions from `params`, `trainer`, `model_dir` and
+            `checkpoint_manager`, in place of the usual ones.
+        eval_actions_factory: The same from params, evaluator and directory, by position.
+
+    Returns:
+        The model, and the metrics of the evaluation after training if one was asked for; else an
+        empty dictionary.
+
+    Raises:
+        errors.OfficialLiteError: For whatever a user can mend; see `common.errors`.
+    """
+
+    def build_runner() -> core_lib.OrbitExperimentRunner:
+        with distribution_strategy.scope():
+            train_part: Any = None
+            if "train" in mode:
+                train_part = trainer or trainer_factory.create_trainer(
+                    params, train_task, train=True, evaluate=False
+                )
+            model = train_part.model if train_part else _build_model(train_task)
+            eval_part = None
+            if _evaluates(mode, run_post_eval):
+                eval_part = evaluator.MultiTaskEvaluator(
+                    eval_tasks,
+                    model,
+                    train_part.global_step if train_part else None,
+                    {routine.resolved_name: routine.eval_steps for routine in params.eval_tasks},
+                    best_ckpt_exporter_creator(params, model_dir),
+                    optimizer=_optimizer(train_part, train_task, params),
+                    evaluator_options=_evaluator_options(params),
+                    init_fn=_init_fn(train_task, model),
+                )
+        return _MultiTaskRunner(
+            evaluator=eval_part,
+            train_actions_factory=train_actions_factory,
+            eval_actions_factory=eval_actions_factory,
+            distribution_strategy=distribution_strategy,
+            trainer=train_part,
+            mode=mode,
+            params=params,
+            model_dir=model_dir,
+            run_post_eval=run_post_eval,
+            save_summary=save_summary,
+            eval_summary_manager=eval_summary_manager,
+        )
+
+    return core_lib.execute(
+        build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
+    )
+
+
+def finetune_with_multitask_eval(
+    distribution_strategy: tf.distribute.Strategy,
+    task: base_task.Task,
+    params: configs.MultiEvalExperimentConfig,
+    model_dir: str,
+) -> Logs:
+    """Fine-tunes a task and evaluates it on `params.eval_tasks`.
+
+    For `continuous_finetune_lib.run_continuous_finetune(…, finetune=finetune_with_multitask_eval)`.
+    """
+    with distribution_strategy.scope():
+        eval_tasks = [
+            task_factory.get_task(routine.task_config, name=routine.resolved_name)
+            for routine in params.eval_tasks
+        ]
+    _, logs = run_experiment_with_multitask_eval(
+        distribution_strategy=distribution_strategy,
+        train_task=task,
+        eval_tasks=eval_tasks,
+        mode="train_and_eval",
+        params=params,
+        model_dir=model_dir,
+        run_post_eval=True,
+    )
+    return logs
+
+
+class _MultiTaskRunner(core_lib.OrbitExperimentRunner):
+    """The usual runner, with an evaluator of its own beside the trainer.
+
+    When nothing is trained, the evaluator stands where the trainer would: it has the same
+    checkpoint, step, model and optimizer.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: Any,
+        evaluator: evaluator.MultiTaskEvaluator | None,
+        train_actions_factory: ActionsFactory | None = None,
+        eval_actions_factory: ActionsFactory | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._evaluator: Any = evaluator
+        self._train_actions_factory = train_actions_factory
+        self._eval_actions_factory = eval_actions_factory
+        # The task is only needed to build a trainer.
+        super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
+
+    def run(self) -> tuple[Any, Logs]:
+        model, logs = super().run()
+        # Without the controller's own numbers: callers go through the results task by task.
+        return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
+
+    def _build_controller(self, trainer: Any, evaluator: Any, **kwargs: Any) -> orbit.Controller:  # type: ignore[override]  # the arguments in the middle are passed on
+        return super()._build_controller(trainer, self._evaluator, **kwargs)
+
+    def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
+        if self._train_actions_factory is None:
+            return super()._build_train_actions(trainer)
+        return list(
+            self._train_actions_factory(
+                params=self.params,
+                trainer=trainer,
+                model_dir=self.model_dir,
+                checkpoint_manager=self.checkpoint_manager,
+            )
+        )
+
+    def _build_eval_actions(self, evaluator: Any) -> list[orbit.Action]:
+        if self._eval_actions_factory is None:
+            return super()._build_eval_actions(evaluator)
+        return list(self._eval_actions_factory(self.params, evaluator, self.model_dir))
+
+
+def _evaluates(mode: str, run_post_eval: bool) -> bool:
+    return "eval" in mode or run_post_eval
+
+
+def _optimizer(trainer: Any, task: Any, params: Any) -> keras.optimizers.Optimizer:
+    """The trainer's; without one still an optimizer, as averages of the weights live there."""
+    return trainer.optimizer if trainer else trainer_factory.create_optimizer(task, params)
+
+
+def _build_model(task: Any) -> base_trainer.Model:
+    if isinstance(task, multitask.MultiTask):
+        return task.build_multitask_model()
+    return task.build_model()
+
+
+def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
+    initialize = getattr(task, "initialize", None)
+    return initialize and (lambda: initialize(model))
+
+
+def _trainer_options(params: Any) -> orbit.StandardTrainerOptions:
+    compiled = not params.runtime.run_eagerly
+    return orbit.StandardTrainerOptions(
+        use_tf_function=params.trainer.train_tf_function and compiled,
+        use_tf_while_loop=params.trainer.train_tf_while_loop and compiled,
+    )
+
+
+def _evaluator_options(params: Any) -> orbit.StandardEvaluatorOptions:
+    compiled = not params.runtime.run_eagerly
+    return orbit.StandardEvaluatorOptions(
+        use_tf_function=params.trainer.eval_tf_function and compiled,
+        # A compiled loop can't carry `aggregate_logs` from nothing to something.
+        use_tf_while_loop=False,
+    )
+
+
+def _check_that_init_checkpoint_is_read(params: Any, model: base_trainer.Model) -> None:
+    is_read = (
+        isinstance(model, base_model.MultiTaskBaseModel)
+        and type(model).initialize is not base_model.MultiTaskBaseModel.initialize
+    )
+    if params.task.init_checkpoint and not is_read:
+        raise errors.ConfigValueError(
+            f"`task.init_checkpoint` is {params.task.init_checkpoint!r}, but "
+            f"{type(model).__name__} does not read it. Override "
+            "`MultiTaskBaseModel.initialize` to load it."
+        )

@@ -1,0 +1,111 @@
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import best_checkpoint
+from official_lite.modeling import optimization
+from official_lite.modeling.multitask import evaluator
+
+ALL = -1
+
+
+@pytest.fixture
+def make_evaluator(tasks: Any, make_model: Callable[..., Any]) -> Callable[..., Any]:
+    def make(model: Any = None, **kwargs: Any) -> evaluator.MultiTaskEvaluator:
+        return evaluator.MultiTaskEvaluator(tasks.values(), model or make_model(), **kwargs)
+
+    return make
+
+
+class _Averaged:
+    """An evaluator whose weight is 1, and whose average of it is 5."""
+
+    def __init__(self, make_evaluator: Callable[..., Any], **kwargs: Any) -> None:
+        self.average = optimization.ExponentialMovingAverage(keras.optimizers.SGD())
+        self.evaluator = make_evaluator(optimizer=self.average, **kwargs)
+        kernel = self.evaluator.model.shared.kernel
+        kernel.assign([[5.0]])
+        self.average.follow_weights()
+        kernel.assign([[1.0]])
+
+
+def test_results_are_nested_by_task(make_evaluator: Callable[..., Any]) -> None:
+    results = make_evaluator().evaluate(ALL)
+    assert float(results["foo"]["validation_loss"]) == 1.0
+    assert float(results["bar"]["validation_loss"]) == 4.0
+    assert float(results["bar"]["mae"]) == 2.0
+
+
+def test_each_task_has_its_number_of_steps(make_evaluator: Callable[..., Any]) -> None:
+    evaluating = make_evaluator(eval_steps={"foo": 1, "bar": None})
+    evaluating.evaluate(tf.constant(2))
+    assert evaluating.steps_run == 1 + 2
+    assert evaluating.validation_metrics["foo"][0].name == "mae"
+
+
+def test_partial_batch_counts_by_its_size(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+    labels = tf.constant([[1.0], [1.0], [1.0], [4.0]])
+    data = tf.data.Dataset.from_tensor_slices((tf.ones([4, 1]), labels)).batch(3)
+    tasks["foo"].build_inputs = lambda params: data
+    results = make_evaluator().evaluate(ALL)
+    assert float(results["foo"]["validation_loss"]) == pytest.approx((0 + 0 + 0 + 9) / 4)
+
+
+def test_averages_are_evaluated_and_weights_come_back(make_evaluator: Callable[..., Any]) -> None:
+    averaged = _Averaged(make_evaluator)
+    results = averaged.evaluator.evaluate(ALL)
+    assert float(results["foo"]["validation_loss"]) == 25.0
+    assert averaged.evaluator.model.weight == 1.0
+
+
+def test_weights_come_back_from_a_failure(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+    averaged = _Averaged(make_evaluator)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("in the middle")
+
+    tasks["bar"].aggregate_logs = fail
+    with pytest.raises(RuntimeError, match="in the middle"):
+        averaged.evaluator.evaluate(ALL)
+    assert averaged.evaluator.model.weight == 1.0
+
+
+def test_best_checkpoint_holds_the_averages(
+    make_evaluator: Callable[..., Any], make_model: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
+    _Averaged(make_evaluator, checkpoint_exporter=exporter).evaluator.evaluate(ALL)
+    assert exporter.best_metric_value == 25.0
+    model = make_model()
+    model.shared.build((None, 1))
+    tf.train.Checkpoint(model=model).restore(exporter.best_ckpt_path).expect_partial()
+    assert model.weight == 5.0
+
+
+def test_two_replicas_agree_with_one(
+    make_evaluator: Callable[..., Any], two_replicas: tf.distribute.Strategy
+) -> None:
+    with two_replicas.scope():
+        results = make_evaluator().evaluate(ALL)
+    assert float(results["bar"]["validation_loss"]) == 4.0
+
+
+def test_weights_may_be_loaded_in_two_ways(make_evaluator: Callable[..., Any]) -> None:
+    evaluating = make_evaluator()
+    calls: list[str] = []
+    evaluating.model.initialize = lambda: calls.append("model")
+    evaluating.initialize()
+    make_evaluator(init_fn=lambda: calls.append("function")).initialize()
+    assert calls == ["model", "function"]
+
+
+def test_task_without_data_is_an_error(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+    data = tf.data.Dataset.from_tensor_slices((tf.ones([1, 1]), tf.ones([1, 1])))
+    tasks["bar"].build_inputs = lambda params: data.batch(2, drop_remainder=True)
+    with pytest.raises(errors.DataError, match="empty"):
+        make_evaluator().evaluate(ALL)

@@ -1,0 +1,97 @@
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling.multitask import interleaving_trainer, multitask, task_sampler
+
+
+@pytest.fixture
+def make_trainer(tasks: Any, make_model: Callable[..., Any]) -> Callable[..., Any]:
+    def make(
+        foo: float = 1.0, bar: float = 1.0, model: Any = None
+    ) -> interleaving_trainer.MultiTaskInterleavingTrainer:
+        multi_task = multitask.MultiTask(tasks, task_weights={"foo": foo, "bar": bar})
+        return interleaving_trainer.MultiTaskInterleavingTrainer(
+            multi_task,
+            model or make_model(),
+            keras.optimizers.Adam(0.1),
+            task_sampler.ProportionalTaskSampler(multi_task.task_weights),
+        )
+
+    return make
+
+
+def _train(trainer: Any, steps: int) -> dict[str, Any]:
+    return trainer.train(tf.constant(steps))
+
+
+def _counts(trainer: Any) -> list[int]:
+    return [int(trainer.task_step_counter(name).numpy()) for name in ("foo", "bar")]
+
+
+def test_every_step_belongs_to_one_task(make_trainer: Callable[..., Any]) -> None:
+    trainer = make_trainer(foo=3.0)
+    results = _train(trainer, 400)
+    assert sum(_counts(trainer)) == trainer.global_step.numpy() == 400
+    assert _counts(trainer)[0] == pytest.approx(300, abs=30)
+    assert {"foo", "bar"} <= results.keys()
+    assert "total_loss" not in results
+
+
+@pytest.mark.parametrize(("foo", "bar"), [(1.0, 0.0), (0.0, 1.0)])
+def test_task_without_weight_is_never_trained(
+    make_trainer: Callable[..., Any], foo: float, bar: float
+) -> None:
+    trainer = make_trainer(foo=foo, bar=bar)
+    results = _train(trainer, 20)
+    assert _counts(trainer) == [20 * foo, 20 * bar]
+    # And it reports no loss of zero.
+    assert ("foo" in results, "bar" in results) == (foo > 0, bar > 0)
+
+
+def test_training_loss_is_the_mean_over_steps(make_trainer: Callable[..., Any]) -> None:
+    results = _train(make_trainer(bar=0.0), 5)
+    assert float(results["training_loss"]) == float(results["foo"]["training_loss"])
+
+
+def test_resumed_run_equals_an_unbroken_one(
+    make_trainer: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    unbroken, first, resumed = make_trainer(), make_trainer(), make_trainer()
+    _train(unbroken, 20)
+    _train(first, 9)
+    resumed.checkpoint.restore(first.checkpoint.save(str(tmp_path / "ckpt")))
+    _train(resumed, 11)
+    assert _counts(resumed) == _counts(unbroken)
+    assert resumed.model.weight == unbroken.model.weight
+
+
+def test_one_keras_model_serves_all_tasks(make_trainer: Callable[..., Any], tasks: Any) -> None:
+    trainer = make_trainer(model=tasks["foo"].build_model())
+    _train(trainer, 10)
+    assert 0 not in _counts(trainer)
+
+
+def test_two_replicas_count_a_step_once(
+    make_trainer: Callable[..., Any], two_replicas: tf.distribute.Strategy
+) -> None:
+    alone = make_trainer()
+    _train(alone, 6)
+    with two_replicas.scope():
+        trainer = make_trainer()
+        _train(trainer, 6)
+    assert _counts(trainer) == _counts(alone)
+    assert trainer.model.weight == pytest.approx(alone.model.weight)
+
+
+def test_sampler_of_other_tasks_is_refused(tasks: Any, make_model: Callable[..., Any]) -> None:
+    sampler = task_sampler.UniformTaskSampler({"bar": 1.0, "foo": 1.0})
+    with pytest.raises(errors.ConfigValueError, match="Make it from"):
+        interleaving_trainer.MultiTaskInterleavingTrainer(
+            multitask.MultiTask(tasks), make_model(), keras.optimizers.SGD(), sampler
+        )

@@ -1,0 +1,85 @@
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling import optimization, performance
+from official_lite.modeling.multitask import configs, multitask
+
+
+def _joint_step(tasks: Any, model: Any, optimizer: Any) -> dict[str, Any]:
+    multi_task = multitask.MultiTask(tasks, task_weights={"bar": 0.5})
+    batches = {n: next(iter(t.build_inputs(t.task_config.train_data))) for n, t in tasks.items()}
+    return multi_task.joint_train_step(batches, model, optimizer, {name: [] for name in tasks})
+
+
+def _sgd() -> keras.optimizers.Optimizer:
+    return optimization.make_distributed(keras.optimizers.SGD(0.1))
+
+
+# With weight 1 and targets 0 and 3, both losses cancel: 2 * 1 + 0.5 * 2 * (1 - 3) = 0. What is left
+# of the gradient is the regularization, 2 * l2 * 1, and whatever a layer added.
+
+
+def test_regularization_of_a_shared_weight_counts_once(
+    tasks: Any, make_model: Callable[..., Any]
+) -> None:
+    model = make_model(l2=0.1)
+    losses = _joint_step(tasks, model, _sgd())
+    assert {name: float(loss) for name, loss in losses.items()} == pytest.approx(
+        {"foo": 1.0, "bar": 4.0, "total_loss": 1.0 + 0.5 * 4.0 + 0.1}
+    )
+    assert model.weight == pytest.approx(1 - 0.1 * 0.2)
+
+
+def test_added_loss_belongs_to_its_task(tasks: Any, make_model: Callable[..., Any]) -> None:
+    model = make_model(l2=0.1, added_loss=2.0)
+    losses = _joint_step(tasks, model, _sgd())
+    assert float(losses["foo"]) == pytest.approx(1.0 + 2.0)
+    assert float(losses["bar"]) == pytest.approx(4.0)
+    assert model.weight == pytest.approx(1 - 0.1 * (0.2 + 2.0))
+
+
+def test_scaled_loss_makes_the_same_update(tasks: Any, make_model: Callable[..., Any]) -> None:
+    model = make_model(l2=0.1)
+    _joint_step(tasks, model, performance.LossScaleOptimizer(_sgd(), initial_scale=1024.0))
+    assert model.weight == pytest.approx(1 - 0.1 * 0.2)
+
+
+def test_two_replicas_make_the_same_update(
+    tasks: Any, make_model: Callable[..., Any], two_replicas: tf.distribute.Strategy
+) -> None:
+    with two_replicas.scope():
+        model, optimizer = make_model(l2=0.1), _sgd()
+        model.shared.build((None, 1))
+        optimizer.build(model.trainable_variables)
+    two_replicas.run(tf.function(lambda: _joint_step(tasks, model, optimizer)))
+    assert model.weight == pytest.approx(1 - 0.1 * 0.2)
+
+
+def test_from_config_keeps_names_weights_and_steps(experiment: Callable[..., Any]) -> None:
+    config = experiment().task
+    config.task_routines[0].override({"task_weight": None, "eval_steps": 2})
+    config.task_routines[1].override({"task_weight": 3.0})
+    multi_task = multitask.MultiTask.from_config(config)
+    assert [task.name for task in multi_task.tasks.values()] == ["foo", "bar"]
+    assert multi_task.task_weights == {"foo": 1.0, "bar": 3.0}
+    assert multi_task.task_eval_steps == {"foo": 2, "bar": None}
+
+
+def test_names_must_differ(tasks: Any) -> None:
+    with pytest.raises(errors.ConfigValueError, match="named 'foo'"):
+        multitask.MultiTask([tasks["foo"], tasks["foo"]])
+    routine = configs.TaskRoutine(task_name="foo", task_config=tasks["foo"].task_config)
+    with pytest.raises(errors.ConfigValueError, match="named 'foo'"):
+        multitask.MultiTask.from_config(configs.MultiTaskConfig(task_routines=(routine, routine)))
+
+
+def test_weight_of_no_task_is_an_error(tasks: Any) -> None:
+    with pytest.raises(errors.UnknownKeyError, match="Did you mean `bar`"):
+        multitask.MultiTask(tasks, task_weights={"baz": 1.0})
+    with pytest.raises(errors.ConfigValueError, match="wanted a list"):
+        multitask.MultiTask(tasks["foo"])

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling.multitask import configs, task_sampler
+
+WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+def _cumulative(config: dict, step: int = 0, weights: dict = WEIGHTS) -> np.ndarray:
+    sampler = task_sampler.get_task_sampler(configs.TaskSamplingConfig(config), weights)
+    return sampler.task_cumulative_distribution(tf.constant(step, tf.int64)).numpy()
+
+
+def test_uniform() -> None:
+    np.testing.assert_allclose(_cumulative({"type": "uniform"}), [1 / 3, 2 / 3, 1])
+
+
+def test_proportional() -> None:
+    config = {"type": "proportional", "proportional": {"alpha": 2.0}}
+    np.testing.assert_allclose(_cumulative(config), [1 / 14, 5 / 14, 1])
+
+
+@pytest.mark.parametrize(
+    ("step", "alpha"), [(0, 1.0), (5, 1.0), (6, 0.6), (12, 0.2), (17, 0.2), (99, 0.2)]
+)
+def test_annealing_goes_from_1_to_a_fifth(step: int, alpha: float) -> None:
+    config = {"type": "annealing", "annealing": {"steps_per_epoch": 6, "total_steps": 18}}
+    sizes = np.array([1.0, 2.0, 3.0]) ** alpha
+    np.testing.assert_allclose(_cumulative(config, step), np.cumsum(sizes) / sizes.sum(), rtol=1e-6)
+
+
+def test_annealing_of_one_epoch_begins_proportional() -> None:
+    config = {"type": "annealing", "annealing": {"steps_per_epoch": 6, "total_steps": 6}}
+    np.testing.assert_allclose(_cumulative(config), [1 / 6, 1 / 2, 1])
+
+
+def test_last_is_exactly_one() -> None:
+    weights = {str(i): 1.0 for i in range(49)}
+    # A float32 sum of forty-nine forty-ninths is not.
+    assert np.cumsum(np.full(49, 1 / 49, np.float32))[-1] != 1.0
+    assert _cumulative({"type": "uniform"}, weights=weights)[-1] == 1.0
+
+
+def test_task_without_weight_is_never_drawn() -> None:
+    config = {"type": "proportional", "proportional": {"alpha": 0.0}}
+    weights = {"a": 0.0, "b": 2.0, "c": 0.0}
+    np.testing.assert_array_equal(_cumulative(config, weights=weights), [0.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("weights", [{}, {"a": 0.0}, {"a": 1.0, "b": -1.0}])
+def test_weights_that_make_no_distribution_are_refused(weights: dict) -> None:
+    with pytest.raises(errors.ConfigValueError, match="weights"):
+        task_sampler.UniformTaskSampler(weights)
+
+
+def test_selecting_none_is_an_error() -> None:
+    with pytest.raises(errors.ConfigValueError, match="proportional"):
+        _cumulative({})

@@ -1,0 +1,247 @@
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import continuous_finetune_lib, task_factory
+from official_lite.modeling.multitask import configs, multitask, train_lib
+
+Experiment = Callable[..., Any]
+
+
+@pytest.fixture
+def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs an experiment with several tasks on a new model, which it returns with the rest."""
+
+    def run(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
+        kwargs.setdefault("model", make_model())
+        return train_lib.run_experiment(
+            distribution_strategy=tf.distribute.get_strategy(),
+            task=multitask.MultiTask.from_config(params.task),
+            mode=mode,
+            params=params,
+            model_dir=str(model_dir),
+            **kwargs,
+        )
+
+    return run
+
+
+def _run_multi_eval(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
+    return train_lib.run_experiment_with_multitask_eval(
+        distribution_strategy=tf.distribute.get_strategy(),
+        train_task=task_factory.get_task(params.task),
+        eval_tasks=[
+            task_factory.get_task(routine.task_config, name=routine.task_name)
+            for routine in params.eval_tasks
+        ],
+        mode=mode,
+        params=params,
+        model_dir=str(model_dir),
+        **kwargs,
+    )
+
+
+def _reports(model_dir: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (model_dir / "metrics.json").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+def test_run_leaves_the_usual_record(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
+) -> None:
+    model, logs = run(
+        experiment(trainer_type=trainer_type), "train_and_eval", tmp_path, run_post_eval=True
+    )
+    assert float(logs["foo"]["validation_loss"]) == pytest.approx(model.weight**2, rel=1e-5)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["status"], record["global_step"], record["num_parameters"]) == ("done", 8, 1)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"params.yaml", "log.txt", "train", "validation", "ckpt-8.index"} <= names
+
+
+def test_without_post_eval_only_the_model_is_returned(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    assert run(experiment(trainer_type="joint"), "train", tmp_path).weight == pytest.approx(
+        1.5 - 0.5 * 0.6**8
+    )
+
+
+def test_metrics_can_be_had_after_training_alone(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    _, logs = run(experiment(), "train", tmp_path, run_post_eval=True)
+    assert logs.keys() >= {"foo", "bar"}
+
+
+def test_resumed_run_equals_an_unbroken_one(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    unbroken = run(experiment(), "train", tmp_path / "unbroken")
+    run(experiment(train_steps=4), "train", tmp_path / "resumed")
+    resumed = run(experiment(), "train", tmp_path / "resumed")
+    assert resumed.weight == unbroken.weight
+
+
+def test_blow_up_ends_the_run(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(trainer_type="joint", loss_upper_bound=1.0)
+    with pytest.raises(errors.DivergedError):
+        run(params, "train", tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
+
+
+def test_evaluation_alone_finds_the_averages(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
+    params = experiment(trainer_type="joint", optimizer_config=ema)
+    trained, logs = run(params, "train_and_eval", tmp_path, run_post_eval=True)
+    evaluated, again = run(params, "eval", tmp_path, run_post_eval=True)
+    loss = float(logs["foo"]["validation_loss"])
+    assert float(again["foo"]["validation_loss"]) == loss
+    assert loss != pytest.approx(trained.weight**2)
+    assert evaluated.weight == trained.weight
+    assert list((tmp_path / "ema_checkpoints").glob("average_weights-8.index"))
+
+
+def test_best_checkpoint_is_chosen_by_a_task(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(
+        trainer_type="joint",
+        best_checkpoint_export_subdir="best",
+        best_checkpoint_eval_metric="foo|validation_loss",
+        best_checkpoint_metric_comp="lower",
+    )
+    # Away from the target of `foo`, so the first evaluation is the best.
+    run(params, "train_and_eval", tmp_path)
+    info = json.loads((tmp_path / "best" / "info.json").read_text())
+    assert info["best_ckpt_global_step"] == 4
+
+
+def test_continuous_evaluation_sees_all_checkpoints(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(), "train", tmp_path)
+    run(experiment(), "continuous_eval", tmp_path)
+    steps = [r["step"] for r in _reports(tmp_path) if r["split"] == "validation"]
+    assert steps == [4, 8]
+
+
+def test_initial_checkpoint_that_nobody_reads_is_refused(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment()
+    params.task.init_checkpoint = "somewhere"
+    with pytest.raises(errors.ConfigValueError, match="does not read it"):
+        run(params, "train", tmp_path)
+
+
+def test_model_reads_the_initial_checkpoint(
+    run: Callable[..., Any],
+    experiment: Experiment,
+    make_model: Callable[..., Any],
+    tmp_path: pathlib.Path,
+) -> None:
+    class Pretrained(make_model):  # type: ignore[misc, valid-type]  # a class that a fixture gives
+        def initialize(self) -> None:
+            self.shared.kernel.assign([[0.0]])
+
+    params = experiment()
+    params.task.init_checkpoint = "somewhere"
+    _, logs = run(params, "eval", tmp_path, model=Pretrained(), run_post_eval=True)
+    assert float(logs["bar"]["validation_loss"]) == 9.0
+
+
+def test_evaluation_of_nothing_is_an_error(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(errors.CheckpointError, match="random weights"):
+        run(experiment(), "eval", tmp_path)
+
+
+def test_unknown_trainer_type_is_answered(experiment: Experiment, make_model: Any) -> None:
+    params = experiment(trainer_type="joint")
+    params.trainer.trainer_type = "joined"
+    task = multitask.MultiTask.from_config(params.task)
+    with pytest.raises(errors.UnknownNameError, match="Did you mean `joint`"):
+        train_lib.get_trainer(tf.distribute.get_strategy(), params, task, make_model())
+
+
+def test_steps_can_run_eagerly(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(train_steps=2)
+    params.runtime.run_eagerly = True
+    run(params, "train_and_eval", tmp_path)
+    assert _reports(tmp_path)[-1]["step"] == 2
+
+
+def test_single_task_is_evaluated_on_several(
+    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = multi_eval_experiment()
+    model, logs = _run_multi_eval(params, "train_and_eval", tmp_path, run_post_eval=True)
+    weight = float(model.shared.kernel.numpy()[0, 0])
+    # Only the target of `foo` is trained for: 1 - 0.2 of the weight stays in each step.
+    assert weight == pytest.approx(0.8**8)
+    assert float(logs["bar"]["validation_loss"]) == pytest.approx((3 - weight) ** 2)
+    _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
+    assert float(again["bar"]["validation_loss"]) == float(logs["bar"]["validation_loss"])
+
+
+def test_steps_of_an_evaluation_go_by_the_routine(
+    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = multi_eval_experiment()
+    params.eval_tasks[1].eval_steps = 1
+    seen = []
+    _run_multi_eval(
+        params,
+        "train_and_eval",
+        tmp_path,
+        eval_actions_factory=lambda params, evaluator, model_dir: [
+            lambda logs: seen.append(evaluator.eval_steps)
+        ],
+    )
+    assert seen == [{"foo": None, "bar": 1}] * 2
+
+
+def test_train_actions_are_made_with_the_manager(
+    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    seen = []
+
+    def factory(*, params: Any, trainer: Any, model_dir: str, checkpoint_manager: Any) -> Any:
+        assert checkpoint_manager.directory == model_dir == str(tmp_path)
+        return [lambda logs: seen.append(int(trainer.global_step.numpy()))]
+
+    _, logs = _run_multi_eval(
+        multi_eval_experiment(), "train", tmp_path, train_actions_factory=factory
+    )
+    assert seen == [4, 8]
+    assert logs == {}
+
+
+def test_finetuning_is_evaluated_on_several(
+    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params: configs.MultiEvalExperimentConfig = multi_eval_experiment(train_steps=4)
+    _run_multi_eval(params, "train", tmp_path / "pretrain")
+    params.task.init_checkpoint = str(tmp_path / "pretrain")
+    logs = continuous_finetune_lib.run_continuous_finetune(
+        "continuous_train_and_eval",
+        params,
+        str(tmp_path / "job"),
+        run_post_eval=True,
+        pretrain_steps=4,
+        finetune=train_lib.finetune_with_multitask_eval,
+    )
+    assert float(logs["foo"]["validation_loss"]) == pytest.approx((0.8**8) ** 2)
