@@ -1,0 +1,1 @@
+"""Registered experiments, each a folder of its own: `<domain>/<name>`."""

@@ -1,0 +1,75 @@
+"""Other processes at work beside a training, or after it."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def _command(mode: str, model_dir: pathlib.Path, *args: str) -> list[str]:
+    command = [sys.executable, str(ROOT / "train.py"), "--experiment=vision/digits_mlp"]
+    return [*command, f"--mode={mode}", f"--model_dir={model_dir}", *args]
+
+
+def test_every_checkpoint_is_evaluated_beside_the_running_training(
+    tmp_path: pathlib.Path,
+) -> None:
+    model_dir = tmp_path / "run"
+    common = ["--set=trainer.train_steps=400", "--set=trainer.max_to_keep=9"]
+    common += ["--set=trainer.checkpoint_interval=100", "--set=trainer.continuous_eval_timeout=60"]
+    evaluation = subprocess.Popen(_command("continuous_eval", model_dir, *common), cwd=ROOT)
+    subprocess.run(_command("train", model_dir, *common), check=True, cwd=ROOT)
+    assert evaluation.wait(timeout=120) == 0
+    records = map(json.loads, (model_dir / "metrics.json").read_text().splitlines())
+    steps = [r["step"] for r in records if r["split"] == "validation"]
+    assert steps == [100, 200, 300, 400]
+
+
+EXPORT = """
+import sys
+import numpy as np, tensorflow as tf
+from experiments.vision.digits import configs, data, task
+from official_lite.core import export_base
+
+class Digits(export_base.ExportModule):
+    @tf.function
+    def serve(self, images):
+        return {"logits": self.inference_step(images)}
+
+    def get_inference_signatures(self, function_keys):
+        spec = tf.TensorSpec((None, *data.IMAGE_SHAPE), tf.float32)
+        return {name: self.serve.get_concrete_function(spec) for name in function_keys.values()}
+
+model_dir, images, out = sys.argv[1:]
+params = configs.digits_mlp()
+module = Digits(params, task.DigitsTask(params.task).build_model())
+path = export_base.export(module, {"serve": "serving_default"}, model_dir + "/export",
+                          checkpoint_path=model_dir, timestamped=False)
+np.save(out, module.serve(np.load(images))["logits"])
+"""
+RELOAD = """
+import sys
+import numpy as np, tensorflow as tf
+model_dir, images, out = sys.argv[1:]
+serve = tf.saved_model.load(model_dir + "/export").signatures["serving_default"]
+np.save(out, serve(tf.constant(np.load(images)))["logits"])
+"""
+
+
+def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: pathlib.Path) -> None:
+    model_dir, images = tmp_path / "run", tmp_path / "images.npy"
+    arguments = ["--set=trainer.train_steps=20"]
+    subprocess.run(_command("train", model_dir, *arguments), check=True, cwd=ROOT)
+    np.save(images, np.random.default_rng(0).random((5, 8, 8, 1), dtype=np.float32))
+    outputs = []
+    for name, script in (("exported", EXPORT), ("reloaded", RELOAD)):
+        out = tmp_path / f"{name}.npy"
+        command = [sys.executable, "-c", script, str(model_dir), str(images), str(out)]
+        subprocess.run(command, check=True, cwd=ROOT)
+        outputs.append(np.load(out))
+    np.testing.assert_array_equal(*outputs)
+    assert np.abs(outputs[0]).max() > 0

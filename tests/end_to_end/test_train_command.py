@@ -1,0 +1,96 @@
+"""One command trains a registered experiment, resumes it, and leaves what it should."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def _train(model_dir: pathlib.Path, *args: str, mode: str = "train_and_eval") -> str:
+    command = [sys.executable, str(ROOT / "train.py"), f"--mode={mode}"]
+    command += ["--experiment=vision/digits_mlp", f"--model_dir={model_dir}", *args]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stderr
+
+
+def _records(model_dir: pathlib.Path, split: str) -> list[dict]:
+    lines = (model_dir / "metrics.json").read_text().splitlines()
+    return [r for r in map(json.loads, lines) if r["split"] == split]
+
+
+SHORT = ("--set=trainer.train_steps=40", "--set=trainer.validation_interval=20")
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    model_dir = tmp_path_factory.mktemp("runs") / "digits"
+    _train(model_dir, *SHORT)
+    return model_dir
+
+
+def test_run_leaves_all_its_files(finished_run: pathlib.Path) -> None:
+    names = {p.name for p in finished_run.iterdir()}
+    assert {
+        "params.yaml",
+        "operative_config.train_and_eval.gin",
+        "ckpt-40.index",
+        "best_ckpt",
+        "train",
+        "validation",
+        "metrics.json",
+        "run.json",
+        "log.txt",
+    } <= names
+    assert json.loads((finished_run / "best_ckpt" / "info.json").read_text())["accuracy"] > 0
+    assert list((finished_run / "train").glob("events*"))
+    assert list((finished_run / "validation").glob("events*"))
+    assert json.loads((finished_run / "run.json").read_text())["status"] == "done"
+
+
+def test_each_evaluation_is_recorded_with_its_step(finished_run: pathlib.Path) -> None:
+    assert [r["step"] for r in _records(finished_run, "validation")] == [20, 40]
+    assert [r["step"] for r in _records(finished_run, "train")] == [20, 40]
+
+
+@pytest.mark.parametrize("record", ["config_file=params.yaml", "gin_file=operative_config"])
+def test_each_record_alone_repeats_the_run_bit_for_bit(
+    finished_run: pathlib.Path, tmp_path: pathlib.Path, record: str
+) -> None:
+    flag, _, name = record.partition("=")
+    (path,) = finished_run.glob(f"{name}*")
+    _train(tmp_path / "again", f"--{flag}={path}")
+    first, second = _records(finished_run, "validation"), _records(tmp_path / "again", "validation")
+    for a, b in zip(first, second, strict=True):
+        assert (a["accuracy"], a["validation_loss"]) == (b["accuracy"], b["validation_loss"])
+
+
+def test_finished_run_says_so_and_a_longer_one_goes_on(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path / "run", *SHORT)
+    assert "finished" in _train(tmp_path / "run", *SHORT)
+    _train(tmp_path / "run", "--set=trainer.train_steps=60", SHORT[1])
+    assert [r["step"] for r in _records(tmp_path / "run", "validation")] == [20, 40, 60]
+
+
+def test_evaluation_of_a_finished_run_finds_its_metrics_again(finished_run: pathlib.Path) -> None:
+    _train(finished_run, mode="eval")
+    *_, last, again = _records(finished_run, "validation")
+    assert (again["step"], again["accuracy"]) == (last["step"], last["accuracy"])
+
+
+def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
+    # None in `sys.modules` makes an import fail as if nothing were there.
+    script = (
+        "import runpy, sys\n"
+        "sys.modules.update(dict.fromkeys(['tensorboard', 'tensorboard.plugins'], None))\n"
+        "sys.argv[0] = 'train.py'\n"
+        "runpy.run_path('train.py', run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", script, "--experiment=vision/digits_mlp", *SHORT]
+    command += ["--mode=train_and_eval", f"--model_dir={tmp_path}"]
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert list((tmp_path / "train").glob("events*"))

@@ -1,0 +1,56 @@
+"""Trains or evaluates a registered experiment.
+
+python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
+"""
+
+import tempfile
+
+from absl import flags, logging
+
+import registry_imports  # noqa: F401  (imported for its registrations)
+from official_lite.common import app
+from official_lite.common import flags as experiment_flags
+from official_lite.core import config_definitions, train_utils
+
+FLAGS = flags.FLAGS
+
+
+def main(_: list[str]) -> None:
+    train_utils.import_modules(FLAGS["import"].value)
+    train_utils.parse_gin_flags(FLAGS)
+    params = train_utils.parse_configuration(FLAGS, print_return=not FLAGS.print_config)
+    if FLAGS.print_config:
+        print(train_utils.to_yaml(params), end="")
+    elif FLAGS.dry_run:
+        with tempfile.TemporaryDirectory() as model_dir:
+            run(params, "train_and_eval", model_dir)
+    elif train_utils.is_finished(params, FLAGS.mode, FLAGS.model_dir):
+        logging.info("%s is finished: nothing left to do.", FLAGS.model_dir)
+    else:
+        train_utils.check_model_dir(FLAGS.model_dir)
+        run(params, FLAGS.mode, FLAGS.model_dir)
+
+
+def run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> None:
+    # TensorFlow takes seconds to import: nobody should wait that long to hear of a typo.
+    from official_lite import telemetry
+    from official_lite.core import continuous_finetune_lib, runtime, task_factory, train_lib
+
+    if mode == "continuous_train_and_eval":
+        continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
+        return
+    strategy = runtime.build_strategy(params.runtime)
+    with strategy.scope():
+        task = task_factory.get_task(params.task, logging_dir=model_dir)
+    _, logs = train_lib.run_experiment(
+        strategy, task, mode, params, model_dir, run_post_eval=mode == "eval"
+    )
+    if mode == "eval":
+        print(telemetry.to_json(telemetry.numbers(logs)))
+
+
+if __name__ == "__main__":
+    experiment_flags.define_flags()
+    flags.adopt_module_key_flags(experiment_flags)
+    flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
+    app.run(main)
