@@ -1,0 +1,70 @@
+"""The Model Garden's own tests hold on the packages here, but for those listed with a reason.
+
+The wheel can't be installed beside a current TensorFlow with its dependencies, and needs none of
+them to be read: `pip install --no-deps tf-models-official==2.20.0`.
+"""
+
+import importlib.metadata
+import pathlib
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import yaml
+
+HERE = pathlib.Path(__file__).parent
+EXPECTED: dict[str, dict] = yaml.safe_load((HERE / "expected.yaml").read_text())
+VERSION = "2.20.0"
+
+
+def _installed_version() -> str | None:
+    try:
+        return importlib.metadata.version("tf-models-official")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+needs_wheel = pytest.mark.skipif(
+    _installed_version() != VERSION,
+    reason=f"needs `pip install --no-deps tf-models-official=={VERSION}`",
+)
+
+
+def _run(path: str, report: pathlib.Path) -> dict[str, str]:
+    """The outcome of each test of a file: passed, failed or skipped."""
+    command = [sys.executable, str(HERE / "run_wheel_test.py"), path, f"--xml_output_file={report}"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert report.exists(), process.stderr[-3000:]
+    return {
+        f"{case.get('classname').rpartition('.')[-1]}.{case.get('name')}": _outcome(case)
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+        if case.get("name") != "test_session"
+    }
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    # absl writes a skipped test as one that was not run.
+    return "skipped" if case.get("status") == "notrun" else "passed"
+
+
+@needs_wheel
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXPECTED)
+def test_wheel_test_holds(path: str, tmp_path: pathlib.Path) -> None:
+    outcomes = _run(path, tmp_path / "report.xml")
+    failed = {name for name, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == set(EXPECTED[path].get("cannot_hold", {}))
+    assert list(outcomes.values()).count("passed") == EXPECTED[path]["passes"]
+
+
+def test_most_of_the_wheels_tests_hold() -> None:
+    assert sum(entry["passes"] for entry in EXPECTED.values()) >= 260
+
+
+def test_whatever_cannot_hold_has_a_reason() -> None:
+    for entry in EXPECTED.values():
+        for reason in entry.get("cannot_hold", {}).values():
+            assert len(reason.split()) > 3
