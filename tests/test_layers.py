@@ -1,0 +1,105 @@
+"""A module imports only from its own package and from lower layers, and nothing in a circle."""
+
+import ast
+import functools
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+# From the bottom up; the longest prefix that fits a module decides. Entries in one row are siblings
+# and know nothing of one another.
+LAYERS = [
+    ["official_lite.common"],
+    ["official_lite.modeling.hyperparams", "official_lite.modeling.distributed_gradients"],
+    [
+        "official_lite.telemetry",
+        "official_lite.checkpoint",
+        "official_lite.data",
+        "official_lite.modeling",
+        "official_lite.modeling.optimization",
+    ],
+    ["official_lite.orbit"],
+    ["official_lite.core"],
+    ["official_lite.modeling.multitask"],
+    ["official_lite.utils"],
+    ["experiments"],
+    ["registry_imports"],
+    ["train"],
+]
+LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def _modules() -> dict[str, pathlib.Path]:
+    roots = [ROOT / "official_lite", ROOT / "experiments"]
+    paths = [p for root in roots for p in root.rglob("*.py")]
+    paths += [ROOT / "train.py", ROOT / "registry_imports.py"]
+    named = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in paths}
+    return {name.removesuffix(".__init__"): path for name, path in named.items()}
+
+
+MODULES = _modules()
+
+
+def _package_of(module: str) -> str:
+    fitting = [n for n in LAYER_OF if module == n or module.startswith(n + ".")]
+    return max(fitting, key=len) if fitting else "official_lite"
+
+
+@functools.cache
+def _imports(name: str, *, at_run_time_only: bool = False) -> tuple[str, ...]:
+    """The modules of this project that a module imports, inside functions too."""
+    return tuple(_find_imports(name, at_run_time_only))
+
+
+def _find_imports(name: str, at_run_time_only: bool) -> Iterator[str]:
+    tree = ast.parse(MODULES[name].read_text())
+    skipped = {id(n) for block in _type_checking_blocks(tree) for n in ast.walk(block)}
+    for node in ast.walk(tree):
+        if at_run_time_only and id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                target = full if full in MODULES else node.module
+                if target in MODULES:
+                    yield target
+
+
+def _type_checking_blocks(tree: ast.Module) -> list[ast.If]:
+    blocks = [n for n in tree.body if isinstance(n, ast.If)]
+    return [n for n in blocks if isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module_imports_only_from_below(name: str) -> None:
+    own = _package_of(name)
+    for imported in _imports(name):
+        other = _package_of(imported)
+        if other in (own, "official_lite"):
+            continue
+        assert LAYER_OF[other] < LAYER_OF[own], f"{name} imports {imported}, which is not below it"
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    finished: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name in finished:
+            return
+        for imported in _imports(name, at_run_time_only=True):
+            if imported != name:
+                visit(imported, [*path, name])
+        finished.add(name)
+
+    for name in MODULES:
+        visit(name, [])
+
+
+def test_only_train_imports_the_registrations() -> None:
+    importers = {name for name in MODULES if "registry_imports" in set(_imports(name))}
+    assert importers == {"train"}
