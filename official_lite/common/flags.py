@@ -59,7 +59,9 @@ def _define_gin_flags() -> None:
 
 def _define_own_flags() -> None:
     flags.DEFINE_multi_string("set", None, "One override, `path=value`, applied last; repeatable.")
-    flags.DEFINE_multi_string("import", None, "Module to import for its registrations; repeatable.")
+    flags.DEFINE_multi_string(
+        "import", None, "Module or .py file to import for its registrations; repeatable."
+    )
     flags.DEFINE_bool("print_config", False, "Print the resolved config as YAML and stop.")
     flags.DEFINE_bool("dry_run", False, "Build everything, run one step of each kind, and stop.")
     flags.DEFINE_bool(

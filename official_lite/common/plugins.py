@@ -76,7 +76,7 @@ def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -
             raise
         raise errors.UnknownNameError(
             f"There is no module `{error.name}` to import {spec!r} from. Is it installed, or in "
-            "the directory where Python was started?"
+            f"the directory where Python was started? A file is named by its path: `{spec}.py`."
         ) from error
 
 

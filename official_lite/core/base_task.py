@@ -161,6 +161,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             aux_losses: `model.losses`: regularization, and what layers added.
         """
         del labels, model_outputs
+        if type(self).build_losses is Task.build_losses and not aux_losses:
+            logging.log_first_n(
+                logging.WARNING,
+                "%s has no `build_losses`, so its loss is 0 and nothing is learnt.",
+                1,
+                type(self).__name__,
+            )
         return tf.add_n([tf.cast(loss, tf.float32) for loss in aux_losses or [tf.constant(0.0)]])
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
@@ -195,7 +202,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     ) -> dict[str, Any]:
         """One update from one replica's batch: forward, backward, apply.
 
-        Gradients are summed over the replicas, so the loss is divided by their number first.
+        Gradients are summed over the replicas, so the loss is divided by their number here; a
+        `train_step` of your own has to do the same.
 
         Returns:
             Logs; `logs[self.loss]` is this replica's loss.
@@ -204,6 +212,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         with tf.GradientTape() as tape:
             outputs = model(features, training=True)
             loss = self._training_loss(model, features, labels, outputs)
+            _require_scalar(loss, self)
             scaled_loss = loss / tf.distribute.get_strategy().num_replicas_in_sync
             scaled_loss = optimizer.scale_loss(scaled_loss)
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
@@ -278,6 +287,15 @@ def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
     return inputs, inputs
+
+
+def _require_scalar(loss: tf.Tensor, task: Task) -> None:
+    # The gradient of a vector is that of its sum: it would grow with the batch, and nobody is told.
+    if loss.shape.rank and loss.shape.num_elements() != 1:
+        raise errors.ConfigValueError(
+            f"The loss of {type(task).__name__} has the shape {loss.shape}; wanted a scalar. Take "
+            "`tf.reduce_mean` of it in `build_losses`."
+        )
 
 
 def _is_compiled(model: keras.Model) -> bool:

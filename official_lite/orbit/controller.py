@@ -472,8 +472,9 @@ def _explained(path: str | None) -> Iterator[None]:
         raise
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
-            f"{path} can't be restored: {error}. It is damaged, or was saved by another model or "
-            "optimizer."
+            f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by "
+            "another model or optimizer; `--config_file` with the run's `params.yaml` gives the "
+            "same ones."
         ) from error
 
 

@@ -78,3 +78,23 @@ def test_differential_privacy_is_refused() -> None:
 def test_single_input_is_features_and_labels_at_once() -> None:
     assert base_task.split_features_and_labels(5) == (5, 5)
     assert base_task.split_features_and_labels((1, 2)) == (1, 2)
+
+
+def test_loss_that_is_no_scalar_is_refused(experiment, make_task) -> None:
+    task = make_task(experiment())
+    task.build_losses = lambda labels, model_outputs, aux_losses=None: model_outputs[:, 0]
+    with pytest.raises(errors.ConfigValueError, match="wanted a scalar"):
+        task.train_step(
+            (tf.ones((4, 2)), tf.ones((4, 1))), task.build_model(), keras.optimizers.SGD()
+        )
+
+
+def test_task_without_a_loss_is_warned_of(monkeypatch) -> None:
+    said = []
+    monkeypatch.setattr(
+        base_task.logging, "log_first_n", lambda level, text, n, name: said.append(name)
+    )
+    Bare(cfg.TaskConfig()).build_losses(None, None, [tf.constant(1.0)])
+    assert said == []
+    Bare(cfg.TaskConfig()).build_losses(None, None, [])
+    assert said == ["Bare"]
