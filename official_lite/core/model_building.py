@@ -72,6 +72,8 @@ def _stops_at_unbuilt_sequential(
                 element_spec
             )
         except Exception:
+            # Whatever Keras makes of the stop that was asked for. An error of the step's own comes
+            # back in the next round, in which this layer no longer stops it.
             if not requests:
                 raise
     for build in requests[:1]:
