@@ -25,9 +25,9 @@ A `StandardTrainer` says what one step is, a `Controller` says when things happe
     controller.train(steps=1000)
 """
 
-from official_lite.orbit import actions, triggers, utils
+from official_lite.orbit import actions, hooks, triggers, utils
 from official_lite.orbit.controller import Action, Controller
-from official_lite.orbit.hooks import Hook
+from official_lite.orbit.hooks import GraphHook, Hook
 from official_lite.orbit.runner import AbstractEvaluator, AbstractTrainer
 from official_lite.orbit.standard_runner import (
     StandardEvaluator,
@@ -40,6 +40,7 @@ from official_lite.orbit.triggers import Trigger
 __all__ = [
     "Controller",
     "Action",
+    "GraphHook",
     "Hook",
     "Trigger",
     "AbstractTrainer",
@@ -49,6 +50,7 @@ __all__ = [
     "StandardEvaluator",
     "StandardEvaluatorOptions",
     "actions",
+    "hooks",
     "triggers",
     "utils",
 ]

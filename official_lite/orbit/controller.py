@@ -20,9 +20,8 @@ from official_lite.orbit import (
     triggers,
     utils,
 )
-from official_lite.orbit import (
-    hooks as hooks_lib,
-)
+from official_lite.orbit.hooks import hook_list
+from official_lite.orbit.hooks.hook import Hook
 
 Action = Callable[[runner.Output], None]
 
@@ -108,7 +107,7 @@ class Controller:
         eval_summary_dir: str | os.PathLike[str] | None = None,
         summary_manager: utils.SummaryManagerInterface | None = None,
         eval_summary_manager: utils.SummaryManagerInterface | None = None,
-        hooks: Sequence[hooks_lib.Hook] = (),
+        hooks: Sequence[Hook] = (),
         writers: Sequence[telemetry.Writer] = (),
         steps_per_epoch: int | None = None,
     ) -> None:
@@ -137,7 +136,7 @@ class Controller:
             else self._create_summary_manager(eval_summary_dir)
         )
         self._reports = reports.Reports(writers)
-        self._hooks = hooks_lib.HookList(hooks, steps_per_epoch)
+        self._hooks = hook_list.HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
         self.stop_reason: str | None = None
         self._stop_request: str | None = None

@@ -3,7 +3,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.orbit import hooks
+from official_lite.orbit.hooks import hook_list
 
 
 class EveryStep(orbit.Hook):
@@ -11,22 +11,10 @@ class EveryStep(orbit.Hook):
         pass
 
 
-def test_hook_that_overrides_one_method_works(make_trainer, make_controller):
-    class Starts(orbit.Hook):
-        started = False
-
-        def before_train(self):
-            self.started = True
-
-    hook = Starts()
-    make_controller(make_trainer(), hooks=[hook]).train(2)
-    assert hook.started
-
-
 def test_unstated_interval_means_every_step_and_one_warning(monkeypatch):
     warnings = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
-    every = hooks.HookList([EveryStep(), orbit.Hook()])
+    every = hook_list.HookList([EveryStep(), orbit.Hook()])
     assert [every.next_step(step) for step in (0, 1)] == [1, 2]
     assert len(warnings) == 1
     assert "EveryStep" in warnings[0]
@@ -37,11 +25,11 @@ def test_stated_interval_needs_no_warning(monkeypatch):
     monkeypatch.setattr(logging, "warning", lambda *args: pytest.fail("no warning is due"))
     hook = EveryStep()
     hook.every_n_steps = 100
-    assert hooks.HookList([hook]).next_step(150) == 200
+    assert hook_list.HookList([hook]).next_step(150) == 200
 
 
 def test_hook_without_step_methods_cuts_no_loop():
-    assert hooks.HookList([orbit.Hook()], steps_per_epoch=5).next_step(0) == float("inf")
+    assert hook_list.HookList([orbit.Hook()], steps_per_epoch=5).next_step(0) == float("inf")
 
 
 def test_hooks_run_in_list_order():
@@ -59,7 +47,7 @@ def test_hooks_run_in_list_order():
         def after_step(self):
             order.append(f"after {self.name}")
 
-    listed = hooks.HookList([Named("a"), Named("b")])
+    listed = hook_list.HookList([Named("a"), Named("b")])
     listed.before_steps(until=2)
     listed.after_steps(2)
     listed.after_steps(3)
@@ -73,26 +61,6 @@ def test_hooks_know_who_runs_them(make_trainer, make_controller):
     assert hook.trainer is trainer
 
 
-def test_libai_info_hook_logs_every_hundred(make_trainer, make_controller):
-    class InfoHook(orbit.Hook):
-        every_n_steps = 1
-        seen = ()
-
-        def after_step(self):
-            if self.iter % 100 == 0:
-                self.seen += (self.iter,)
-
-    hook = InfoHook()
-    make_controller(make_trainer(), hooks=[hook]).train(202)
-    assert hook.seen == (0, 100, 200)
-
-
-def test_state_is_empty_until_a_hook_remembers():
-    hook = orbit.Hook()
-    hook.load_state_dict({})
-    assert hook.state_dict() == {}
-
-
 def test_other_objects_are_refused():
     with pytest.raises(errors.ConfigTypeError, match="holds a str"):
-        hooks.HookList(["not a hook"])
+        hook_list.HookList(["not a hook"])

@@ -1,0 +1,100 @@
+"""Hooks: Python of the user's own between the steps.
+
+::
+
+    before_train
+    while step < last_step:
+        before_step                   of the hooks due at the end of this stretch
+        … one compiled call …
+        after_step                    of the hooks due here
+        after_epoch                   if an epoch ends here
+        after_eval(logs)              if there was an evaluation here
+        on_checkpoint(path)           if a checkpoint was saved here
+    on_exception(error)               if something failed
+    after_train(success)              always
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from official_lite.orbit import runner
+
+if TYPE_CHECKING:
+    from official_lite.orbit.controller import Controller
+
+
+class Hook:
+    """Something to do between steps. All methods are optional.
+
+    Hooks run in the order of the list they were given in. An error in one of them does not keep
+    the event from the others, but it ends the training.
+
+    Attributes:
+      every_n_steps: How often the hook needs the loop: its `before_step` and `after_step` run
+        around the stretch of steps that ends at each multiple of this number. The compiled loop
+        is cut there, so a large number is cheap. 0 stands for not at all. A hook that overrides
+        one of the two methods and leaves this at `None` gets every step, and a warning.
+      controller: The controller that runs the hook, set by it.
+      trainer: The trainer of that controller, set by it.
+    """
+
+    every_n_steps: int | None = None
+    controller: Controller
+    trainer: runner.AbstractTrainer | None
+
+    @property
+    def iter(self) -> int:
+        """The 0-based number of the step that is under way, or has just ended."""
+        return self.controller.iter
+
+    def before_train(self) -> None:
+        """Before the first step."""
+
+    def before_step(self) -> None:
+        """Before a stretch of steps that ends at a step at which this hook is due."""
+
+    def after_step(self) -> None:
+        """After a step at which this hook is due."""
+
+    def after_epoch(self) -> None:
+        """After each `steps_per_epoch` steps, if the controller knows that number."""
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        """After each evaluation, with its results."""
+
+    def on_checkpoint(self, path: str) -> None:
+        """After each checkpoint."""
+
+    def on_exception(self, error: BaseException) -> None:
+        """After training has failed, before `after_train`."""
+
+    def after_train(self, success: bool) -> None:
+        """At the end, also of a training that failed; then `success` is false."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the hook remembers, for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state_dict` returned."""
+
+
+class GraphHook(Hook):
+    """A hook that is traced into the training step: TensorFlow, at every step, at graph speed.
+
+    Its two methods run on every replica, once a trace; what they do with Python values is done
+    once and for all. Numbers leave through `telemetry.put_scalar`. It may have the methods of a
+    `Hook` as well. The trainer has to know of it, as `core.base_trainer.Trainer` does.
+    """
+
+    def call(self, logs: Mapping[str, Any]) -> None:
+        """After the task's train step on a replica.
+
+        Args:
+          logs: What that step returned. With gradient accumulation, that of a micro-batch.
+        """
+
+    def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        """Before an update, with the gradients summed over the replicas and not yet clipped."""
