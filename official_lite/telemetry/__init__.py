@@ -1,6 +1,15 @@
-"""Numbers on their way out of a run: one `Record` a report, and the writers that take it.
+"""Numbers on their way out of a run: an `EventStorage` that takes them, writers that publish them.
 
-::
+Whatever runs inside a step, and every hook, can put numbers in::
+
+    class Encoder(keras.layers.Layer):
+        def call(self, inputs, training=False):
+            outputs = self.mix(inputs)
+            if training:
+                telemetry.put_scalar("encoder/norm", tf.norm(outputs))
+            return outputs
+
+What came up since the last report is part of the next `Record`, which goes to each `Writer`::
 
     with telemetry.MultiWriter([
         telemetry.JsonLinesWriter("runs/mnist/metrics.json"),
@@ -12,29 +21,69 @@
 A destination of your own is a subclass of `Writer` with a `write` method.
 """
 
+from official_lite.telemetry import run_writers
+from official_lite.telemetry.async_writer import AsyncWriter
 from official_lite.telemetry.console_writer import ConsoleWriter
+from official_lite.telemetry.csv_writer import CsvWriter
+from official_lite.telemetry.event_storage import (
+    Events,
+    EventStorage,
+    get_event_storage,
+    put_histogram,
+    put_image,
+    put_scalar,
+)
+from official_lite.telemetry.histogram import Histogram
 from official_lite.telemetry.json_lines_writer import JsonLinesWriter, to_json
 from official_lite.telemetry.last_records_writer import LastRecordsWriter
+from official_lite.telemetry.media_summaries import (
+    histogram_summary,
+    image_summary,
+    write_media,
+)
+from official_lite.telemetry.mlflow_writer import MlflowWriter
 from official_lite.telemetry.multi_writer import MultiWriter
+from official_lite.telemetry.name_scopes import name_scope
 from official_lite.telemetry.progress_writer import ProgressWriter, build_console_writer
 from official_lite.telemetry.record import Record, Values, numbers
+from official_lite.telemetry.run_info import RunInfo
+from official_lite.telemetry.scalar_history import ScalarHistory
 from official_lite.telemetry.summary_table import summary_table
 from official_lite.telemetry.tensorboard_writer import TensorBoardWriter, scalar_summary
+from official_lite.telemetry.wandb_writer import WandbWriter
 from official_lite.telemetry.writer import Writer
 
 __all__ = [
+    "EventStorage",
+    "Events",
+    "Histogram",
+    "ScalarHistory",
+    "get_event_storage",
+    "name_scope",
+    "put_histogram",
+    "put_image",
+    "put_scalar",
     "Record",
+    "RunInfo",
     "Values",
     "numbers",
     "Writer",
+    "AsyncWriter",
     "ConsoleWriter",
+    "CsvWriter",
     "JsonLinesWriter",
     "LastRecordsWriter",
+    "MlflowWriter",
     "MultiWriter",
     "ProgressWriter",
     "TensorBoardWriter",
+    "WandbWriter",
     "build_console_writer",
+    "histogram_summary",
+    "image_summary",
+    "run_writers",
     "scalar_summary",
     "summary_table",
     "to_json",
+    "write_media",
 ]

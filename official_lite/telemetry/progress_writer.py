@@ -1,9 +1,10 @@
 """Records as a progress bar."""
 
+import dataclasses
 import datetime
 import logging as python_logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TextIO
 
 import rich.console
@@ -12,18 +13,24 @@ import rich.table
 import rich.text
 from absl import logging
 
-from official_lite.telemetry import console_writer, writer
+from official_lite.telemetry import console_writer, shown_fields, writer
 from official_lite.telemetry.record import Record
 
-_RATE = "steps_per_second"
 
+def build_console_writer(
+    total_steps: int, stream: TextIO | None = None, *, fields: Sequence[str] | None = None
+) -> writer.Writer:
+    """A progress bar when `stream` (stderr) is a terminal, lines of the log when it is not.
 
-def build_console_writer(total_steps: int, stream: TextIO | None = None) -> writer.Writer:
-    """A progress bar when `stream` (stderr) is a terminal, lines of the log when it is not."""
+    Args:
+      total_steps: The step at which the run ends.
+      stream: Where a bar is drawn.
+      fields: What to show, as in `ConsoleWriter`.
+    """
     stream = stream or sys.stderr
-    return (
-        ProgressWriter(total_steps, stream) if stream.isatty() else console_writer.ConsoleWriter()
-    )
+    if stream.isatty():
+        return ProgressWriter(total_steps, stream, fields=fields)
+    return console_writer.ConsoleWriter(fields, total_steps=total_steps)
 
 
 class ProgressWriter(writer.Writer):
@@ -34,10 +41,18 @@ class ProgressWriter(writer.Writer):
     Args:
       total_steps: The step at which the run ends.
       stream: Where to draw; stderr by default.
+      fields: Which metrics to show, as in `ConsoleWriter`; the pace and the time left always are.
     """
 
-    def __init__(self, total_steps: int, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        stream: TextIO | None = None,
+        *,
+        fields: Sequence[str] | None = None,
+    ) -> None:
         self._total_steps = total_steps
+        self._fields = fields
         self._progress = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
             rich.progress.MofNCompleteColumn(),
@@ -57,7 +72,7 @@ class ProgressWriter(writer.Writer):
 
     def write(self, record: Record) -> None:
         if record.split != "train":
-            line = rich.text.Text(console_writer.format_record(record))
+            line = rich.text.Text(console_writer.format_record(record, self._fields))
             self._progress.console.print(line)
             return
         pace, metrics = self._describe(record)
@@ -88,21 +103,23 @@ class ProgressWriter(writer.Writer):
         return self._task
 
     def _describe(self, record: Record) -> tuple[str, str]:
-        values = dict(record.flat())
-        rate = values.pop(_RATE, 0.0)
-        # Not rich's own estimate: a resumed run would count the steps of the earlier one, and
-        # time spent on evaluation is not training time.
-        pace = f"{rate:.1f} steps/s, ETA {self._time_left(record.step, rate)}" if rate else ""
-        return pace, "  ".join(_pairs(values))
+        if record.total_steps is None:
+            record = dataclasses.replace(record, total_steps=self._total_steps)
+        shown = shown_fields.shown_fields(record, self._fields)
+        in_pace = {shown_fields.RATE, shown_fields.ETA}
+        metrics = "  ".join(f"{name} {text}" for name, text in shown.items() if name not in in_pace)
+        return _pace(record), metrics
 
-    def _time_left(self, step: int, rate: float) -> datetime.timedelta:
-        return datetime.timedelta(seconds=round(max(self._total_steps - step, 0) / rate))
+
+def _pace(record: Record) -> str:
+    # Not rich's own estimate: a resumed run would count the steps of the earlier one, and time
+    # spent on evaluation is not training time.
+    if record.eta_seconds is None:
+        return ""
+    time_left = datetime.timedelta(seconds=round(record.eta_seconds))
+    return f"{record.flat()[shown_fields.RATE]:.1f} steps/s, ETA {time_left}"
 
 
 def _absl_handler() -> python_logging.StreamHandler[TextIO]:
     handler: python_logging.StreamHandler[TextIO] = logging.get_absl_handler().python_handler
     return handler
-
-
-def _pairs(values: Mapping[str, int | float]) -> list[str]:
-    return [f"{name} {console_writer.format_number(value)}" for name, value in values.items()]

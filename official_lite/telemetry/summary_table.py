@@ -8,7 +8,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from official_lite.telemetry import console_writer
+from official_lite.telemetry import shown_fields
 
 
 def summary_table(
@@ -39,4 +39,4 @@ def _add_rows(table: rich.table.Table, rows: Mapping[str, Any], prefix: str = ""
 def _text(value: Any) -> rich.text.Text:
     # Not a `str`, in which rich would read brackets as markup; a path may hold some.
     is_float = isinstance(value, float)
-    return rich.text.Text(console_writer.format_number(value) if is_float else str(value))
+    return rich.text.Text(shown_fields.format_number(value) if is_float else str(value))

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_lite.telemetry import writer
+from official_lite.telemetry import media_summaries, writer
 from official_lite.telemetry.record import Record
 
 SummaryFn = Callable[..., Any]
@@ -36,7 +36,7 @@ def scalar_summary(name: str, value: Any, *, step: Any = None) -> Any:
 
 
 class TensorBoardWriter(writer.Writer):
-    """Writes scalars below `directory`: one folder a split, and one a level of nesting.
+    """Writes below `directory`: one folder a split, and one a level of nesting.
 
     TensorBoard shows each folder as a curve of its own colour in the same plot, so `train` and
     `validation`, or several validation sets, come to lie over one another. Folders and event
@@ -52,6 +52,9 @@ class TensorBoardWriter(writer.Writer):
 
     def write(self, record: Record) -> None:
         self.write_values(record.values, step=record.step, relative_path=record.split)
+        if record.images or record.histograms:
+            with self.file_writer(record.split).as_default():
+                media_summaries.write_media(record, record.step)
 
     def write_values(
         self,

@@ -1,6 +1,7 @@
 import json
 import math
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,14 @@ def test_value_can_not_take_the_name_of_the_step(tmp_path):
         values = {"step": 99.0, "loss": 1.0}
         writer.write(telemetry.Record(step=3, split="train", values=values))
     assert read(tmp_path / "m") == [{"step": 3, "split": "train", "loss": 1.0}]
+
+
+def test_images_and_histograms_are_left_out(tmp_path):
+    image = np.zeros([2, 2, 3], np.uint8)
+    record = telemetry.Record(step=2, split="train", values={"x": 1}, images={"i": image})
+    with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
+        writer.write(record)
+    assert (tmp_path / "m").read_text() == '{"step": 2, "split": "train", "x": 1}\n'
 
 
 @settings(max_examples=30)

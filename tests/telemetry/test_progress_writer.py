@@ -38,3 +38,16 @@ def test_closed_bar_can_be_closed_again():
     writer.write(telemetry.Record(step=5, split="train", values={}))
     writer.close()
     writer.close()
+
+
+def test_bar_shows_the_chosen_fields(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    terminal = Terminal()
+    with telemetry.build_console_writer(10, terminal, fields=["loss", "eta"]) as writer:
+        values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 1.0}
+        writer.write(telemetry.Record(step=5, split="train", values=values))
+        writer.flush()
+    assert "loss 0.5" in terminal.getvalue()
+    assert "ETA 0:00:05" in terminal.getvalue()
+    assert "accuracy" not in terminal.getvalue()

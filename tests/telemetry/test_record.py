@@ -38,3 +38,18 @@ def test_what_is_no_number_is_left_out_with_one_warning(monkeypatch):
         assert telemetry.numbers({"an_image": np.zeros([2, 2]), "x": 1}) == {"x": 1}
     assert len(warnings) == 1
     assert "`an_image` is a ndarray" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "total_steps", "rate", "expected"),
+    [(40, 100, 2.0, 30.0), (120, 100, 2.0, 0.0), (40, None, 2.0, None), (40, 100, 0.0, None)],
+)
+def test_time_left_follows_from_the_pace(step, total_steps, rate, expected):
+    values = {"steps_per_second": rate}
+    record = telemetry.Record(step=step, split="train", values=values, total_steps=total_steps)
+    assert record.eta_seconds == expected
+
+
+def test_without_a_pace_there_is_no_time_left():
+    record = telemetry.Record(step=1, split="train", values={}, total_steps=2)
+    assert record.eta_seconds is None

@@ -37,3 +37,17 @@ def test_value_that_is_no_scalar_is_left_out(tmp_path):
 def test_no_directory_writes_nothing():
     with telemetry.TensorBoardWriter(None) as writer:
         writer.write(telemetry.Record(step=1, split="train", values={"loss": 0.5}))
+
+
+def test_images_and_histograms_stand_beside_the_scalars_of_their_split(tmp_path):
+    histogram = telemetry.Histogram(edges=np.array([0.0, 1.0]), counts=np.array([2.0]))
+    image = np.zeros([2, 2, 3], np.uint8)
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        writer.write(
+            telemetry.Record(
+                step=2, split="train", values={}, images={"i": image}, histograms={"h": histogram}
+            )
+        )
+    [path] = (tmp_path / "train").glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    assert [(e.step, v.tag) for e in events for v in e.summary.value] == [(2, "i"), (2, "h")]

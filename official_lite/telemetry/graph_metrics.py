@@ -1,0 +1,179 @@
+"""Numbers that come up inside graphs, in variables that the graphs update."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable
+from concurrent import futures
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from official_lite.telemetry import histogram, pixels
+
+__all__ = ["GraphEvents", "GraphMetrics"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+# Pixels that nobody has put in.
+_NO_PIXELS = -1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphEvents:
+    """What came up in an interval; a name without anything is absent.
+
+    Attributes:
+      scalars: By name: the sum over steps and replicas, and how many there were.
+      images: By name: `[height, width, channels]`, uint8.
+      histograms: By name: counts of the fixed buckets.
+    """
+
+    scalars: dict[str, tuple[float, float]]
+    images: dict[str, Array]
+    histograms: dict[str, Array]
+
+
+class GraphMetrics:
+    """One variable for each name, that has a part on every replica of a strategy.
+
+    The `put_` methods are traced: on a replica, across replicas, inside loops, branches and
+    functions that XLA compiles. The first to trace a name makes its variable, later traces and
+    other replicas find it.
+
+    Args:
+      strategy: The strategy under which the graphs run.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self._lock = threading.Lock()
+        self._scalars: dict[str, Any] = {}
+        self._histograms: dict[str, Any] = {}
+        # A size of its own for each shape: that an image came, and its pixels.
+        self._images: dict[tuple[str, tuple[int, ...]], tuple[Any, Any]] = {}
+        self._read_and_reset: Callable[[], tf.Tensor] | None = None
+
+    def put_scalar(self, name: str, value: tf.Tensor, *, keeps_latest: bool) -> None:
+        """Adds a float32 scalar to the sum and the number of values, or takes their place."""
+        update = tf.stack([value, 1.0])
+        variable = self._find(self._scalars, name, lambda: self._create([2]))
+        if keeps_latest:
+            self._replace(variable, update)
+        else:
+            self._part_here(variable).assign_add(update)
+
+    def put_histogram(self, name: str, values: Any) -> None:
+        """Adds to the counts."""
+        counts = histogram.bucket_counts(values)
+        variable = self._find(self._histograms, name, lambda: self._create([histogram.NUM_BUCKETS]))
+        self._part_here(variable).assign_add(counts)
+
+    def put_image(self, name: str, image: Any) -> None:
+        """Takes the place of the image before."""
+        image = pixels.to_pixels(name, image)
+        shape = tuple(image.shape)
+        came, kept = self._find(
+            self._images,
+            (name, shape),
+            lambda: (self._create([1]), self._create(shape, fill=_NO_PIXELS)),
+        )
+        self._part_here(came).assign([1.0])
+        self._part_here(kept).assign(image)
+
+    def take(self) -> GraphEvents:
+        """What came up since the last time; all workers have to ask for it together."""
+        scalars, counts, arrived = self._take_sums()
+        images = {
+            name: image
+            for (name, shape), (_, kept) in self._images.items()
+            if (name, shape) in arrived and (image := self._take_pixels(kept)) is not None
+        }
+        return GraphEvents(scalars=scalars, images=images, histograms=counts)
+
+    def _find(self, variables: dict[Any, Any], key: Any, create: Callable[[], Any]) -> Any:
+        with self._lock:
+            if key not in variables:
+                variables[key] = create()
+                self._read_and_reset = None
+            return variables[key]
+
+    def _create(self, shape: Iterable[int], fill: float = 0.0) -> Any:
+        def create() -> Any:
+            with self._strategy.scope():
+                return tf.Variable(
+                    tf.fill(list(shape), fill),
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
+                )
+
+        # Here a graph is being traced, perhaps on a replica; `tf.init_scope` leaves the graph but
+        # not the replica, which can't enter the strategy's scope. A new thread is in neither.
+        with futures.ThreadPoolExecutor(max_workers=1) as outside:
+            return outside.submit(create).result()
+
+    def _part_here(self, variable: Any) -> Any:
+        """This replica's part of a variable; the first, if all replicas run this as one."""
+        if not tf.distribute.in_cross_replica_context():
+            return variable
+        return self._strategy.experimental_local_results(variable)[0]
+
+    def _replace(self, variable: Any, value: tf.Tensor) -> None:
+        self._part_here(variable).assign(value)
+        if tf.distribute.in_cross_replica_context():
+            for part in self._strategy.experimental_local_results(variable)[1:]:
+                part.assign(tf.zeros_like(value))
+
+    def _take_sums(
+        self,
+    ) -> tuple[dict[str, tuple[float, float]], dict[str, Array], set[tuple[str, tuple[int, ...]]]]:
+        """Scalars, histograms, and which images came: all that is summed over the replicas."""
+        if self._read_and_reset is None:
+            self._read_and_reset = self._build_read_and_reset()
+        sums = self._read_and_reset().numpy()
+        scalars, sums = np.split(sums, [2 * len(self._scalars)])
+        counts, arrived = np.split(sums, [histogram.NUM_BUCKETS * len(self._histograms)])
+        totals = zip(sorted(self._scalars), scalars.reshape([-1, 2]).tolist(), strict=True)
+        counts = counts.reshape([-1, histogram.NUM_BUCKETS])
+        return (
+            {name: (total, count) for name, (total, count) in totals if count},
+            {
+                name: array
+                for name, array in zip(sorted(self._histograms), counts, strict=True)
+                if array.any()
+            },
+            {key for key, came in zip(sorted(self._images), arrived, strict=True) if came},
+        )
+
+    def _build_read_and_reset(self) -> Callable[[], tf.Tensor]:
+        # Everything in one vector: one reduction, and one copy from the device. By name, so that
+        # it is the same order on all workers.
+        variables = [
+            *(self._scalars[name] for name in sorted(self._scalars)),
+            *(self._histograms[name] for name in sorted(self._histograms)),
+            *(self._images[key][0] for key in sorted(self._images)),
+        ]
+
+        def on_replica() -> tf.Tensor:
+            values = tf.concat([variable.read_value() for variable in variables], axis=0)
+            for variable in variables:
+                variable.assign(tf.zeros_like(variable))
+            return values
+
+        @tf.function(autograph=False)
+        def read_and_reset() -> tf.Tensor:
+            per_replica = self._strategy.run(on_replica)
+            return self._strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
+        return read_and_reset
+
+    def _take_pixels(self, variable: Any) -> Array | None:
+        """The image of the first replica of this worker that has one."""
+        parts = self._strategy.experimental_local_results(variable)
+        found = [part.numpy() for part in parts]
+        for part in parts:
+            part.assign(tf.fill(part.shape, _NO_PIXELS))
+        images = [image for image in found if image.flat[0] != _NO_PIXELS]
+        return images[0].astype(np.uint8) if images else None

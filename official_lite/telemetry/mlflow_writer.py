@@ -1,0 +1,145 @@
+"""Records in MLflow."""
+
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors, files
+from official_lite.telemetry import writer
+from official_lite.telemetry.record import Record
+
+# The most that MLflow takes in one request.
+_METRICS_AT_ONCE = 1000
+_PARAMS_AT_ONCE = 100
+
+
+class MlflowWriter(writer.Writer):
+    """Logs to one run of MLflow: metrics named `split/name`, images, histograms as JSON files.
+
+    The run's id is kept in `mlflow_run_id` in `model_dir`, so that training which starts again
+    goes on in the same run. A writer that is closed while an error is on its way marks the run as
+    failed.
+
+    Args:
+      model_dir: The folder of the id; its name is the name of the run.
+      experiment: The experiment of MLflow, created when there is none of that name; by default
+        `MLFLOW_EXPERIMENT_NAME`, or else `Default`.
+      tracking_uri: Server, database or folder; by default what MLflow takes from
+        `MLFLOW_TRACKING_URI`.
+      params: Parameters of the run.
+
+    Raises:
+      errors.ConfigValueError: MLflow is not installed, there is nothing at `tracking_uri`, or it
+        does not know the run that `model_dir` names.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str],
+        *,
+        experiment: str | None = None,
+        tracking_uri: str | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._client = _open_client(tracking_uri)
+        self._run_id = self._resume_or_create(os.fspath(model_dir), experiment)
+        self._log_params(params or {})
+        self._is_open = True
+
+    def write(self, record: Record) -> None:
+        from mlflow import entities
+
+        self._is_open = True
+        now = int(time.time() * 1000)
+        metrics = [
+            entities.Metric(_clean(f"{record.split}/{name}"), float(value), now, record.step)
+            for name, value in record.flat().items()
+        ]
+        for some in _batches(metrics, _METRICS_AT_ONCE):
+            self._client.log_batch(self._run_id, metrics=some)
+        for name, image in record.images.items():
+            key = _clean(f"{record.split}/{name}")
+            self._client.log_image(self._run_id, image, key=key, step=record.step)
+        for name, histogram in record.histograms.items():
+            path = f"histograms/{_clean(f'{record.split}/{name}')}/{record.step:09d}.json"
+            lists = {"edges": histogram.edges.tolist(), "counts": histogram.counts.tolist()}
+            self._client.log_dict(self._run_id, lists, path)
+
+    def close(self) -> None:
+        if self._is_open:
+            status = "FINISHED" if sys.exception() is None else "FAILED"
+            self._client.set_terminated(self._run_id, status)
+            self._is_open = False
+
+    def _resume_or_create(self, model_dir: str, experiment: str | None) -> str:
+        path = os.path.join(model_dir, "mlflow_run_id")
+        if files.exists(path):
+            return self._resume(files.read_text(path).strip(), path)
+        name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        found = self._client.get_experiment_by_name(name)
+        experiment_id = found.experiment_id if found else self._client.create_experiment(name)
+        run_name = os.path.basename(os.path.abspath(model_dir))
+        run_id = str(self._client.create_run(experiment_id, run_name=run_name).info.run_id)
+        files.makedirs(model_dir)
+        files.write_text(path, run_id)
+        return run_id
+
+    def _resume(self, run_id: str, path: str) -> str:
+        from mlflow import exceptions
+
+        try:
+            self._client.update_run(run_id, status="RUNNING")
+        except exceptions.MlflowException as error:
+            raise errors.ConfigValueError(
+                f"{path} names the run {run_id}, which can't be continued: {error}. Use the "
+                "`tracking_uri` it was begun with, or remove the file to begin a new run."
+            ) from error
+        return run_id
+
+    def _log_params(self, params: Mapping[str, Any]) -> None:
+        from mlflow import entities
+
+        logged = self._client.get_run(self._run_id).data.params
+        texts = {_clean(name): str(value) for name, value in params.items()}
+        changed = sorted(name for name in texts if logged.get(name, texts[name]) != texts[name])
+        if changed:
+            logging.warning("MLflow keeps the first values of: %s.", ", ".join(changed))
+        new = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
+        for some in _batches(new, _PARAMS_AT_ONCE):
+            self._client.log_batch(self._run_id, params=some)
+
+
+def _open_client(tracking_uri: str | None) -> Any:
+    # Optional, and slow to import.
+    try:
+        import mlflow
+    except ModuleNotFoundError as error:
+        raise errors.ConfigValueError(
+            "The writer `mlflow` needs MLflow: `pip install official-lite[mlflow]`."
+        ) from error
+    try:
+        return mlflow.MlflowClient(tracking_uri)
+    except mlflow.exceptions.MlflowException as error:
+        raise errors.ConfigValueError(
+            f"MLflow can't open {tracking_uri or mlflow.get_tracking_uri()}: {error} Give the "
+            "address of a server as `tracking_uri` or in MLFLOW_TRACKING_URI. A local database "
+            "needs `pip install mlflow`; a folder needs MLFLOW_ALLOW_FILE_STORE=true."
+        ) from error
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def _clean(name: str) -> str:
+    """A name that MLflow takes: it is a path there."""
+    parts = re.sub(r"[^\w\-./ :]", "_", name).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))

@@ -1,0 +1,53 @@
+"""Images of any usual type as pixels."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors
+
+__all__ = ["to_pixels"]
+
+
+def to_pixels(name: str, image: Any) -> tf.Tensor:
+    """One image as numbers from 0 to 255.
+
+    Args:
+      name: What to call it in an error.
+      image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such, of which the
+        first is taken. Floating point from 0 to 1 (what lies outside is clipped, NaN is black),
+        or uint8.
+
+    Returns:
+      `[height, width, channels]`, float32, whole numbers.
+
+    Raises:
+      errors.ConfigValueError: It is something else, or its size is not known in a graph.
+    """
+    image = tf.convert_to_tensor(image)
+    if image.shape.rank == 4:
+        image = image[0]
+    _check(name, image)
+    if image.dtype == tf.uint8:
+        return tf.cast(image, tf.float32)
+    image = tf.cast(image, tf.float32)
+    image = tf.where(tf.math.is_nan(image), tf.zeros_like(image), image)
+    return tf.round(255.0 * tf.clip_by_value(image, 0.0, 1.0))
+
+
+def _check(name: str, image: tf.Tensor) -> None:
+    if image.shape.rank != 3 or image.shape[2] not in (1, 3, 4, None):
+        raise errors.ConfigValueError(
+            f"The image `{name}` has the shape {image.shape}; it must be [height, width, channels] "
+            "with 1, 3 or 4 channels, or a batch of such images."
+        )
+    if not image.shape.is_fully_defined():
+        raise errors.ConfigValueError(
+            f"The image `{name}` has the shape {image.shape} in the graph; its size must be known "
+            "there. `tf.ensure_shape`, `tf.image.resize` or a crop gives it one."
+        )
+    if not (image.dtype.is_floating or image.dtype == tf.uint8):
+        raise errors.ConfigValueError(
+            f"The image `{name}` is of type {image.dtype.name}; it must be floating point from 0 "
+            "to 1, or uint8."
+        )

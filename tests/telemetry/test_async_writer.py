@@ -1,0 +1,176 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from official_lite import telemetry
+
+
+def record(step):
+    return telemetry.Record(step=step, split="train", values={})
+
+
+class Recorder(telemetry.Writer):
+    """Notes what happens, can be held up, and fails at some steps."""
+
+    def __init__(self, failing=()):
+        self.calls = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self._failing = failing
+
+    def write(self, record):
+        self.may_go_on.wait(timeout=60)
+        self.calls.append(record.step)
+        if record.step in self._failing:
+            raise OSError(f"disk full at {record.step}")
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_order_is_kept_and_flush_waits():
+    inner = Recorder()
+    writer = telemetry.AsyncWriter(inner)
+    for step in range(50):
+        writer.write(record(step))
+    writer.flush()
+    assert inner.calls == [*range(50), "flush"]
+    writer.close()
+    assert inner.calls[-1] == "close"
+
+
+def test_write_does_not_wait_for_the_writer():
+    inner = Recorder()
+    inner.may_go_on.clear()
+    with telemetry.AsyncWriter(inner) as writer:
+        writer.write(record(1))
+        assert inner.calls == []
+        inner.may_go_on.set()
+    assert inner.calls == [1, "close"]
+
+
+def test_full_queue_makes_write_wait():
+    inner = Recorder()
+    inner.may_go_on.clear()
+    writer = telemetry.AsyncWriter(inner, max_records=1)
+    written = []
+
+    def write():
+        for step in range(5):
+            writer.write(record(step))
+            written.append(step)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join(timeout=0.2)
+    # One is in the hands of the writer, one waits, and there is room for no third.
+    assert len(written) <= 2
+    inner.may_go_on.set()
+    thread.join()
+    writer.close()
+    assert inner.calls == [*range(5), "close"]
+
+
+def test_error_comes_up_in_flush_and_the_rest_is_written():
+    inner = Recorder(failing=[1])
+    inner.may_go_on.clear()
+    writer = telemetry.AsyncWriter(inner)
+    for step in (1, 2, 3):
+        writer.write(record(step))
+    inner.may_go_on.set()
+    with pytest.raises(OSError, match="disk full at 1"):
+        writer.flush()
+    assert inner.calls == [1, 2, 3, "flush"]
+    writer.close()
+
+
+def test_error_comes_up_in_the_next_write_which_is_done_all_the_same():
+    inner = Recorder(failing=[1])
+    writer = telemetry.AsyncWriter(inner)
+    writer.write(record(1))
+    writer._thread.wait()
+    with pytest.raises(OSError, match="disk full at 1"):
+        writer.write(record(2))
+    writer.close()
+    assert inner.calls == [1, 2, "close"]
+
+
+def test_close_after_errors_writes_the_rest_closes_and_raises_all():
+    inner = Recorder(failing=[1, 3])
+    inner.may_go_on.clear()
+    writer = telemetry.AsyncWriter(inner)
+    for step in (1, 2, 3, 4):
+        writer.write(record(step))
+    inner.may_go_on.set()
+    with pytest.raises(ExceptionGroup) as caught:
+        writer.close()
+    assert [str(error) for error in caught.value.exceptions] == [
+        "disk full at 1",
+        "disk full at 3",
+    ]
+    assert inner.calls == [1, 2, 3, 4, "close"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "telemetry"]
+
+
+def test_closed_writer_can_be_closed_again_and_opened():
+    inner = Recorder()
+    writer = telemetry.AsyncWriter(inner)
+    writer.close()
+    writer.close()
+    writer.write(record(1))
+    writer.close()
+    assert inner.calls == ["close", "close", 1, "close"]
+
+
+def run_script(path, body):
+    """Runs `body` in a process of its own; returns what it wrote, and how often it closed."""
+    script = f"""
+import atexit, os, sys
+from official_lite import telemetry
+
+class Inner(telemetry.JsonLinesWriter):
+    def close(self):
+        super().close()
+        with open(sys.argv[1] + ".closed", "a") as file:
+            file.write("closed\\n")
+
+def write(step):
+    writer.write(telemetry.Record(step=step, split="train", values={{}}))
+
+writer = telemetry.AsyncWriter(Inner(sys.argv[1]))
+{body}
+"""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", script, str(path)]
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    return steps, path.with_suffix(".closed").read_text().count("closed")
+
+
+def test_process_that_ends_without_close_loses_nothing(tmp_path):
+    steps, num_closed = run_script(tmp_path / "m", "for step in range(100): write(step)")
+    assert (steps, num_closed) == ([*range(100)], 1)
+
+
+def test_forked_process_leaves_the_writer_to_its_parent_unless_it_writes_itself(tmp_path):
+    body = """
+for step in range(20): write(step)
+writer.flush()
+for to_write in ([], [20]):
+    child = os.fork()
+    if child == 0:
+        for step in to_write: write(step)
+        # An end of Python without that of TensorFlow, which can't be forked.
+        atexit._run_exitfuncs()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    steps, num_closed = run_script(tmp_path / "m", body)
+    assert (steps, num_closed) == ([*range(21)], 2)

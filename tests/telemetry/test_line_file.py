@@ -1,0 +1,26 @@
+import pytest
+
+from official_lite.telemetry import line_file
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [("", ""), ("one\n", "one\n"), ("one\ntw", "one\n"), ("on", ""), ("é\né", "é\n")],
+)
+def test_torn_last_line_is_removed(tmp_path, before, kept):
+    path = tmp_path / "lines"
+    path.write_text(before, encoding="utf-8")
+    file = line_file.LineFile(path)
+    file.append("next")
+    file.close()
+    assert path.read_text(encoding="utf-8") == kept + "next\n"
+
+
+def test_line_is_there_before_close_and_after_it(tmp_path):
+    file = line_file.LineFile(tmp_path / "new" / "lines")
+    file.append("one")
+    assert (tmp_path / "new" / "lines").read_text() == "one\n"
+    file.close()
+    file.append("two")
+    file.close()
+    assert (tmp_path / "new" / "lines").read_text() == "one\ntwo\n"
