@@ -1,4 +1,4 @@
-"""The command line of an experiment: the Model Garden's flags, and four more.
+"""The command line of an experiment: the Model Garden's flags, and some more.
 
 Nothing here needs TensorFlow.
 """
@@ -64,6 +64,11 @@ def _define_own_flags() -> None:
     )
     flags.DEFINE_bool("print_config", False, "Print the resolved config as YAML and stop.")
     flags.DEFINE_bool("dry_run", False, "Build everything, run one step of each kind, and stop.")
+    flags.DEFINE_bool(
+        "fast_dev_run",
+        False,
+        "Train 20 steps in --model_dir, evaluate 2 batches after each 10, report every step.",
+    )
     flags.DEFINE_bool(
         "safe_config", False, "Refuse gin files that can run code (import, include, references)."
     )

@@ -9,8 +9,12 @@ A spec is, in the order in which it is tried:
 
 Files are loaded under a module name of their own, so two files called `hooks.py` don't collide
 and `sys.path` stays as it is. What a module raises while it is imported comes through unchanged.
+
+Where a config lists things to create, an entry is a spec, or a dictionary of the spec as `name` and
+of arguments: `{name: early_stopping, metric: accuracy, patience: 3}`.
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -18,13 +22,14 @@ import inspect
 import os
 import pathlib
 import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from official_lite.common import errors, suggestions
 from official_lite.common import registry as registry_lib
 
-__all__ = ["load_module", "resolve"]
+__all__ = ["factory", "load_module", "resolve"]
 
 
 def resolve(
@@ -59,6 +64,37 @@ def resolve(
         found = _find(spec, registry, base, workspace, kind)
     _check_base(found, base, spec, kind)
     return found
+
+
+def factory(
+    entry: Any,
+    *,
+    num_args: int = 0,
+    registry: registry_lib.Collection | None = None,
+    base: type | None = None,
+    workspace: str | os.PathLike[str] | None = None,
+    kind: str = "plugin",
+) -> Callable[..., Any]:
+    """What creates the thing that an entry of a config means; nothing is created yet.
+
+    Args:
+        entry: A spec, or a dictionary of `name` and keyword arguments.
+        num_args: How many positional arguments the factory will be called with.
+        registry, base, workspace, kind: As for `resolve`.
+
+    Raises:
+        ConfigTypeError: The entry is neither, or an argument is missing.
+        UnknownNameError: There is no such thing, or it takes no argument of a given name.
+    """
+    named = entry if isinstance(entry, Mapping) else {"name": entry}
+    if not isinstance(entry, str | Mapping) or not isinstance(named.get("name"), str):
+        raise errors.ConfigTypeError(
+            f"A {kind} is given by its name, or as {{name: …, argument: value}}; got {entry!r}."
+        )
+    name, arguments = named["name"], {k: v for k, v in named.items() if k != "name"}
+    found = resolve(name, registry=registry, base=base, workspace=workspace, kind=kind)
+    _check_arguments(found, num_args, arguments, f"{kind} {name!r}")
+    return functools.partial(found, **arguments)
 
 
 def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -> ModuleType:
@@ -179,6 +215,25 @@ def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) 
         f"{spec!r} must define exactly one subclass of `{base.__name__}`; found {found}. "
         f"Say which {kind} is meant: `{spec}:{example}`."
     )
+
+
+def _check_arguments(
+    found: Callable[..., Any], num_args: int, arguments: Mapping[str, Any], described: str
+) -> None:
+    parameters = inspect.signature(found).parameters
+    named = [p.name for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named = named[num_args:]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in arguments:
+        if name not in named and not takes_any:
+            raise errors.UnknownNameError(
+                f"The {described} has no argument `{name}`. "
+                f"{suggestions.did_you_mean(name, named) if named else 'It takes none.'}"
+            )
+    try:
+        inspect.signature(found).bind(*[None] * num_args, **arguments)
+    except TypeError as error:
+        raise errors.ConfigTypeError(f"The {described} can't be created: {error}.") from error
 
 
 def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:

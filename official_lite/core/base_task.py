@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import warm_start
 from official_lite.common import errors
 from official_lite.core import config_definitions, keras2_idioms
 from official_lite.modeling import performance
@@ -102,32 +102,31 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """Loads `task_config.init_checkpoint` into a fresh model, if one is named.
 
         Called only when the run has no checkpoint of its own. The model's `checkpoint_items`, if
-        it has them, say which parts are loaded; otherwise the whole model is.
+        it has them, say which parts are loaded; otherwise the whole model is. The config can name
+        some of the parts (`init_checkpoint_modules`), and take what fits of a checkpoint of another
+        model (`init_checkpoint_strict: false`).
 
         Raises:
             errors.CheckpointError: If the checkpoint named does not exist, or lacks a weight that
-                the model has.
+                the model has, or has nothing of what is wanted.
         """
-        path = getattr(self.task_config, "init_checkpoint", "")
+        config = self.task_config
+        path = getattr(config, "init_checkpoint", "")
         if not path:
+            logging.info("Cold start: there is no `task.init_checkpoint`.")
             return
-        if tf.io.gfile.isdir(path):
-            path = tf.train.latest_checkpoint(path) or ""
-        if not path or not tf.io.gfile.exists(path + ".index"):
+        found = warm_start.find_checkpoint(path)
+        if found is None:
             raise errors.CheckpointError(
-                f"`task.init_checkpoint` is {self.task_config.init_checkpoint!r}, where there is "
-                "no checkpoint. Give a directory with one, or a path such as `dir/ckpt-1000`."
+                f"`task.init_checkpoint` is {path!r}, where there is no checkpoint. Give a "
+                "directory with one, or a path such as `dir/ckpt-1000`."
             )
-        items = getattr(model, "checkpoint_items", None) or model_state.weight_items(model)
-        status = tf.train.Checkpoint(**items).read(path)
-        try:
-            status.expect_partial().assert_existing_objects_matched()
-        except AssertionError as error:
-            raise errors.CheckpointError(
-                f"{path} does not hold all weights of the model: {error}\nIf Keras 2 wrote it, "
-                "`official_lite.checkpoint.keras2_converter` can load it."
-            ) from error
-        logging.info("Weights initialized from %s.", path)
+        warm_start.load_weights(
+            model,
+            found,
+            modules=getattr(config, "init_checkpoint_modules", warm_start.ALL),
+            strict=getattr(config, "init_checkpoint_strict", True),
+        )
 
     def build_model(self) -> keras.Model:
         """Creates the model. Called in the strategy's scope; the model may still be unbuilt."""

@@ -6,12 +6,13 @@ here. Nothing in this module needs TensorFlow.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from absl import logging
 
-from official_lite.common import cluster, errors, suggestions
+from official_lite.common import cluster, errors
+from official_lite.core import field_checks, phase_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization.configs import optimization_config
@@ -20,6 +21,8 @@ __all__ = [
     "DataConfig",
     "ExperimentConfig",
     "OptimizationConfig",
+    "PhaseConfig",
+    "PipelineConfig",
     "RuntimeConfig",
     "TaskConfig",
     "TrainerConfig",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 OptimizationConfig = optimization_config.OptimizationConfig
+PhaseConfig = phase_configs.PhaseConfig
 
 PRECISIONS = ("float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
@@ -77,6 +81,8 @@ class DataConfig(base_config.Config):
         seed: Seed of file order and shuffling.
         prefetch_buffer_size: Batches prepared ahead; None lets tf.data choose.
         autotune_algorithm: A member name of `tf.data.experimental.AutotuneAlgorithm`.
+        num_examples: Examples in one pass over the data, for whatever is given in epochs; None
+            asks the dataset.
     """
 
     input_path: Sequence[str] | str | base_config.Config = ""
@@ -104,9 +110,11 @@ class DataConfig(base_config.Config):
     seed: int | None = None
     prefetch_buffer_size: int | None = None
     autotune_algorithm: str | None = None
+    num_examples: int | None = None
 
     def validate_fields(self) -> None:
-        _require_not_negative(self, "global_batch_size", "shuffle_buffer_size")
+        field_checks.require_not_negative(self, "global_batch_size", "shuffle_buffer_size")
+        field_checks.require_positive_or_none(self, "num_examples")
 
 
 @dataclasses.dataclass
@@ -165,10 +173,10 @@ class RuntimeConfig(base_config.Config):
         }
 
     def validate_fields(self) -> None:
-        _require_not_negative(self, "seed")
-        _require_one_of(self, "distribution_strategy", cluster.STRATEGIES)
+        field_checks.require_not_negative(self, "seed")
+        field_checks.require_one_of(self, "distribution_strategy", cluster.STRATEGIES)
         if self.mixed_precision_dtype is not None:
-            _require_one_of(self, "mixed_precision_dtype", PRECISIONS)
+            field_checks.require_one_of(self, "mixed_precision_dtype", PRECISIONS)
         if isinstance(self.loss_scale, str) and self.loss_scale != "dynamic":
             raise errors.ConfigValueError(
                 f"`loss_scale` is {self.loss_scale!r}; wanted a number or 'dynamic'."
@@ -179,7 +187,8 @@ class RuntimeConfig(base_config.Config):
 class TrainerConfig(base_config.Config):
     """How long to train, and what happens when. Every interval is in steps, of optimizer updates.
 
-    No interval has to divide another.
+    No interval has to divide another. What is given in epochs becomes steps before the run, and
+    takes the place of the steps given beside it; steps given later take its place.
 
     Attributes:
         name: A trainer of one's own: a registered name, `package.module:Class` or `file.py:Class`.
@@ -210,7 +219,24 @@ class TrainerConfig(base_config.Config):
         grad_accum_steps: Micro-batches per update, each of `global_batch_size / grad_accum_steps`
             examples.
         allow_tpu_summary: Accepted from Model Garden files, with a warning.
+        hooks: What else happens at each event of the run, in order: a registered name,
+            `package.module:Class` or `{workspace}/file.py:Class`, or such a `name` with the
+            arguments of the constructor.
+        writers: Where metrics go, in the same form; none leaves a run without metrics.
+        log_interval: Steps between two reports of training metrics; 0 is `steps_per_loop`.
+        freeze: Patterns of variables that training leaves as they are. A pattern is a regular
+            expression that is looked for in the variable's path.
+        train_epochs: Passes over the training data, in the place of `train_steps`.
+        validate_every_epochs: The same, for `validation_interval`.
+        checkpoint_every_epochs: The same, for `checkpoint_interval`.
+        steps_per_epoch: Steps in an epoch; 0 is as many as the training data has batches.
     """
+
+    CLEARS: ClassVar[Mapping[str, str]] = {
+        "train_steps": "train_epochs",
+        "validation_interval": "validate_every_epochs",
+        "checkpoint_interval": "checkpoint_every_epochs",
+    }
 
     name: str | None = None
     optimizer_config: OptimizationConfig = dataclasses.field(default_factory=OptimizationConfig)
@@ -236,13 +262,33 @@ class TrainerConfig(base_config.Config):
     validation_summary_subdir: str = "validation"
     preemption_on_demand_checkpoint: bool = True
     grad_accum_steps: int = 1
+    hooks: list[str | hyperparams.PluginConfig] = dataclasses.field(default_factory=list)
+    writers: list[str | hyperparams.PluginConfig] = dataclasses.field(
+        default_factory=lambda: ["console", "jsonl", "tensorboard"]
+    )
+    log_interval: int = 0
+    freeze: list[str] = dataclasses.field(default_factory=list)
+    train_epochs: float | None = None
+    validate_every_epochs: float | None = None
+    checkpoint_every_epochs: float | None = None
+    steps_per_epoch: int = 0
 
     def validate_fields(self) -> None:
-        _require_not_negative(
-            self, "train_steps", "summary_interval", "checkpoint_interval", "validation_interval"
+        field_checks.require_not_negative(
+            self,
+            "train_steps",
+            "summary_interval",
+            "checkpoint_interval",
+            "validation_interval",
+            "log_interval",
+            "steps_per_epoch",
         )
-        _require_positive(self, "steps_per_loop", "grad_accum_steps", "max_to_keep")
-        _require_one_of(self, "best_checkpoint_metric_comp", ("higher", "lower"))
+        field_checks.require_positive(self, "steps_per_loop", "grad_accum_steps", "max_to_keep")
+        field_checks.require_positive_or_none(
+            self, "train_epochs", "validate_every_epochs", "checkpoint_every_epochs"
+        )
+        field_checks.require_patterns(self, "freeze")
+        field_checks.require_one_of(self, "best_checkpoint_metric_comp", ("higher", "lower"))
         if self.validation_steps != -1 and self.validation_steps < 1:
             raise errors.ConfigValueError(
                 f"`validation_steps` is {self.validation_steps}; wanted a number of batches, or -1 "
@@ -272,6 +318,10 @@ class TaskConfig(base_config.Config):
         differential_privacy_config: Refused unless None: it would promise a privacy that the Model
             Garden's method does not give.
         allow_image_summary: Whether a vision task may write images.
+        init_checkpoint_strict: Whether a weight that `init_checkpoint` lacks, or has in another
+            shape, is an error; False loads what fits and reports the rest.
+        init_checkpoint_modules: Which parts of the model are loaded: `all`, or the names of
+            `model.checkpoint_items` or of layers, in a list or separated by commas.
     """
 
     init_checkpoint: str = ""
@@ -281,15 +331,68 @@ class TaskConfig(base_config.Config):
     name: str | None = None
     differential_privacy_config: base_config.Config | None = None
     allow_image_summary: bool = False
+    init_checkpoint_strict: bool = True
+    init_checkpoint_modules: str | list[str] = "all"
+
+
+@dataclasses.dataclass
+class PipelineConfig(base_config.Config):
+    """The stages of a run; each is a registered name, `package.module:Class` or
+    `{workspace}/file.py:Class`, and the default one if it is empty.
+
+    PaddleRec's words for them are understood, too: instance, network, startup, runner, terminal,
+    and each of these with `_class_path`.
+
+    Attributes:
+        prepare: Before anything is built: downloads, environment variables.
+        build: Makes strategy, task, model, optimizer and trainer.
+        initialize: Restores the run's checkpoint, or loads `task.init_checkpoint`.
+        run: Trains and evaluates.
+        finalize: Tidies up, also after a failure.
+    """
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        alias + ending: field
+        for alias, field in {
+            "instance": "prepare",
+            "network": "build",
+            "startup": "initialize",
+            "runner": "run",
+            "terminal": "finalize",
+        }.items()
+        for ending in ("", "_class_path")
+    }
+
+    prepare: str = ""
+    build: str = ""
+    initialize: str = ""
+    run: str = ""
+    finalize: str = ""
 
 
 @dataclasses.dataclass
 class ExperimentConfig(base_config.Config):
-    """One experiment: a task, how it is trained, and on which devices."""
+    """One experiment: a task, how it is trained, and on which devices.
+
+    Attributes:
+        task: What is learnt from what.
+        trainer: How long to train, and what happens when.
+        runtime: Devices, precision and execution.
+        pipeline: The stages of the run.
+        phases: Several runs in a row, each with its overrides; none is a single run.
+        workspace: What `{workspace}` stands for in every text of the config; empty for the
+            directory of the config file that uses it.
+    """
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+    pipeline: PipelineConfig = dataclasses.field(default_factory=PipelineConfig)
+    phases: list[phase_configs.PhaseConfig] = dataclasses.field(default_factory=list)
+    workspace: str = ""
+
+    def validate_fields(self) -> None:
+        phase_configs.require_order(self.phases)
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:
@@ -305,27 +408,3 @@ def _dead_fields_in_use(params: hyperparams.Config) -> Iterator[tuple[str, Any, 
         for name, hint in fields.items():
             if name in defaults and getattr(block, name) != defaults[name]:
                 yield f"{block_name}.{name}", getattr(block, name), hint
-
-
-def _require_one_of(config: base_config.Config, name: str, allowed: Sequence[str]) -> None:
-    value = getattr(config, name)
-    if value.lower() not in allowed:
-        raise errors.ConfigValueError(
-            f"`{name}` is {value!r}. {suggestions.did_you_mean(value, allowed)}"
-        )
-
-
-def _require_not_negative(config: base_config.Config, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 0:
-            raise errors.ConfigValueError(
-                f"`{name}` is {getattr(config, name)}; wanted 0 or a positive number."
-            )
-
-
-def _require_positive(config: base_config.Config, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise errors.ConfigValueError(
-                f"`{name}` is {getattr(config, name)}; wanted a positive number."
-            )

@@ -2,7 +2,8 @@
 
 The layers, each of which overrides the one before: the registered experiment, each
 `--config_file`, gin's `params` bindings, `--tpu` and `--tf_data_service`, `--params_override`, and
-each `--set`.
+each `--set`. `{workspace}` is expanded behind the last layer, and epochs become steps where that
+needs no data.
 """
 
 import dataclasses
@@ -13,7 +14,14 @@ from typing import Any
 from absl import logging
 
 from official_lite.common import errors, files, plugins
-from official_lite.core import config_definitions, exp_factory, gin_config
+from official_lite.core import (
+    config_definitions,
+    epochs,
+    exp_factory,
+    gin_config,
+    phase_configs,
+    workspace,
+)
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -26,7 +34,18 @@ __all__ = [
     "to_yaml",
 ]
 
-_ONE_STEP = {"train_steps": 1, "steps_per_loop": 1, "validation_steps": 1}
+_ONE_STEP = {
+    "trainer.train_steps": 1,
+    "trainer.steps_per_loop": 1,
+    "trainer.validation_steps": 1,
+}
+_FEW_STEPS = {
+    "trainer.train_steps": 20,
+    "trainer.validation_interval": 10,
+    "trainer.validation_steps": 2,
+    "trainer.checkpoint_interval": 20,
+    "trainer.log_interval": 1,
+}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -52,6 +71,7 @@ class ExperimentParser:
 
     def __init__(self, flags_obj: Any) -> None:
         self._flags_obj = flags_obj
+        self._default_workspace = ""
 
     def parse(self) -> Any:
         params = self.base_experiment()
@@ -60,7 +80,8 @@ class ExperimentParser:
         params = self.parse_runtime(params)
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
-        return self.parse_set(params)
+        params = self.parse_set(params)
+        return workspace.expand(params, self._default_workspace)
 
     def base_experiment(self) -> Any:
         """The experiment as it is registered under `--experiment`."""
@@ -72,8 +93,8 @@ class ExperimentParser:
 
     def parse_config_file(self, params: Any) -> Any:
         """Applies each `--config_file`, in order."""
-        for config_file in self._flags_obj.config_file or []:
-            params = hyperparams.override_params_dict(params, config_file, is_strict=True)
+        for config_file in filter(None, self._flags_obj.config_file or []):
+            self._override_by_file(params, config_file)
         return params
 
     def parse_runtime(self, params: Any) -> Any:
@@ -97,11 +118,12 @@ class ExperimentParser:
 
     def parse_params_override(self, params: Any) -> Any:
         """Applies `--params_override`."""
-        if not self._flags_obj.params_override:
-            return params
-        return hyperparams.override_params_dict(
-            params, self._flags_obj.params_override, is_strict=True
-        )
+        override = self._flags_obj.params_override
+        if override and os.path.isfile(override):
+            self._override_by_file(params, override)
+        elif override:
+            hyperparams.override_params_dict(params, override, is_strict=True)
+        return params
 
     def parse_set(self, params: Any) -> Any:
         """Applies each `--set path=value`, in order."""
@@ -115,6 +137,15 @@ class ExperimentParser:
             hyperparams.set_by_path(params, path.strip(), value)
         return params
 
+    def _override_by_file(self, params: Any, config_file: str) -> None:
+        values = yaml_io.read_yaml(config_file)
+        params.override(values)
+        directory = os.path.dirname(config_file)
+        if values.get("workspace"):
+            params.workspace = workspace.place(params.workspace, relative_to=directory)
+        if not self._default_workspace and workspace.uses_workspace(values):
+            self._default_workspace = workspace.place(directory or os.curdir)
+
 
 def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: bool = True) -> Any:
     """The resolved, checked and (unless told otherwise) locked config of an experiment.
@@ -123,12 +154,20 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
         errors.ConfigError: If something in it can't be.
     """
     params = ExperimentParser(flags_obj).parse()
+    if _flag(flags_obj, "fast_dev_run"):
+        phase_configs.override_all(params, _FEW_STEPS)
     if _flag(flags_obj, "dry_run"):
-        params.override({"trainer": _ONE_STEP})
+        phase_configs.override_all(params, _ONE_STEP)
     params.validate()
+    phase_configs.check(params)
+    if not getattr(params, "phases", None):
+        # A phase may change what an epoch is: each has its own worked out when it begins.
+        params = epochs.resolve(params)
     config_definitions.warn_about_dead_fields(params)
     if lock_return:
         params.lock()
+    else:
+        params = params.replace()
     if print_return:
         logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
     return params

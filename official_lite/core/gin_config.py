@@ -90,7 +90,8 @@ def operative_config(params: hyperparams.Config) -> str:
     lines = ["# Every field of the experiment. Feed this file back with --gin_file.", ""]
     for path, value in hyperparams.flatten(params).items():
         *blocks, name = path.split(".")
-        lines.append(f"{'/'.join(blocks)}/{_BLOCK}.{name} = {_literal(path, value)}")
+        scope = "/".join([*blocks, _BLOCK])
+        lines.append(f"{scope}.{name} = {_literal(path, value)}")
     return f"{_other_bindings()}\n{chr(10).join(lines)}\n"
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "GradientTransformer",
     "gradients_already_summed",
     "make_distributed",
+    "observe_gradients",
     "sum_over_replicas",
     "wrapped_optimizers",
 ]
@@ -57,6 +58,21 @@ def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def observe_gradients(
+    optimizer: Any, observer: Callable[[Sequence[tuple[Any, Any]]], None]
+) -> None:
+    """Shows `observer` the pairs of gradient and variable of each update, in every replica.
+
+    The gradients are summed over replicas, not yet transformed or clipped, and never None. What is
+    no `DistributedOptimizer` shows nothing.
+    """
+    *_, innermost = wrapped_optimizers(optimizer)
+    for one in getattr(innermost, "optimizers", [innermost]):
+        if isinstance(one, DistributedOptimizer):
+            # Past `__setattr__`, which would put it among the things to save.
+            one.__dict__["gradient_observer"] = observer
 
 
 @contextlib.contextmanager
@@ -101,7 +117,10 @@ class DistributedOptimizer:
         gradient_aggregator: Takes this replica's pairs of gradient and variable and returns the
             sums over all; None is an all-reduce.
         gradient_transformers: Applied in turn to the pairs after the sum and before the clipping.
+        gradient_observer: Shown the pairs after the sum; see `observe_gradients`.
     """
+
+    gradient_observer: Callable[[Sequence[tuple[Any, Any]]], None] | None = None
 
     gradient_aggregator: GradientTransformer | None = None
     gradient_transformers: Sequence[GradientTransformer] = ()
@@ -186,6 +205,8 @@ class DistributedOptimizer:
                 strict=True,
             )
         )
+        if self.gradient_observer is not None:
+            self.gradient_observer(pairs)
         for transformer in self.gradient_transformers:
             pairs = list(transformer(pairs))
         super()._backend_apply_gradients(  # type: ignore[misc]  # Keras' half

@@ -14,6 +14,7 @@ def test_the_model_gardens_flags_are_there() -> None:
     flags.define_flags()
     wanted = {"experiment", "mode", "model_dir", "config_file", "params_override", "gin_file"}
     assert wanted | {"gin_params", "tpu", "tf_data_service"} <= set(absl_flags.FLAGS)
+    assert {"dry_run", "fast_dev_run"} <= set(absl_flags.FLAGS)
 
 
 def test_no_mode_is_listed_that_does_not_run() -> None:

@@ -130,3 +130,41 @@ def test_a_function_may_stand_for_a_class():
 def test_load_module_takes_modules_and_files(tmp_path):
     assert plugins.load_module("collections") is collections
     assert plugins.load_module("a.py", workspace=write(tmp_path, "x = 3\n", "a.py").parent).x == 3
+
+
+class Patient(Hook):
+    def __init__(self, metric, patience=3):
+        self.metric, self.patience = metric, patience
+
+
+NAMES = {"patient": Patient}
+
+
+def create(entry):
+    return plugins.factory(entry, registry=NAMES, base=Hook, kind="hook")()
+
+
+def test_entry_of_a_config_creates_with_its_arguments():
+    made = create({"name": "patient", "metric": "loss"})
+    assert (made.metric, made.patience) == ("loss", 3)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "patient", "metrik": "loss"}, "no argument `metrik`.*metric"),
+        ("patient", "hook 'patient' can't be created: missing.*'metric'"),
+        ({"patience": 3}, "by its name"),
+        (["patient"], "by its name"),
+    ],
+)
+def test_entry_with_wrong_arguments_is_refused_before_it_creates_anything(entry, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        create(entry)
+
+
+def test_positional_arguments_of_the_caller_are_none_of_the_config():
+    factory = plugins.factory({"name": "patient"}, num_args=1, registry=NAMES)
+    assert factory("loss").metric == "loss"
+    with pytest.raises(errors.ConfigError, match="no argument `metric`"):
+        plugins.factory({"name": "patient", "metric": "loss"}, num_args=1, registry=NAMES)

@@ -1,10 +1,13 @@
+import json
+import logging
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task
+from official_lite.core import base_task, train_lib
 from official_lite.core import config_definitions as cfg
 
 
@@ -62,6 +65,44 @@ def test_initialize_loads_only_the_named_parts(tmp_path) -> None:
     target.checkpoint_items = {"backbone": target.layers[0]}
     Bare(cfg.TaskConfig(init_checkpoint=str(tmp_path / "ckpt-1"))).initialize(target)
     np.testing.assert_array_equal(source.layers[0].kernel, target.layers[0].kernel)
+
+
+def test_without_init_checkpoint_one_line_says_so(caplog) -> None:
+    caplog.set_level(logging.INFO)
+    Bare(cfg.TaskConfig()).initialize(_model())
+    assert [r.message for r in caplog.records if "Cold start" in r.message]
+
+
+def test_config_says_which_parts_and_how_strictly(tmp_path) -> None:
+    source, target = _model(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)])
+    tf.train.Checkpoint(model=source).save(str(tmp_path / "ckpt"))
+    config = cfg.TaskConfig(init_checkpoint=str(tmp_path), init_checkpoint_strict=False)
+    with pytest.raises(errors.CheckpointError, match="Nothing in the checkpoint fits"):
+        Bare(config).initialize(target)
+    with pytest.raises(errors.UnknownNameError, match="'backbone'"):
+        Bare(config.replace(init_checkpoint_modules="backbone")).initialize(target)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_run_that_starts_from_the_best_checkpoint_of_another_evaluates_like_it(
+    tmp_path, experiment, make_task, two_replicas, replicas
+) -> None:
+    strategy = two_replicas if replicas == 2 else None
+    best = {
+        "best_checkpoint_export_subdir": "best",
+        "best_checkpoint_eval_metric": "mae",
+        "best_checkpoint_metric_comp": "lower",
+    }
+    first = experiment(trainer=best)
+    train_lib.run_experiment(
+        strategy, make_task(first), "train_and_eval", first, str(tmp_path / "a")
+    )
+    info = json.loads((tmp_path / "a" / "best" / "info.json").read_text())
+    second = experiment(task={"init_checkpoint": str(tmp_path / "a" / "best")})
+    _, logs = train_lib.run_experiment(
+        strategy, make_task(second), "eval", second, str(tmp_path / "b"), run_post_eval=True
+    )
+    assert float(logs["mae"]) == pytest.approx(info["mae"], rel=1e-6)
 
 
 def test_init_checkpoint_that_is_not_there_is_an_error(tmp_path) -> None:

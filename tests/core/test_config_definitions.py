@@ -13,6 +13,11 @@ from official_lite.core import config_definitions as cfg
         ("trainer", "best_checkpoint_metric_comp", "best"),
         ("trainer", "best_checkpoint_eval_metric", "accuracy"),
         ("trainer", "grad_accum_steps", 0),
+        ("trainer", "log_interval", -1),
+        ("trainer", "train_epochs", 0),
+        ("trainer", "checkpoint_every_epochs", -1),
+        ("trainer", "steps_per_epoch", -1),
+        ("trainer", "freeze", ["backbone/("]),
         ("runtime", "distribution_strategy", "mirored"),
         ("runtime", "mixed_precision_dtype", "float15"),
         ("runtime", "loss_scale", "static"),
@@ -58,3 +63,27 @@ def test_model_garden_literal_parses() -> None:
     )
     assert params.trainer.optimizer_config.optimizer.type == "sgd"
     assert params.as_dict()["task"]["train_data"]["input_path"] == "a*"
+
+
+@pytest.mark.parametrize("ending", ["", "_class_path"])
+def test_stages_go_by_the_words_of_paddlerec_too(ending: str) -> None:
+    words = ["instance", "network", "startup", "runner", "terminal"]
+    config = cfg.PipelineConfig({word + ending: word for word in words})
+    fields = ["prepare", "build", "initialize", "run", "finalize"]
+    assert config.as_dict() == dict(zip(fields, words, strict=True))
+
+
+def test_number_of_examples_is_positive() -> None:
+    with pytest.raises(errors.ConfigValueError, match="num_examples"):
+        cfg.DataConfig(num_examples=0).validate()
+
+
+def test_hook_without_a_name_is_refused_with_its_place() -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"`trainer\.hooks\[0\]`.*`name` is missing"):
+        cfg.ExperimentConfig({"trainer": {"hooks": [{"patience": 3}]}})
+
+
+def test_parts_of_an_init_checkpoint_are_one_text_or_a_list() -> None:
+    assert cfg.TaskConfig().init_checkpoint_modules == "all"
+    modules = cfg.TaskConfig(init_checkpoint_modules=["backbone", "head"]).init_checkpoint_modules
+    assert modules == ["backbone", "head"]

@@ -5,7 +5,7 @@ import pytest
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.core import config_parsing, exp_factory
+from official_lite.core import config_parsing, epochs, exp_factory, phase_configs
 
 
 @dataclasses.dataclass
@@ -69,15 +69,102 @@ def test_params_yaml_is_a_fixed_point_with_the_tasks_own_fields(tmp_path: pathli
     assert again.task.width == 7
 
 
+@dataclasses.dataclass(kw_only=True)
+class Flags(config_parsing.ParseConfigOptions):
+    """With the flags that a script may define or not."""
+
+    experiment: str = "toy"
+    dry_run: bool = False
+    fast_dev_run: bool = False
+
+
 def test_dry_run_is_one_step_of_each_kind() -> None:
-    class Flags:
-        experiment, config_file, params_override, tpu, dry_run = "toy", None, None, None, True
-
-        def __contains__(self, name: str) -> bool:
-            return name == "dry_run"
-
-    trainer = config_parsing.parse_configuration(Flags(), print_return=False).trainer
+    trainer = config_parsing.parse_configuration(Flags(dry_run=True), print_return=False).trainer
     assert (trainer.train_steps, trainer.validation_steps) == (1, 1)
+
+
+def test_fast_dev_run_is_a_few_steps_whatever_the_config_says() -> None:
+    settings = [
+        "trainer.train_epochs=3",
+        "trainer.validate_every_epochs=1",
+        "task.train_data.num_examples=1000",
+        "task.train_data.global_batch_size=10",
+        "phases[0]={name: a, overrides: {trainer.train_steps: 500}}",
+    ]
+    flags = Flags(fast_dev_run=True, set=settings)
+    params = config_parsing.parse_configuration(flags, print_return=False)
+    for trainer in (params.trainer, phase_configs.resolve(params, 0).trainer):
+        assert (trainer.train_steps, trainer.validation_interval) == (20, 10)
+        assert (trainer.validation_steps, trainer.log_interval) == (2, 1)
+        assert trainer.train_epochs is trainer.validate_every_epochs is None
+
+
+def _write_config(directory: pathlib.Path, text: str) -> str:
+    directory.mkdir(exist_ok=True)
+    path = directory / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_workspace_is_the_directory_of_the_file_that_uses_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "trainer: {name: '{workspace}/trainer.py:Mine'}"
+    plain = _write_config(tmp_path / "plain", "trainer: {train_steps: 3}")
+    for name in ("first", "copy"):
+        path = _write_config(tmp_path / name, text)
+        params = _parse(config_file=[plain, path])
+        assert params.trainer.name == f"{tmp_path}/{name}/trainer.py:Mine"
+        assert params.workspace == str(tmp_path / name)
+    monkeypatch.chdir(tmp_path / "copy")
+    assert _parse(config_file=["config.yaml"]) == _parse(config_file=[path])
+
+
+def test_workspace_that_is_set_wins(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "workspace: files\ntrainer: {name: '{workspace}/t.py:T'}"
+    path = _write_config(tmp_path / "a", text)
+    monkeypatch.chdir(tmp_path)
+    assert _parse(config_file=[path]).workspace == str(tmp_path / "a" / "files")
+    assert _parse(params_override=path).workspace == str(tmp_path / "a" / "files")
+    params = _parse(config_file=[path], set=["workspace=b"])
+    assert params.trainer.name == f"{tmp_path}/b/t.py:T"
+
+
+def test_placeholder_without_a_workspace_is_refused() -> None:
+    with pytest.raises(errors.ConfigValueError, match="names no workspace"):
+        _parse(set=["trainer.name={workspace}/t.py:T"])
+
+
+def test_epochs_are_steps_in_params_yaml_where_no_data_are_needed(tmp_path: pathlib.Path) -> None:
+    data = "task.train_data.num_examples=100,task.train_data.global_batch_size=10"
+    params = _parse(params_override=f"trainer.train_epochs=3,{data}")
+    assert (params.trainer.train_steps, params.trainer.train_epochs) == (30, None)
+    config_parsing.serialize_config(params, str(tmp_path))
+    file = str(tmp_path / "params.yaml")
+    assert _parse(config_file=[file]) == params
+    assert _parse(config_file=[file], set=["trainer.train_steps=7"]).trainer.train_steps == 7
+
+
+def test_result_can_stay_unlocked() -> None:
+    options = Flags(set=["trainer.train_epochs=1", "trainer.steps_per_epoch=5"])
+    params = config_parsing.parse_configuration(options, lock_return=False, print_return=False)
+    params.trainer.train_steps += 1
+    assert params.trainer.train_steps == 6
+
+
+def test_mistake_in_a_phase_is_found_before_any_runs() -> None:
+    with pytest.raises(errors.UnknownKeyError, match="In the phase 'a'"):
+        _parse(set=["phases[0]={name: a, overrides: {trainer.trian_steps: 1}}"])
+
+
+def test_epochs_of_phases_wait_for_what_the_phase_changes() -> None:
+    data = ["task.train_data.num_examples=100", "task.train_data.global_batch_size=10"]
+    phase = "phases[0]={name: a, overrides: {task.train_data.global_batch_size: 20}}"
+    params = _parse(set=["trainer.train_epochs=1", *data, phase])
+    assert params.trainer.train_epochs == 1
+    assert epochs.resolve(phase_configs.resolve(params, 0)).trainer.train_steps == 5
 
 
 def test_module_that_is_not_there_is_named() -> None:

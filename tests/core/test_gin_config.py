@@ -52,6 +52,9 @@ def test_missing_file_is_a_config_error() -> None:
 def test_operative_config_fed_back_gives_the_same_config(tmp_path: pathlib.Path) -> None:
     params = _bound("trainer/params.train_steps = 7", "half = 0.5")
     params.override({"trainer": {"loss_upper_bound": float("inf")}, "task": {"name": "a 'b'\n"}})
+    hooks = ["timer", {"name": "stop", "metrics": [["a"], {"b": 1}]}]
+    phases = [{"name": "a", "overrides": {"runtime.seed": 1}}]
+    params.override({"trainer": {"hooks": hooks}, "phases": phases, "workspace": "/w"})
     file = tmp_path / "operative.gin"
     file.write_text(gin_config.operative_config(params))
     gin.clear_config()

@@ -17,7 +17,15 @@ field has is an error that names the nearest ones. TensorFlow is not imported he
 """
 
 from official_lite.modeling.hyperparams.base_config import Config, bind
-from official_lite.modeling.hyperparams.config_paths import diff, flatten, set_by_path
+from official_lite.modeling.hyperparams.config_paths import (
+    diff,
+    flatten,
+    map_texts,
+    override_by_path,
+    set_by_path,
+    texts,
+)
+from official_lite.modeling.hyperparams.free_config import FreeConfig, PluginConfig
 from official_lite.modeling.hyperparams.oneof import OneOfConfig
 from official_lite.modeling.hyperparams.params_dict import (
     ParamsDict,
@@ -31,8 +39,10 @@ from official_lite.modeling.hyperparams.yaml_io import ConfigFileError
 
 __all__ = [
     "Config",
+    "FreeConfig",
     "OneOfConfig",
     "ParamsDict",
+    "PluginConfig",
     "bind",
     "override_params_dict",
     "read_yaml_to_params_dict",
@@ -41,6 +51,9 @@ __all__ = [
     "set_by_path",
     "flatten",
     "diff",
+    "map_texts",
+    "override_by_path",
+    "texts",
     "ConfigFileError",
     "RestrictionError",
 ]

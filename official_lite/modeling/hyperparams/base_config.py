@@ -52,6 +52,9 @@ class Config(params_dict.ParamsDict):
     A class that declares fields knows no others. `Config` itself and subclasses without fields are
     open: the constructor takes any keys.
 
+    A subclass may say in `ALIASES` by which other names a field goes wherever values come in, and
+    in `CLEARS` which field becomes None when another one is given without it.
+
     Args:
       default_params: nested values that override the fields' defaults.
       restrictions: rules for `validate`, see `restrictions.Restriction`.
@@ -59,6 +62,7 @@ class Config(params_dict.ParamsDict):
 
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))
     SEQUENCE_TYPES: ClassVar[tuple[type, ...]] = (list, tuple)
+    CLEARS: ClassVar[Mapping[str, str]] = {}
     _BUILDER: ClassVar[Any] = None
     _COMPILED: ClassVar[dict[str, field_types.FieldType]]
 
@@ -144,6 +148,12 @@ class Config(params_dict.ParamsDict):
 
         To be overridden, by raising a `ConfigValueError` that names the field.
         """
+
+    def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
+        super()._merge(params, cursor)
+        for given, cleared in self.CLEARS.items():
+            if params.get(given) is not None and cleared not in params:
+                self.__dict__[cleared] = None
 
     def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
         field_type = self._field_types().get(key)

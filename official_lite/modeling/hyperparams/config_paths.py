@@ -1,6 +1,6 @@
-"""Configs seen as flat lists of `a.b.c = value`: setting one, listing all, comparing two."""
+"""Configs seen as flat lists of `a.b.c = value`: setting, listing, comparing, rewriting."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_lite.common import errors
@@ -27,6 +27,15 @@ def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
             raise error from None
 
 
+def override_by_path(config: params_dict.ParamsDict, path: str, value: Any) -> None:
+    """Overrides what `path` leads to, by a value that is no text to be read.
+
+    Raises:
+      ConfigError: as for `set_by_path`.
+    """
+    config.override(csv_override.nest(csv_override.parse_path(path), value))
+
+
 def flatten(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any]:
     """Dotted path -> plain value, in the order of the fields.
 
@@ -45,6 +54,38 @@ def diff(
     paths = sorted(old_leaves.keys() | new_leaves.keys())
     shown = {path: (_show(old_leaves, path), _show(new_leaves, path)) for path in paths}
     return [f"{path}: {a} -> {b}" for path, (a, b) in shown.items() if a != b]
+
+
+def map_texts(
+    config: params_dict.ParamsDict, function: Callable[[str], str]
+) -> params_dict.ParamsDict:
+    """An unlocked copy in which each text, in lists too, is what `function` makes of it."""
+    copied = params_dict.copy_value(config)
+    _rewrite(copied, function)
+    return copied
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All texts in a config, a dict or a list, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, params_dict.ParamsDict):
+        for _, element in value._items():
+            yield from texts(element)
+    elif isinstance(value, Mapping | list | tuple):
+        for element in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(element)
+
+
+def _rewrite(value: Any, function: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_rewrite(element, function) for element in value)
+    if isinstance(value, params_dict.ParamsDict):
+        for key, element in value._items():
+            value.__dict__[key] = _rewrite(element, function)
+    return value
 
 
 def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:

@@ -79,3 +79,29 @@ def pair_elements(value: Any, current: Any, cursor: Cursor) -> list[tuple[Any, A
     if isinstance(current, list | tuple) and len(current) == len(value):
         return list(zip(value, current, strict=True))
     return [(element, None) for element in value]
+
+
+def rename(
+    mapping: Mapping[str, Any], aliases: Mapping[str, str], cursor: Cursor
+) -> Mapping[str, Any]:
+    """The mapping with the keys that `aliases` (other name -> key) says; lines are kept.
+
+    Raises:
+      ConfigValueError: two keys mean the same.
+    """
+    if not aliases.keys() & mapping.keys():
+        return mapping
+    renamed = LocatedDict(mapping.source) if isinstance(mapping, LocatedDict) else {}
+    origins: dict[str, str] = {}
+    for given, value in mapping.items():
+        key = aliases.get(given, given)
+        if key in origins:
+            raise errors.ConfigValueError(
+                f"{cursor.key(given, mapping)}: `{origins[key]}` and `{given}` are the same "
+                "field; give one of them."
+            )
+        origins[key] = given
+        renamed[key] = value
+        if isinstance(renamed, LocatedDict) and isinstance(mapping, LocatedDict):
+            renamed.lines[key] = mapping.lines[given]
+    return renamed

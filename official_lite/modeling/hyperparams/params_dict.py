@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from official_lite.common import errors, files, suggestions
 from official_lite.modeling.hyperparams import csv_override, overrides, restrictions, yaml_io
@@ -41,6 +41,7 @@ class ParamsDict:
     """
 
     RESERVED_ATTR = ("_locked", "_restrictions")
+    ALIASES: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class ParamsDict:
                 f"An override is a dict, not {type(params).__name__}. "
                 "`override_params_dict` takes texts and files."
             )
-        self._merge(params, cursor)
+        self._merge(overrides.rename(params, type(self).ALIASES, cursor), cursor)
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
         for key, value in params.items():

@@ -5,6 +5,7 @@ numbers, booleans and null can come out, and PyYAML's global tables stay as they
 """
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
 MAX_NODES = 50_000
 
+# `{workspace}/file`, which YAML would take for a mapping.
+_PLACEHOLDER = re.compile(r"(?<!\S)\{\w+\}[^\s,}\]]")
 _TUPLE_TAG = "tag:yaml.org,2002:python/tuple"
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
@@ -66,6 +69,8 @@ def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
 def parse_value(text: str, source: str) -> Any:
     """One value: a quoted text, a flow list or mapping, or a plain scalar."""
     stripped = text.strip()
+    if _PLACEHOLDER.match(stripped):
+        return stripped
     if not stripped.startswith(("'", '"', "[", "{")):
         return yaml_scalars.resolve_scalar(stripped, source)
     node = _compose(stripped, source)
@@ -248,7 +253,8 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
-        raise errors.ConfigValueError(f"{source}:{line}: {_explain(error)}.") from error
+        hint = _hint(text.splitlines()[line - 1 : line])
+        raise errors.ConfigValueError(f"{source}:{line}: {_explain(error)}.{hint}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise errors.ConfigValueError(
@@ -257,6 +263,12 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except (ValueError, OverflowError) as error:
         # PyYAML lets `chr` fail on an escape such as "\Uffffffff".
         raise errors.ConfigValueError(f"{source}: an escape is no character: {error}") from error
+
+
+def _hint(lines: list[str]) -> str:
+    if any(_PLACEHOLDER.search(line) for line in lines):
+        return " A text that begins with a placeholder stands in quotes."
+    return ""
 
 
 def _explain(error: yaml.MarkedYAMLError) -> str:

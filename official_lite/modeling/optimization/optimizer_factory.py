@@ -207,6 +207,11 @@ def _build(
 def _complete(config: Any, path: str) -> dict[str, Any]:
     """The fields of a schedule's config, all of them set."""
     arguments: dict[str, Any] = config.as_dict()
+    for ratio in type(config).CLEARS.values():
+        if arguments.pop(ratio, None) is not None:
+            raise errors.ConfigValueError(
+                f"`{path}.{ratio}` is not in steps yet; `core.epochs.resolve(params)` sees to that."
+            )
     for name, value in arguments.items():
         if value is None and name not in _MAY_BE_NONE:
             raise errors.ConfigValueError(

@@ -3,6 +3,7 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -240,3 +241,55 @@ def test_a_class_can_check_its_own_fields_at_any_depth():
     Model().validate()
     with pytest.raises(errors.ConfigValueError, match=r"In `window`.*`low` must be below `high`"):
         Model({"window": {"low": 5}}).validate()
+
+
+@dataclasses.dataclass
+class StagesConfig(hyperparams.Config):
+    ALIASES: ClassVar = {"startup": "initialize", "startup_class_path": "initialize"}
+    CLEARS: ClassVar = {"steps": "epochs"}
+
+    initialize: str = ""
+    steps: int = 0
+    epochs: float | None = None
+
+
+@dataclasses.dataclass
+class RunConfig(hyperparams.Config):
+    stages: StagesConfig = dataclasses.field(default_factory=StagesConfig)
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda c: c.override({"stages": {"startup": "a:B"}}),
+        lambda c: c.override({"stages": StagesConfig({"startup_class_path": "a:B"})}),
+        lambda c: hyperparams.set_by_path(c, "stages.startup", "a:B"),
+        lambda c: hyperparams.override_params_dict(c, "stages: {startup: 'a:B'}", is_strict=True),
+    ],
+)
+def test_alias_is_the_field_wherever_values_come_in(give):
+    config = RunConfig()
+    give(config)
+    assert config.as_dict()["stages"] == {"initialize": "a:B", "steps": 0, "epochs": None}
+
+
+def test_alias_beside_its_field_is_refused(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("stages:\n  startup: a\n  initialize: b\n")
+    with pytest.raises(errors.ConfigValueError, match=r"run\.yaml:3.*`startup` and `initialize`"):
+        RunConfig.from_yaml(path)
+
+
+def test_error_behind_an_alias_names_the_line(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("stages:\n  startup: 5\n")
+    with pytest.raises(errors.ConfigTypeError, match=r"initialize.*run\.yaml:2"):
+        RunConfig.from_yaml(path)
+
+
+def test_field_given_alone_clears_its_rival():
+    config = StagesConfig(epochs=3)
+    config.override({"steps": 0, "epochs": 2})
+    assert config.epochs == 2
+    config.override({"steps": 5})
+    assert (config.steps, config.epochs) == (5, None)

@@ -108,3 +108,18 @@ def test_diff_shows_each_path_that_differs():
         "train_steps: 0 -> 5",
     ]
     assert hyperparams.diff({"a": (1, 2)}, {"a": [1, 2]}) == []
+
+
+def test_texts_are_found_and_rewritten_however_deep():
+    config = hyperparams.Config({"a": "x", "b": ["x", {"c": ("x", 1)}], "d": {"e": "y", "f": 2}})
+    config.lock()
+    assert sorted(hyperparams.texts(config)) == ["x", "x", "x", "y"]
+    rewritten = hyperparams.map_texts(config, str.upper)
+    assert rewritten.as_dict() == {"a": "X", "b": ["X", {"c": ("X", 1)}], "d": {"e": "Y", "f": 2}}
+    assert config.a == "x"
+
+
+def test_override_by_path_takes_values_as_they_are():
+    config = hyperparams.Config({"a": {"b": [{"c": ""}]}})
+    hyperparams.override_by_path(config, "a.b[0].c", "1")
+    assert config.a.b[0].c == "1"

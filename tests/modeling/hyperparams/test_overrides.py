@@ -29,3 +29,18 @@ def test_lists_of_equal_length_are_paired():
     assert overrides.pair_elements([1, 2], (3, 4), HERE) == [(1, 3), (2, 4)]
     assert overrides.pair_elements([1], (3, 4), HERE) == [(1, None)]
     assert overrides.pair_elements([1, 2], "ab", HERE) == [(1, None), (2, None)]
+
+
+def test_renamed_mapping_keeps_its_lines():
+    mapping = overrides.LocatedDict("a.yaml")
+    mapping["old"] = 1
+    mapping.lines["old"] = 7
+    renamed = overrides.rename(mapping, {"old": "new"}, overrides.Cursor("C"))
+    assert renamed == {"new": 1}
+    assert renamed.lines == {"new": 7}
+    assert overrides.rename({"x": 1}, {"old": "new"}, overrides.Cursor("C")) == {"x": 1}
+
+
+def test_two_names_of_one_field_are_refused():
+    with pytest.raises(errors.ConfigValueError, match="`a` and `b` are the same"):
+        overrides.rename({"a": 1, "b": 2}, {"a": "c", "b": "c"}, overrides.Cursor("C"))

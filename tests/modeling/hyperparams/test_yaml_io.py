@@ -201,3 +201,13 @@ def test_values_that_no_config_holds_are_not_written():
 def test_global_state_of_pyyaml_is_untouched():
     assert yaml.safe_load("a: 1e-3") == {"a": "1e-3"}
     assert yaml.safe_dump({"a": [1]}) == "a:\n- 1\n"
+
+
+def test_placeholder_at_the_beginning_is_text_in_an_override():
+    assert yaml_io.parse_value("{workspace}/a.py:B", "x") == "{workspace}/a.py:B"
+    assert yaml_io.parse_value("{a: 1}", "x") == {"a": 1}
+
+
+def test_placeholder_in_a_file_is_answered_with_quotes():
+    with pytest.raises(errors.ConfigValueError, match=r"f:1: .*stands in quotes"):
+        yaml_io.parse_yaml("a: {workspace}/a.py:B", "f")

@@ -289,3 +289,14 @@ def test_built_optimizer_survives_a_checkpoint(tmp_path: Any) -> None:
     fresh.build([weight])
     tf.train.Checkpoint(optimizer=fresh).restore(path).assert_consumed()
     assert fresh.iterations.numpy() == 1
+
+
+def test_ratio_that_is_not_in_steps_yet_is_refused() -> None:
+    config = optimization.OptimizationConfig(
+        {
+            "optimizer": {"type": "sgd"},
+            "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.5}},
+        }
+    )
+    with pytest.raises(errors.ConfigValueError, match="is not in steps yet"):
+        optimization.OptimizerFactory(config).build_learning_rate()

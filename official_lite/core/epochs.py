@@ -1,0 +1,169 @@
+"""Epochs and fractions of the training become steps, once, before a run.
+
+Steps are the only clock of a run. What a config says in epochs (`trainer.train_epochs`, …) or as a
+ratio (`warmup_ratio`, …) is worked out here and put where the steps stand; the field it came from
+becomes None. So the resolved config says the same when it is read back, whatever the data are then.
+
+An epoch is `trainer.steps_per_epoch` steps; or `num_examples / global_batch_size` of
+`task.train_data`, which need not be whole; or as many as the training dataset has batches. Nothing
+here needs TensorFlow, unless the dataset has to be asked.
+"""
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors
+
+__all__ = ["resolve"]
+
+# Field in steps -> the one in epochs that takes its place.
+_IN_EPOCHS = {
+    "train_steps": "train_epochs",
+    "validation_interval": "validate_every_epochs",
+    "checkpoint_interval": "checkpoint_every_epochs",
+}
+
+
+def resolve(params: Any, task: Any = None) -> Any:
+    """The config with steps in the place of epochs and ratios.
+
+    Args:
+        params: An experiment's config, locked or not.
+        task: The task, whose training dataset is asked for its length if the config does not say
+            how long an epoch is. Without it, what needs that length stays as it is.
+
+    Returns:
+        A locked copy; or `params` itself if nothing changes.
+
+    Raises:
+        errors.ConfigValueError: If nobody knows how long an epoch is.
+    """
+    trainer = getattr(params, "trainer", None)
+    in_epochs: dict[str, float] = {
+        steps: getattr(trainer, name)
+        for steps, name in _IN_EPOCHS.items()
+        if getattr(trainer, name, None) is not None
+    }
+    length = _stated_length(params)
+    if length is None and in_epochs and task is not None:
+        length = _length_of_dataset(params, task)
+    if in_epochs and length is None:
+        return params
+    changes = _trainer_changes(trainer, in_epochs, length)
+    train_steps = changes.get("train_steps", getattr(trainer, "train_steps", 0))
+    changes |= _schedule_changes(trainer, train_steps)
+    if not changes:
+        return params
+    _log(in_epochs, changes)
+    resolved = params.replace(trainer=changes)
+    resolved.lock()
+    return resolved
+
+
+def _trainer_changes(
+    trainer: Any, in_epochs: dict[str, float], length: Fraction | None
+) -> dict[str, Any]:
+    if length is None:
+        return {}
+    changes: dict[str, Any] = {}
+    for name, epochs in in_epochs.items():
+        # Through the text, so that 0.1 epochs are a tenth.
+        steps = Fraction(str(epochs)) * length
+        # The last step of a training that ends within an epoch counts; a look in between need not.
+        whole = math.ceil(steps) if name == "train_steps" else round(steps)
+        changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
+    if getattr(trainer, "steps_per_epoch", None) == 0:
+        changes["steps_per_epoch"] = max(round(length), 1)
+    return changes
+
+
+def _schedule_changes(trainer: Any, train_steps: int) -> dict[str, Any]:
+    """The override of the schedules that are in use."""
+    config = getattr(trainer, "optimizer_config", None)
+    changes: dict[str, Any] = {}
+    for block in ("learning_rate", "warmup"):
+        choice: Any = getattr(config, block, None)
+        schedule = choice.get() if choice is not None else None
+        for steps, ratio_name in getattr(schedule, "CLEARS", {}).items():
+            ratio = getattr(schedule, ratio_name)
+            if ratio is not None:
+                values = {steps: _steps_of(ratio, train_steps, steps), ratio_name: None}
+                changes.setdefault(block, {})[choice.type] = values
+    return {"optimizer_config": changes} if changes else {}
+
+
+def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
+    if isinstance(ratio, list | tuple):
+        return list(_ascending(round(value * train_steps) for value in ratio))
+    steps = round(ratio * train_steps)
+    # There may be no warm-up, but a decay takes a step at least.
+    return steps if name == "warmup_steps" else max(steps, 1)
+
+
+def _ascending(steps: Iterator[int]) -> Iterator[int]:
+    """In a short training, boundaries may fall on one step."""
+    last = -1
+    for step in steps:
+        last = max(step, last + 1)
+        yield last
+
+
+def _stated_length(params: Any) -> Fraction | None:
+    """The steps of an epoch, as far as the config says them."""
+    trainer, data = getattr(params, "trainer", None), _train_data(params)
+    stated = getattr(trainer, "steps_per_epoch", 0)
+    num_examples = getattr(data, "num_examples", None)
+    batch_size = getattr(data, "global_batch_size", 0)
+    counted = Fraction(num_examples, batch_size) if num_examples and batch_size else None
+    if stated and counted and round(counted) != stated:
+        logging.warning(
+            "`trainer.steps_per_epoch` is %d, though %d examples make %g batches of %d.",
+            stated,
+            num_examples,
+            float(counted),
+            batch_size,
+        )
+    return Fraction(stated) if stated else counted
+
+
+def _length_of_dataset(params: Any, task: Any) -> Fraction:
+    if not hasattr(params.task, "train_data"):
+        raise _unknown_length("With several tasks, the data don't say it.")
+    dataset = task.build_inputs(params.task.train_data)
+    cardinality = getattr(dataset, "cardinality", None)
+    num_batches = int(cardinality()) if cardinality else -2
+    if num_batches < 0:
+        kind = {-1: "has no end", -2: "does not know its length"}[num_batches]
+        raise _unknown_length(f"The training dataset {kind}.")
+    if num_batches == 0:
+        raise errors.DataError("The training dataset is empty.")
+    return Fraction(num_batches)
+
+
+def _unknown_length(reason: str) -> errors.ConfigValueError:
+    return errors.ConfigValueError(
+        f"The config counts in epochs, but how long is one? {reason} Set "
+        "`task.train_data.num_examples` or `trainer.steps_per_epoch`."
+    )
+
+
+def _train_data(params: Any) -> Any:
+    return getattr(getattr(params, "task", None), "train_data", None)
+
+
+def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:
+    parts = [
+        f"{epochs:g} epochs = {changes[name]} steps"
+        if name == "train_steps"
+        else f"`{name}` = {changes[name]} ({epochs:g} epochs)"
+        for name, epochs in in_epochs.items()
+    ]
+    for block in changes.get("optimizer_config", {}).values():
+        for values in block.values():
+            parts += [f"`{name}` = {value}" for name, value in values.items() if value is not None]
+    if parts:
+        logging.info("In steps: %s.", ", ".join(parts))

@@ -1,0 +1,75 @@
+"""Keeps parts of a model as they are while the rest of it is trained."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from official_lite.common import errors, suggestions
+
+__all__ = ["freeze"]
+
+
+def freeze(model: Any, patterns: Sequence[str]) -> None:
+    """Freezes the variables on whose path a pattern is found, before the optimizer is built.
+
+    A layer all of whose weights are meant is frozen as a whole, so that batch normalization uses
+    its statistics and leaves them alone. Single weights of a layer just get no gradient.
+
+    Args:
+        model: A Keras model that has its variables.
+        patterns: Regular expressions, looked for anywhere in `variable.path`.
+
+    Raises:
+        errors.ConfigValueError: If a pattern fits nothing, or only statistics that their layer
+            would go on updating, or if nothing would be left to train.
+    """
+    if not patterns:
+        return
+    if not isinstance(model, keras.Model):
+        raise errors.ConfigValueError(
+            f"`trainer.freeze` is for Keras models; the task's is a {type(model).__name__}."
+        )
+    meant = {id(v): v for pattern in patterns for v in _fitting(model, pattern)}
+    for layer in model._flatten_layers(include_self=False):
+        weights = layer.weights
+        if weights and all(id(weight) in meant for weight in weights):
+            layer.trainable = False
+    for layer in model._flatten_layers():
+        _freeze_single_weights(layer, meant)
+    if not model.trainable_variables:
+        raise errors.ConfigValueError(
+            f"`trainer.freeze` {list(patterns)} leaves nothing of {model.name!r} to train."
+        )
+    logging.info("Frozen: %d of %d weights.", len(meant), len(model.weights))
+
+
+def _fitting(model: keras.Model, pattern: str) -> list[Any]:
+    found = [weight for weight in model.weights if re.search(pattern, weight.path)]
+    if not found:
+        paths = [weight.path for weight in model.weights]
+        raise errors.ConfigValueError(
+            f"`trainer.freeze` has {pattern!r}, which no variable's path fits. "
+            f"{suggestions.did_you_mean(pattern, paths)}"
+        )
+    return found
+
+
+def _freeze_single_weights(layer: keras.Layer, meant: dict[int, Any]) -> None:
+    if not layer.trainable:
+        return
+    for variable in [*layer._trainable_variables, *layer._non_trainable_variables]:
+        if id(variable) not in meant:
+            continue
+        if not variable.trainable:
+            raise errors.ConfigValueError(
+                f"`trainer.freeze` fits {variable.path!r}, which the layer itself updates while it "
+                f"is trained. Freeze the whole layer: {_folder_of(variable.path)!r}."
+            )
+        variable.trainable = False
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0] + "/"

@@ -1,0 +1,188 @@
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import model_state, warm_start
+from official_lite.common import errors
+
+
+class Net(keras.Model):
+    """A backbone with layers in a list, which TensorFlow does not see, and a head."""
+
+    def __init__(
+        self, classes: int = 3, depth: int = 2, seed: int = 0, head_name: str = "head"
+    ) -> None:
+        super().__init__(name="net")
+        keras.utils.set_random_seed(seed)
+        self.backbone = keras.Sequential([keras.layers.Dense(4, name="stem")], name="trunk")
+        self.blocks = [keras.layers.Dense(4, name=f"block{i}") for i in range(depth)]
+        # The attribute, not the layer's name, is what a checkpoint knows it by.
+        setattr(self, head_name, keras.layers.Dense(classes, name=head_name))
+        self._head_name = head_name
+        self(tf.zeros((1, 2)))
+        for weight in self.weights:
+            weight.assign(keras.random.normal(weight.shape))
+
+    def call(self, x: Any) -> Any:
+        x = self.backbone(x)
+        for block in self.blocks:
+            x = block(x)
+        return getattr(self, self._head_name)(x)
+
+
+def _save(path: Any, **items: Any) -> str:
+    return tf.train.Checkpoint(**items).save(str(path / "ckpt"))
+
+
+def _save_run(path: Any, model: keras.Model) -> str:
+    """As a run does."""
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    items = {"model": model, "optimizer": optimizer, **model_state.hidden_items(model)}
+    return _save(path, **items, **getattr(model, "checkpoint_items", {}))
+
+
+def _equal(a: Any, b: Any) -> dict[str, bool]:
+    """By path of those in `a`, whether `b` has the same value."""
+    others = {weight.path: weight for weight in b.weights}
+    return {
+        w.path.removeprefix("net/"): bool(
+            w.shape == others[w.path].shape and np.array_equal(w, others[w.path])
+        )
+        for w in a.weights
+        if w.path in others
+    }
+
+
+@pytest.mark.parametrize("name", ["", "ckpt-1", "ckpt-1.index"])
+def test_whole_model_is_loaded_from_a_file_or_a_directory(tmp_path, name: str) -> None:
+    source, target = Net(seed=1), Net(seed=2)
+    _save_run(tmp_path, source)
+    path = warm_start.find_checkpoint(str(tmp_path / name))
+    report = warm_start.load_weights(target, path)
+    assert all(_equal(source, target).values())
+    assert (report.is_complete, len(report.matched)) == (True, 8)
+
+
+def test_no_checkpoint_is_none(tmp_path) -> None:
+    assert warm_start.find_checkpoint(str(tmp_path)) is None
+    assert warm_start.find_checkpoint(str(tmp_path / "ckpt-7")) is None
+
+
+def test_missing_weight_is_an_error_that_names_it_and_loads_nothing(tmp_path) -> None:
+    path, target = _save_run(tmp_path, Net(seed=1, classes=5)), Net(seed=2)
+    before = [weight.numpy() for weight in target.weights]
+    with pytest.raises(errors.CheckpointError) as caught:
+        warm_start.load_weights(target, path)
+    assert "of another shape (2)" in str(caught.value)
+    assert "net/head/kernel [4, 3] <- model/head/_kernel [4, 5]" in str(caught.value)
+    assert "init_checkpoint_strict" in str(caught.value)
+    np.testing.assert_equal([weight.numpy() for weight in target.weights], before)
+
+
+def test_fine_tuning_takes_what_fits_and_logs_the_rest(tmp_path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    source, target = Net(seed=1, classes=5), Net(seed=2)
+    report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
+    kept = {name for name, same in _equal(source, target).items() if not same}
+    assert kept == {"head/kernel", "head/bias"}
+    assert [match.variable for match in report.mismatched] == ["net/head/kernel", "net/head/bias"]
+    assert "net/head/kernel [4, 3] <- model/head/_kernel [4, 5]" in caplog.text
+
+
+def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> None:
+    source, target = Net(seed=1, head_name="top"), Net(seed=2)
+    report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
+    assert [leftover.name for leftover in report.missing] == ["net/head/kernel", "net/head/bias"]
+    assert report.missing[0].candidates == ("model/top/_kernel",)
+    assert {left.name for left in report.unexpected} == {"model/top/_kernel", "model/top/bias"}
+
+
+def test_checkpoint_without_anything_that_fits_says_what_it_has(tmp_path) -> None:
+    path = _save(tmp_path, net=Net(seed=1))
+    with pytest.raises(errors.CheckpointError, match=r"Wanted 'model'.*which has `net`"):
+        warm_start.load_weights(Net(seed=2), path, strict=False)
+
+
+@pytest.mark.parametrize("save", [_save_run, None], ids=["run", "items"])
+@pytest.mark.parametrize("modules", ["all", "backbone", ["backbone"]])
+def test_items_of_the_model_are_what_is_loaded(tmp_path, save: Callable | None, modules) -> None:
+    source, target = Net(seed=1, classes=5), Net(seed=2)
+    for model in (source, target):
+        model.checkpoint_items = {"backbone": model.backbone}
+    path = save(tmp_path, source) if save else _save(tmp_path, **source.checkpoint_items)
+    report = warm_start.load_weights(target, path, modules=modules)
+    assert {name for name, same in _equal(source, target).items() if same} == {
+        "trunk/stem/kernel",
+        "trunk/stem/bias",
+    }
+    assert len(report.matched) == 2
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        ("trunk", {"trunk/stem"}),
+        ("backbone, head", {"trunk/stem", "head"}),
+        (["block1"], {"block1"}),
+    ],
+)
+def test_parts_go_by_the_names_of_layers_and_attributes(tmp_path, modules, expected) -> None:
+    source, target = Net(seed=1), Net(seed=2)
+    warm_start.load_weights(target, _save_run(tmp_path, source), modules=modules)
+    loaded = {name.rpartition("/")[0] for name, same in _equal(source, target).items() if same}
+    assert loaded == expected
+
+
+def test_unknown_part_is_answered_with_the_nearest(tmp_path) -> None:
+    with pytest.raises(errors.UnknownNameError, match="`backbone`"):
+        warm_start.load_weights(Net(), _save_run(tmp_path, Net()), modules="bakbone")
+
+
+def test_weights_in_lists_of_unlike_length_are_not_mixed_up(tmp_path) -> None:
+    source, target = Net(seed=1, depth=1), Net(seed=2, depth=2)
+    report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
+    assert [leftover.name for leftover in report.missing] == [
+        "net/block1/kernel",
+        "net/block1/bias",
+    ]
+    assert all(_equal(source, target).values())
+
+
+def test_two_replicas_take_part_of_a_checkpoint(tmp_path, two_replicas) -> None:
+    source = Net(seed=1, classes=5)
+    path = _save_run(tmp_path, source)
+    with two_replicas.scope():
+        target = Net(seed=2)
+        warm_start.load_weights(target, path, strict=False)
+    for weight, wanted in zip(target.backbone.weights, source.backbone.weights, strict=True):
+        for replica in two_replicas.experimental_local_results(weight.value):
+            np.testing.assert_array_equal(replica, wanted)
+
+
+def test_model_without_weights_is_refused(tmp_path) -> None:
+    path = _save_run(tmp_path, Net())
+    with pytest.raises(errors.CheckpointError, match="Call it once"):
+        warm_start.load_weights(keras.Sequential([keras.layers.Dense(3)]), path)
+
+
+class Lexicon(tf.Module):
+    """No Keras model, and not all variables."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.weight = tf.Variable(float(value))
+        self.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+        self.table.insert(["a"], [value])
+
+
+def test_lookup_tables_come_along(tmp_path) -> None:
+    target = Lexicon(0)
+    report = warm_start.load_weights(target, _save(tmp_path, model=Lexicon(5)))
+    assert (float(target.weight), int(target.table.lookup(tf.constant("a")))) == (5.0, 5)
+    assert len(report.matched) == 1

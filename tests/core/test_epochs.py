@@ -1,0 +1,117 @@
+import logging
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import epochs
+from official_lite.modeling.multitask import configs as multitask_configs
+
+
+def _params(num_examples: int | None = 100, **trainer: object) -> cfg.ExperimentConfig:
+    data = cfg.DataConfig(global_batch_size=10, num_examples=num_examples)
+    params = cfg.ExperimentConfig(task=cfg.TaskConfig(train_data=data))
+    params.override({"trainer": trainer})
+    return params
+
+
+class Data:
+    """A task as far as it is asked here."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+
+    def build_inputs(self, params: cfg.DataConfig) -> tf.data.Dataset:
+        return self._dataset.batch(params.global_batch_size, drop_remainder=params.drop_remainder)
+
+
+def test_epochs_become_steps_and_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    params = _params(train_epochs=3, validate_every_epochs=1, checkpoint_every_epochs=0.5)
+    trainer = epochs.resolve(params).trainer
+    assert (trainer.train_steps, trainer.validation_interval) == (30, 10)
+    assert (trainer.checkpoint_interval, trainer.steps_per_epoch) == (5, 10)
+    assert trainer.train_epochs is trainer.validate_every_epochs is None
+    assert trainer.checkpoint_every_epochs is None
+    assert [r.message for r in caplog.records if "3 epochs = 30 steps" in r.message]
+
+
+@pytest.mark.parametrize(("num_examples", "count", "steps"), [(103, 3, 31), (100, 0.7, 7)])
+def test_fractions_of_a_batch_are_counted_exactly(num_examples, count, steps) -> None:
+    assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
+
+
+def test_ratios_are_of_all_steps() -> None:
+    schedules = {
+        "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.9}},
+        "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
+    }
+    resolved = epochs.resolve(_params(train_epochs=3, optimizer_config=schedules))
+    config = resolved.trainer.optimizer_config
+    assert (config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps) == (27, 3)
+    assert config.learning_rate.cosine.decay_ratio is config.warmup.linear.warmup_ratio is None
+
+
+def test_ratios_need_no_data() -> None:
+    stepwise = {"boundary_ratios": [0.5, 0.51], "values": [1.0, 0.1, 0.01]}
+    learning_rate = {"type": "stepwise", "stepwise": stepwise}
+    params = _params(None, train_steps=20, optimizer_config={"learning_rate": learning_rate})
+    resolved = epochs.resolve(params).trainer.optimizer_config.learning_rate.stepwise
+    assert (resolved.boundaries, resolved.boundary_ratios) == ([10, 11], None)
+
+
+def test_resolved_config_is_locked_and_stays_as_it_is() -> None:
+    params = _params(train_epochs=3)
+    params.lock()
+    resolved = epochs.resolve(params)
+    assert params.trainer.train_epochs == 3
+    assert epochs.resolve(resolved) is resolved
+    with pytest.raises(errors.LockedConfigError):
+        resolved.trainer.train_steps = 1
+
+
+def test_steps_given_later_take_the_place_of_epochs() -> None:
+    params = _params(train_epochs=3)
+    params.override({"trainer": {"train_steps": 7}})
+    assert epochs.resolve(params).trainer.train_steps == 7
+
+
+def test_length_of_the_dataset_is_asked_last() -> None:
+    task = Data(tf.data.Dataset.range(55))
+    params = _params(None, train_epochs=2)
+    assert epochs.resolve(params) is params
+    assert epochs.resolve(params, task).trainer.train_steps == 10
+    params.trainer.steps_per_epoch = 4
+    assert epochs.resolve(params, task).trainer.train_steps == 8
+
+
+@pytest.mark.parametrize(
+    "without_length",
+    [lambda data: data.repeat(), lambda data: data.filter(lambda x: x > 2)],
+    ids=["endless", "unknown"],
+)
+def test_dataset_that_cannot_say_its_length_is_an_error(without_length) -> None:
+    task = Data(without_length(tf.data.Dataset.range(9)))
+    with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
+        epochs.resolve(_params(None, train_epochs=1), task)
+
+
+def test_empty_dataset_is_an_error() -> None:
+    with pytest.raises(errors.DataError, match="empty"):
+        epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
+
+
+def test_contradiction_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    epochs.resolve(_params(steps_per_epoch=7, train_epochs=1))
+    assert "100 examples make 10 batches of 10" in caplog.text
+
+
+def test_several_tasks_pass_unless_they_count_in_epochs() -> None:
+    params = multitask_configs.MultiTaskExperimentConfig()
+    assert epochs.resolve(params, object()) is params
+    params.trainer.train_epochs = 1
+    with pytest.raises(errors.ConfigValueError, match="several tasks"):
+        epochs.resolve(params, object())
+    params.trainer.steps_per_epoch = 5
+    assert epochs.resolve(params, object()).trainer.train_steps == 5

@@ -1,0 +1,44 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from official_lite.common import errors
+from official_lite.core import field_checks
+from official_lite.modeling import hyperparams
+
+
+@dataclasses.dataclass
+class Toy(hyperparams.Config):
+    value: float | None = None
+    word: str = ""
+    patterns: list[str] = dataclasses.field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (field_checks.require_not_negative, 0, -1),
+        (field_checks.require_positive, 1, 0),
+        (field_checks.require_positive_or_none, None, 0),
+        (field_checks.require_positive_or_none, 0.5, float("inf")),
+    ],
+)
+def test_number_out_of_bounds_is_named(
+    check: Callable[..., None], good: float | None, bad: float
+) -> None:
+    check(Toy(value=good), "value")
+    with pytest.raises(errors.ConfigValueError, match="`value` is"):
+        check(Toy(value=bad), "value")
+
+
+def test_unknown_word_is_answered_with_the_nearest() -> None:
+    field_checks.require_one_of(Toy(word="TPU"), "word", ["tpu", "off"])
+    with pytest.raises(errors.ConfigValueError, match="`tpu`"):
+        field_checks.require_one_of(Toy(word="tup"), "word", ["tpu", "off"])
+
+
+def test_pattern_that_cannot_be_compiled_is_shown() -> None:
+    field_checks.require_patterns(Toy(patterns=["a|b"]), "patterns")
+    with pytest.raises(errors.ConfigValueError, match=r"'a\('"):
+        field_checks.require_patterns(Toy(patterns=["a("]), "patterns")
