@@ -33,18 +33,13 @@ def main(_: list[str]) -> None:
 
 def run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> None:
     # TensorFlow takes seconds to import: nobody should wait that long to hear of a typo.
-    from official_lite import telemetry
-    from official_lite.core import continuous_finetune_lib, runtime, task_factory, train_lib
+    from official_lite import pipeline, telemetry
+    from official_lite.core import continuous_finetune_lib
 
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
         return
-    strategy = runtime.build_strategy(params.runtime)
-    with strategy.scope():
-        task = task_factory.get_task(params.task, logging_dir=model_dir)
-    _, logs = train_lib.run_experiment(
-        strategy, task, mode, params, model_dir, run_post_eval=mode == "eval"
-    )
+    _, logs = pipeline.RunPipeline(params, mode, model_dir).run()
     if mode == "eval":
         print(telemetry.to_json(telemetry.numbers(logs)))
 

@@ -23,6 +23,7 @@ LAYERS = [
     ["official_lite.orbit"],
     ["official_lite.core"],
     ["official_lite.modeling.multitask"],
+    ["official_lite.pipeline"],
     ["official_lite.utils"],
     ["experiments"],
     ["registry_imports"],

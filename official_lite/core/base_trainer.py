@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import gin
@@ -18,11 +18,13 @@ from official_lite.core import (
     base_task,
     batch_mean,
     config_definitions,
+    freezing,
     keras2_idioms,
     model_building,
 )
 from official_lite.core.async_trainer import Dataset
 from official_lite.data import endless
+from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator, preparation
 
 __all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options"]
@@ -102,7 +104,11 @@ class Trainer(async_trainer.AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
+        freezing.freeze(model, getattr(config.trainer, "freeze", []))
         self._optimizer = preparation.prepare_optimizer(optimizer, model)
+        # Past `tf.Module`, which would make a list of its own of it.
+        self.__dict__["_graph_hooks"] = []
+        distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         self._accumulator = self._build_accumulator() if train else None
         self._task_train_step = self._build_task_train_step()
         self._global_step = orbit.utils.create_global_step()
@@ -153,6 +159,12 @@ class Trainer(async_trainer.AsyncTrainer):
         return self._global_step
 
     @property
+    def global_batch_size(self) -> int | None:
+        """Examples in an update, over all replicas and micro-batches; None if nobody knows."""
+        data = getattr(self.config.task, "train_data", None)
+        return getattr(data, "global_batch_size", None) or None
+
+    @property
     def evaluates(self) -> bool:
         """Whether it was built to evaluate."""
         return False in self._task_metrics
@@ -184,11 +196,30 @@ class Trainer(async_trainer.AsyncTrainer):
     def checkpoint_exporter(self) -> Any:
         return self._checkpoint_exporter
 
+    def build_train_dataset(self) -> Dataset:
+        """The training data anew, from their beginning: reading them moves no other iterator.
+
+        Only a trainer that was given its dataset has none but this one.
+        """
+        if self.train_dataset is not self._built_train_dataset:
+            return self.train_dataset
+        return self._create_train_dataset()
+
     def initialize(self) -> None:
         """Called when the run has no checkpoint yet: the task may load pretrained weights."""
         self.task.initialize(self.model)
         if average := ema_optimizer.get_moving_average(self.optimizer):
             average.follow_weights()
+
+    def build_hooks(self) -> list[orbit.Hook]:
+        """The hooks that this trainer brings; those of the config come after them."""
+        return []
+
+    def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
+        """Takes the hooks that are traced into the step; a step traced before is traced anew."""
+        if self._graph_hooks != list(graph_hooks):
+            self._graph_hooks[:] = graph_hooks
+            self._train_loop_fn = None
 
     def train_loop_begin(self) -> None:
         """Called before the first step of a reporting interval: metrics start anew."""
@@ -218,7 +249,9 @@ class Trainer(async_trainer.AsyncTrainer):
             logs |= _result_of(metric)
             # Here too: metrics that a checkpoint or an evaluation finds full would leak.
             keras2_idioms.reset_metric(metric)
-        logs["learning_rate"] = _learning_rate(self.optimizer, self.global_step)
+        logs["learning_rate"] = orbit.utils.current_learning_rate(
+            self.optimizer, self.global_step
+        )
         return logs
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
@@ -279,19 +312,21 @@ class Trainer(async_trainer.AsyncTrainer):
     def _init_training(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
         self._task_metrics[True] = list(self.task.build_metrics(training=True))
+        self._built_train_dataset = None if dataset else self._create_train_dataset()
         eagerly = getattr(self.config.runtime, "run_eagerly", False)
         orbit.StandardTrainer.__init__(
             self,
-            dataset
-            or self.distribute_dataset(
-                endless.endless(self.task.build_inputs), self._micro_batch_data()
-            ),
+            dataset or self._built_train_dataset,
             options=orbit.StandardTrainerOptions(
                 use_tf_function=trainer_config.train_tf_function and not eagerly,
                 use_tf_while_loop=trainer_config.train_tf_while_loop and not eagerly,
                 use_tpu_summary_optimization=trainer_config.allow_tpu_summary,
             ),
         )
+
+    def _create_train_dataset(self) -> Dataset:
+        build_inputs = endless.endless(self.task.build_inputs)
+        return self.distribute_dataset(build_inputs, self._micro_batch_data())
 
     def _init_evaluation(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
@@ -375,6 +410,8 @@ class Trainer(async_trainer.AsyncTrainer):
             metrics=self._task_metrics[True],
         )
         self._train_loss.update_state(logs[self.task.loss])
+        for hook in self._graph_hooks:
+            hook.call(logs)
         self.global_step.assign_add(1)
 
     def _replica_micro_step(self, inputs: Any) -> None:
@@ -385,6 +422,8 @@ class Trainer(async_trainer.AsyncTrainer):
             metrics=self._task_metrics[True],
         )
         self._train_loss.update_state(logs[self.task.loss])
+        for hook in self._graph_hooks:
+            hook.call(logs)
 
     def _replica_flush(self) -> None:
         accumulator = cast(gradient_accumulator.GradientAccumulator, self._accumulator)
@@ -416,6 +455,10 @@ class Trainer(async_trainer.AsyncTrainer):
         )
         self._variables_with_gradients = [variable for _, variable in collector.grads_and_vars]
         return logs, [gradient for gradient, _ in collector.grads_and_vars]
+
+    def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        for hook in self._graph_hooks:
+            hook.on_gradients(grads_and_vars)
 
     def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
         logs = self.task.validation_step(
@@ -468,10 +511,3 @@ def _grad_accum_steps(config: Any) -> int:
 def _result_of(metric: keras.metrics.Metric) -> dict[str, Any]:
     result = metric.result()
     return dict(result) if isinstance(result, Mapping) else {metric.name: result}
-
-
-def _learning_rate(optimizer: Any, global_step: tf.Variable) -> Any:
-    rate = optimizer.learning_rate
-    if not callable(rate):
-        return rate
-    return rate(getattr(optimizer, "iterations", global_step))

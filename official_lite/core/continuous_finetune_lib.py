@@ -11,13 +11,11 @@ A checkpoint whose metrics file is there is done: a restarted job goes on with t
 Nothing is ever deleted.
 """
 
-import gc
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -84,7 +82,7 @@ def run_continuous_finetune(
             if directories.is_chief():
                 _write_summaries(model_dir, step, task.name, logs)
         del task
-        _forget_last_run()
+        runtime.forget_last_run()
     if logs is None:
         raise errors.CheckpointError(
             f"No checkpoint appeared in {params.task.init_checkpoint} for "
@@ -192,14 +190,3 @@ def _flat(logs: Logs, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}-")
         elif np.ndim(orbit.utils.get_value(value)) == 0:
             yield prefix + name, value
-
-
-def _forget_last_run() -> None:
-    """Frees the last model, and makes names that Keras counts up begin anew.
-
-    Else a metric without a name of its own would be `mean_squared_error_1` in the second run.
-    """
-    policy = keras.mixed_precision.dtype_policy()
-    keras.utils.clear_session()
-    keras.mixed_precision.set_dtype_policy(policy)
-    gc.collect()

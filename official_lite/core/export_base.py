@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_lite import telemetry
 from official_lite.checkpoint import model_state
 from official_lite.common import errors
 
@@ -102,8 +103,10 @@ def export(
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)
-    signatures = export_module.get_inference_signatures(keys)
-    tf.saved_model.save(export_module, export_dir, signatures=signatures, options=save_options)
+    # A model that puts numbers into the event storage would be saved with the storage.
+    with telemetry.get_event_storage().muted():
+        signatures = export_module.get_inference_signatures(keys)
+        tf.saved_model.save(export_module, export_dir, signatures=signatures, options=save_options)
     return export_dir
 
 

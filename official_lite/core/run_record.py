@@ -13,10 +13,12 @@
       best_ckpt/                    the best one, with info.json
 
 A job that only evaluates may look at the directory of a running training: it writes
-`run.<mode>.json` and `log.<mode>.txt`. Only the chief writes.
+`run.<mode>.json` and `log.<mode>.txt`. Only the chief writes. The last line of a log says how the
+run ended.
 """
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import logging as python_logging
@@ -49,10 +51,21 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             record.note(global_step=1000)
     """
 
-    def __init__(self, params: hyperparams.Config, mode: str, model_dir: str) -> None:
+    def __init__(
+        self, params: hyperparams.Config, mode: str, model_dir: str, *, is_chief: bool = True
+    ) -> None:
+        """Writes nothing yet.
+
+        Args:
+            params: The config of the run.
+            mode: Its mode.
+            model_dir: Its directory.
+            is_chief: Whether this process is the one that writes; others only log how it ended.
+        """
         self._params = params
         self._mode = mode
         self._model_dir = model_dir
+        self._is_chief = is_chief
         self._is_training = "train" in mode
         self._entries: dict[str, Any] = {}
         self._log_handler: python_logging.Handler | None = None
@@ -62,7 +75,17 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         """Adds entries to `run.json`; they are written when the run ends."""
         self._entries |= entries
 
+    def replace_params(self, params: hyperparams.Config) -> None:
+        """Records another config, such as one whose epochs have become steps."""
+        self._params = params
+        if self._is_chief:
+            self._write_params()
+            self._entries |= _entries_of(params)
+            self._write()
+
     def __enter__(self) -> "RunRecord":
+        if not self._is_chief:
+            return self
         files.makedirs(self._model_dir)
         with contextlib.ExitStack() as on_failure:
             self._log_handler = _log_to_file(self._path("log", "txt"))
@@ -72,15 +95,13 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         return self
 
     def _write_start(self) -> None:
-        if self._is_training:
-            config_parsing.serialize_config(self._params, self._model_dir)
-        save_gin_config(self._mode, self._model_dir, self._params)
+        self._write_params()
         self._entries = {
             "status": "running",
             "mode": self._mode,
             "argv": sys.argv,
-            "seed": getattr(getattr(self._params, "runtime", None), "seed", None),
-            "train_steps": getattr(getattr(self._params, "trainer", None), "train_steps", None),
+            "config_sha256": _sha256(self._params),
+            **_entries_of(self._params),
             "start_time": _timestamp(self._start_time),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -95,20 +116,32 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._log_traceback(error)
+        status = "failed" if error else "done"
         self.note(
-            status="failed" if error else "done",
+            status=status,
             exit_reason=f"{type(error).__name__}: {error}" if error else "completed",
             end_time=_timestamp(time.time()),
             seconds=round(time.time() - self._start_time, 3),
         )
         try:
-            self._write()
-            # Again, since the run may have bound more of gin than was known at its start.
-            save_gin_config(self._mode, self._model_dir, self._params)
+            if self._is_chief:
+                self._write_end(error)
         finally:
+            step = self._entries.get("global_step", 0)
+            logging.info("experiment finished: status=%s step=%s", status, step)
             self._close_log()
+
+    def _write_end(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._log_traceback(error)
+        self._write()
+        # Again, since the run may have bound more of gin than was known at its start.
+        save_gin_config(self._mode, self._model_dir, self._params)
+
+    def _write_params(self) -> None:
+        if self._is_training:
+            config_parsing.serialize_config(self._params, self._model_dir)
+        save_gin_config(self._mode, self._model_dir, self._params)
 
     def _write(self) -> None:
         text = json.dumps(self._entries, indent=2, default=str)
@@ -120,7 +153,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
     def _close_log(self) -> None:
         if self._log_handler:
-            logging.get_absl_logger().removeHandler(self._log_handler)
+            python_logging.root.removeHandler(self._log_handler)
             self._log_handler.close()
 
     def _log_traceback(self, error: BaseException) -> None:
@@ -157,21 +190,36 @@ def save_gin_config(
 
 
 def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
-    """Whether a training run of this directory has nothing left to do. Needs no TensorFlow."""
+    """Whether a training run of this directory has nothing left to do. Needs no TensorFlow.
+
+    A run with phases has a directory for each of them, and is not finished by itself.
+    """
     path = os.path.join(model_dir, "run.json")
-    if "train" not in mode or not files.exists(path):
+    if "train" not in mode or getattr(params, "phases", None) or not files.exists(path):
         return False
     try:
         record = json.loads(files.read_text(path))
     except json.JSONDecodeError:
         return False
-    step = record.get("global_step")
+    step, train_steps = record.get("global_step"), _train_steps(params, record)
     # A run that also evaluated has trained, too; one that only trained may lack an evaluation.
     has_run = mode in (record.get("mode"), "train")
-    if record.get("status") != "done" or not has_run or step is None:
+    if record.get("status") != "done" or not has_run or step is None or train_steps is None:
         return False
     has_checkpoint = files.exists(os.path.join(model_dir, f"ckpt-{step}.index"))
-    return has_checkpoint and int(step) >= params.trainer.train_steps
+    return has_checkpoint and int(step) >= int(train_steps)
+
+
+def _train_steps(params: Any, record: dict[str, Any]) -> int | None:
+    """How long the training has to be; None if that can't be known yet."""
+    if getattr(params.trainer, "train_epochs", None) is None:
+        return int(params.trainer.train_steps)
+    # Only the data say how long an epoch is. The same config was told so before.
+    return record.get("train_steps") if record.get("config_sha256") == _sha256(params) else None
+
+
+def _sha256(params: hyperparams.Config) -> str:
+    return hashlib.sha256(config_parsing.to_yaml(params).encode()).hexdigest()
 
 
 def check_model_dir(model_dir: str) -> None:
@@ -196,8 +244,19 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
         return None
     handler = python_logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.PythonFormatter())
-    logging.get_absl_logger().addHandler(handler)
+    if not python_logging.root.handlers:
+        # What absl does before its first line. It would take our handler for the terminal's.
+        python_logging.basicConfig()
+    # Not on absl's logger: code of the user's may have one of Python's own.
+    python_logging.root.addHandler(handler)
     return handler
+
+
+def _entries_of(params: hyperparams.Config) -> dict[str, Any]:
+    return {
+        "seed": getattr(getattr(params, "runtime", None), "seed", None),
+        "train_steps": getattr(getattr(params, "trainer", None), "train_steps", None),
+    }
 
 
 def _versions() -> dict[str, str]:

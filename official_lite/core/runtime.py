@@ -1,6 +1,7 @@
 """What `RuntimeConfig` means: a strategy to run under, a seed, and a precision."""
 
 import contextlib
+import gc
 from collections.abc import Iterator
 
 import keras
@@ -10,7 +11,7 @@ from official_lite.common import distribute_utils
 from official_lite.core import config_definitions
 from official_lite.modeling import performance
 
-__all__ = ["build_strategy", "seed_and_precision"]
+__all__ = ["build_strategy", "forget_last_run", "seed_and_precision"]
 
 
 def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
@@ -39,3 +40,14 @@ def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[Non
     keras.utils.set_random_seed(config.seed)
     with performance.mixed_precision_policy(config.mixed_precision_dtype):
         yield
+
+
+def forget_last_run() -> None:
+    """Frees the last model, and makes names that Keras counts up begin anew.
+
+    Else a metric without a name of its own would be `mean_squared_error_1` in the second run.
+    """
+    policy = keras.mixed_precision.dtype_policy()
+    keras.utils.clear_session()
+    keras.mixed_precision.set_dtype_policy(policy)
+    gc.collect()

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from official_lite import telemetry
 from official_lite.common import errors
 
 __all__ = [
@@ -174,7 +175,10 @@ class SavedModelCheckpointManager(tf.train.CheckpointManager):
         for name, module in (self._modules_to_export or {}).items():
             signatures = getattr(module, "saved_model_signatures", None)
             if signatures is not None:
-                tf.saved_model.save(module, os.path.join(unfinished, name), signatures=signatures)
+                path = os.path.join(unfinished, name)
+                # A model that puts numbers into the event storage would be saved with the storage.
+                with telemetry.get_event_storage().muted():
+                    tf.saved_model.save(module, path, signatures=signatures)
         if not tf.io.gfile.exists(unfinished):
             return
         if tf.io.gfile.exists(directory):

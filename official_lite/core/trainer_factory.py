@@ -1,8 +1,8 @@
 """Builds the optimizer and the trainer that a config asks for.
 
 A trainer of one's own is named in the config, `trainer.name`, by its registered name or as
-`package.module:Class` or `file.py:Class`; in gin, `create_trainer.trainer_cls = @MyTrainer`; or in
-Python, as an argument::
+`package.module:Class` or `{workspace}/file.py:Class`; in gin, `create_trainer.trainer_cls =
+@MyTrainer`; or in Python, as an argument::
 
     @trainer_factory.register_trainer_cls("distillation")
     class DistillationTrainer(base_trainer.Trainer): ...
@@ -58,6 +58,8 @@ def create_trainer(
     evaluate: bool,
     checkpoint_exporter: Any = None,
     trainer_cls: type[base_trainer.Trainer] | None = None,
+    model: keras.Model | None = None,
+    optimizer: keras.optimizers.Optimizer | None = None,
 ) -> base_trainer.Trainer:
     """Builds model, optimizer and trainer; call it in the strategy's scope.
 
@@ -68,18 +70,19 @@ def create_trainer(
         evaluate: Whether it will evaluate.
         checkpoint_exporter: Shown every evaluation; see `Trainer`.
         trainer_cls: The trainer's class; by default what `trainer.name` names, or `Trainer`.
+        model: The model; by default one that the task builds.
+        optimizer: The optimizer; by default one that the task creates.
 
     Raises:
         errors.UnknownNameError: If there is no trainer of that name.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
-    model = task.build_model()
-    optimizer = create_optimizer(task, params)
+    # Not `or`: a model may have a length, and be empty.
     return trainer_cls(
         params,
         task,
-        model=model,
-        optimizer=optimizer,
+        model=task.build_model() if model is None else model,
+        optimizer=create_optimizer(task, params) if optimizer is None else optimizer,
         train=train,
         evaluate=evaluate,
         checkpoint_exporter=checkpoint_exporter,
@@ -96,6 +99,10 @@ def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_tr
     if not name:
         return base_trainer.Trainer
     found: type[base_trainer.Trainer] = plugins.resolve(
-        name, registry=_REGISTERED_TRAINER_CLS, base=base_trainer.Trainer, kind="trainer"
+        name,
+        registry=_REGISTERED_TRAINER_CLS,
+        base=base_trainer.Trainer,
+        workspace=getattr(params, "workspace", "") or None,
+        kind="trainer",
     )
     return found

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import base_trainer
 
@@ -332,3 +333,61 @@ def test_nothing_is_counted_in_a_step_without_data(experiment, make_trainer, mak
 
     trainer = make_trainer(experiment(), task_cls=CountingTask, train=False)
     assert float(trainer.evaluate(tf.constant(-1))["steps"]) == 4
+
+
+class Watching(orbit.GraphHook):
+    """Adds up, in the graph, what it is shown."""
+
+    def __init__(self):
+        self.losses = tf.Variable(0.0)
+        self.norm = tf.Variable(0.0)
+        self.calls = tf.Variable(0)
+
+    def call(self, logs):
+        self.calls.assign_add(1)
+        self.losses.assign_add(logs["loss"])
+
+    def on_gradients(self, grads_and_vars):
+        self.norm.assign_add(tf.linalg.global_norm([gradient for gradient, _ in grads_and_vars]))
+
+
+def _watched(trainer, hook):
+    trainer.set_graph_hooks([hook])
+    return _losses(trainer)
+
+
+@pytest.mark.parametrize(
+    "block", [{}, {"runtime": {"enable_xla": True}}, {"trainer": {"optimizer_config": {"ema": {}}}}]
+)
+def test_graph_hook_sees_every_step_and_changes_nothing(experiment, make_trainer, block) -> None:
+    hook = Watching()
+    params = experiment(**block)
+    watched = _watched(make_trainer(params, evaluate=False), hook)
+    np.testing.assert_array_equal(watched, _losses(make_trainer(params, evaluate=False)))
+    assert hook.calls.numpy() == len(watched)
+    np.testing.assert_allclose(hook.losses, sum(watched), rtol=1e-6)
+
+
+def test_graph_hook_is_shown_the_same_gradients_however_the_batch_is_cut(
+    experiment, make_trainer, two_replicas
+) -> None:
+    norms = []
+    for steps, strategy in ((1, tf.distribute.get_strategy()), (2, two_replicas)):
+        params = experiment(trainer={"grad_accum_steps": steps})
+        with strategy.scope():
+            trainer, hook = make_trainer(params, evaluate=False), Watching()
+            # Each replica is shown the sum; the first one's are kept.
+            hook.norm = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+            hook.call = lambda logs: None
+            _watched(trainer, hook)
+        norms.append(hook.norm.numpy())
+    assert norms[0] > 0
+    np.testing.assert_allclose(*norms, rtol=1e-5)
+
+
+def test_other_graph_hooks_take_the_place_of_the_ones_before(experiment, make_trainer) -> None:
+    trainer, first, second = make_trainer(experiment(), evaluate=False), Watching(), Watching()
+    _watched(trainer, first)
+    calls = first.calls.numpy()
+    _watched(trainer, second)
+    assert (first.calls.numpy(), second.calls.numpy()) == (calls, calls)

@@ -1,4 +1,5 @@
 import json
+import logging as python_logging
 import os
 import pathlib
 
@@ -39,6 +40,44 @@ def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
 
+def test_last_line_says_how_the_run_ended(tmp_path: pathlib.Path) -> None:
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    last = (tmp_path / "log.txt").read_text().splitlines()[-1]
+    assert last.endswith("experiment finished: status=done step=3")
+    with pytest.raises(ZeroDivisionError), run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        1 / 0  # noqa: B018  (the failure)
+    last = (tmp_path / "log.eval.txt").read_text().splitlines()[-1]
+    assert last.endswith("experiment finished: status=failed step=0")
+    logging.set_verbosity(verbosity)
+
+
+def test_log_has_the_lines_of_pythons_own_loggers(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        python_logging.getLogger("mine").warning("from a logger of my own")
+    python_logging.getLogger("mine").warning("too late")
+    text = (tmp_path / "log.txt").read_text()
+    assert "from a logger of my own" in text
+    assert "too late" not in text
+
+
+def test_only_the_chief_writes(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path), is_chief=False) as record:
+        record.replace_params(_params(5))
+        record.note(global_step=3)
+    assert os.listdir(tmp_path) == []
+
+
+def test_replaced_params_are_what_is_on_record(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.replace_params(_params(train_steps=5))
+        assert "train_steps: 5" in (tmp_path / "params.yaml").read_text()
+    assert _read(tmp_path / "run.json")["train_steps"] == 5
+    assert "train_steps = 5" in (tmp_path / "operative_config.train.gin").read_text()
+
+
 def test_evaluation_leaves_the_trainings_record_alone(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "eval", str(tmp_path)):
         pass
@@ -56,6 +95,27 @@ def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
     assert run_record.is_finished(_params(), "train", str(tmp_path))
     assert not run_record.is_finished(_params(train_steps=4), "train", str(tmp_path))
     assert not run_record.is_finished(_params(), "eval", str(tmp_path))
+
+
+def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.Path) -> None:
+    def in_epochs(epochs: float) -> cfg.ExperimentConfig:
+        return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=epochs))
+
+    with run_record.RunRecord(in_epochs(1.0), "train", str(tmp_path)) as record:
+        record.replace_params(_params(train_steps=3))
+        record.note(global_step=3)
+    (tmp_path / "ckpt-3.index").touch()
+    assert run_record.is_finished(in_epochs(1.0), "train", str(tmp_path))
+    assert not run_record.is_finished(in_epochs(2.0), "train", str(tmp_path))
+
+
+def test_run_with_phases_is_not_finished_by_itself(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    (tmp_path / "ckpt-3.index").touch()
+    params = _params()
+    params.override({"phases": [{"name": "first"}]})
+    assert not run_record.is_finished(params, "train", str(tmp_path))
 
 
 def test_model_dir_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:

@@ -14,9 +14,13 @@ def test_strategy_is_the_one_that_is_named() -> None:
     assert strategy.num_replicas_in_sync == 2
 
 
-def test_more_gpus_than_there_are_is_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="num_gpus"):
-        runtime.build_strategy(cfg.RuntimeConfig(num_gpus=99))
+@pytest.mark.parametrize(
+    ("strategy", "num_gpus"), [("mirrored", 1), ("mirrored", 99), ("one_device", 1)]
+)
+def test_more_gpus_than_there_are_is_refused(strategy: str, num_gpus: int) -> None:
+    config = cfg.RuntimeConfig(distribution_strategy=strategy, num_gpus=num_gpus)
+    with pytest.raises(errors.ConfigValueError, match=f"num_gpus` is {num_gpus}"):
+        runtime.build_strategy(config)
 
 
 def test_seed_makes_random_numbers_equal() -> None:

@@ -230,3 +230,16 @@ def test_job_that_only_evaluates_writes_no_averaged_weights(
     saved.unlink()
     _run(params, make_task(params), "eval", tmp_path)
     assert not list((tmp_path / "ema_checkpoints").glob("*.index"))
+
+
+def test_callers_hooks_run_and_epochs_become_steps(experiment, make_task, tmp_path) -> None:
+    class Epochs(orbit.Hook):
+        def after_epoch(self) -> None:
+            steps.append(int(self.controller.global_step))
+
+    steps = []
+    params = experiment(trainer={"train_epochs": 3.0})
+    _run(params, make_task(params), "train", tmp_path, hooks=[Epochs()])
+    # 32 examples in batches of 8.
+    assert steps == [4, 8, 12]
+    assert "train_steps: 12" in (tmp_path / "params.yaml").read_text()

@@ -36,3 +36,22 @@ def test_task_may_leave_dp_config_out_of_its_create_optimizer(experiment, make_t
     params.task.differential_privacy_config = {"clipping_norm": 1.0}
     with pytest.raises(errors.ConfigValueError, match="dp_config"):
         trainer_factory.create_optimizer(task, params)
+
+
+def test_model_and_optimizer_may_be_given(experiment, make_task) -> None:
+    params = experiment()
+    task = make_task(params)
+    model, optimizer = task.build_model(), keras.optimizers.Adam()
+    trainer = trainer_factory.create_trainer(
+        params, task, train=True, evaluate=False, model=model, optimizer=optimizer
+    )
+    assert trainer.model is model
+    assert isinstance(trainer.optimizer, keras.optimizers.Adam)
+
+
+def test_trainer_may_be_in_a_file_of_the_workspace(experiment, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from official_lite.core import base_trainer\nclass Mine(base_trainer.Trainer): ...\n"
+    )
+    params = experiment(trainer={"name": "{workspace}/mine.py:Mine"}, workspace=str(tmp_path))
+    assert trainer_factory.get_trainer_cls(params).__name__ == "Mine"

@@ -1,0 +1,365 @@
+"""The runner of an experiment: its parts, built from the config, and how they work together."""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit, telemetry
+from official_lite.checkpoint import directories, shared_checkpoint_manager
+from official_lite.common import errors, suggestions
+from official_lite.core import (
+    actions,
+    base_task,
+    base_trainer,
+    best_checkpoint,
+    config_definitions,
+    model_summary,
+    run_checks,
+    trainer_factory,
+)
+
+__all__ = ["Logs", "OrbitExperimentRunner"]
+
+Logs = Mapping[str, Any]
+
+
+class OrbitExperimentRunner:
+    """Builds the parts of a run, then runs it by its mode.
+
+    Each part has a method of its own, so that a subclass can replace one and keep the others::
+
+        _build_trainer  _build_best_checkpoint_exporter  _maybe_build_checkpoint_manager
+        _build_writers  _build_hooks  _build_train_actions  _build_eval_actions
+        _build_controller
+
+    `run` is all of a run. Its parts can be called by themselves: `restore` (if it was not done at
+    construction), `train`, `evaluate`, `close`, `show_summary`.
+    """
+
+    def __init__(
+        self,
+        distribution_strategy: tf.distribute.Strategy | None,
+        task: base_task.Task,
+        mode: str,
+        params: config_definitions.ExperimentConfig,
+        model_dir: str,
+        run_post_eval: bool = False,
+        save_summary: bool = True,
+        train_actions: Sequence[orbit.Action] | None = None,
+        eval_actions: Sequence[orbit.Action] | None = None,
+        trainer: base_trainer.Trainer | None = None,
+        controller_cls: type[orbit.Controller] = orbit.Controller,
+        summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+        eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+        enable_async_checkpointing: bool = False,
+        hooks: Sequence[orbit.Hook] = (),
+        restore: bool = True,
+    ) -> None:
+        """Builds the parts.
+
+        Args:
+            restore: Whether to restore the newest checkpoint now; if not, call `restore`.
+
+        The other arguments are those of `run_experiment`.
+        """
+        run_checks.check(params, mode, model_dir)
+        self.strategy = distribution_strategy or tf.distribute.get_strategy()
+        self._params = params
+        self._model_dir = model_dir
+        self._mode = mode
+        self._run_post_eval = run_post_eval
+        self._hooks = tuple(hooks)
+        self._restore = restore
+        self._trainer = trainer or self._build_trainer(
+            task, train="train" in mode, evaluate="eval" in mode or run_post_eval
+        )
+        self._check_best_metric()
+        self._checkpoint_manager = self._maybe_build_checkpoint_manager()
+        self._summary_manager = summary_manager
+        self._eval_summary_manager = eval_summary_manager
+        self._last_records = telemetry.LastRecordsWriter()
+        self._writers = self._build_writers() if save_summary else []
+        with contextlib.ExitStack() as on_exit:
+            on_exit.callback(_close_all, self._writers)
+            self._controller = self._build_controller(
+                trainer=self.trainer if "train" in mode else None,
+                evaluator=self.trainer,
+                save_summary=save_summary,
+                train_actions=train_actions,
+                eval_actions=eval_actions,
+                controller_cls=controller_cls,
+                enable_async_checkpointing=enable_async_checkpointing,
+            )
+            # A controller of one's own may have no files of its own to close.
+            on_exit.callback(getattr(self._controller, "close", lambda: None))
+            self._opened = on_exit.pop_all()
+
+    @property
+    def params(self) -> config_definitions.ExperimentConfig:
+        return self._params
+
+    @property
+    def model_dir(self) -> str:
+        """The directory of the run."""
+        return self._model_dir
+
+    @property
+    def trainer(self) -> base_trainer.Trainer:
+        return self._trainer
+
+    @property
+    def checkpoint_manager(self) -> tf.train.CheckpointManager | None:
+        return self._checkpoint_manager
+
+    @property
+    def controller(self) -> orbit.Controller:
+        return self._controller
+
+    def run(self) -> tuple[keras.Model, Logs]:
+        """Runs the mode.
+
+        Returns:
+            The model, and the metrics of the evaluation after training if one was asked for; else
+            an empty dictionary.
+        """
+        logging.info("Starts to execute mode: %s", self._mode)
+        if count := model_summary.try_count_params(self.trainer.model):
+            logging.info("The model has %s parameters.", f"{count:,}")
+        with contextlib.closing(self), self.strategy.scope():
+            logs = self.train() if self.trains else None
+            if not logs and self.evaluates_last:
+                logs = self.evaluate()
+        self.show_summary()
+        wants_logs = self._run_post_eval or self._mode == "train_and_post_eval"
+        return self.trainer.model, (logs or {}) if wants_logs else {}
+
+    @property
+    def trains(self) -> bool:
+        """Whether the mode trains."""
+        return "train" in self._mode
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Whether the mode ends with an evaluation that is not part of the training."""
+        is_evaluation = self._mode in ("eval", "continuous_eval", "train_and_post_eval")
+        return is_evaluation or self._run_post_eval
+
+    def restore(self) -> str | None:
+        """Restores the newest checkpoint; without one lets the task load pretrained weights.
+
+        Returns:
+            The path of the checkpoint; None if there was none.
+        """
+        return self.controller.restore_checkpoint() if self.checkpoint_manager else None
+
+    def train(self) -> Logs | None:
+        """Trains, and evaluates on the way if the mode says so; call it in the strategy's scope.
+
+        Returns:
+            The metrics of the last evaluation; None in modes without evaluation on the way.
+        """
+        config = self.params.trainer
+        self._save_a_point_to_recover_to()
+        if self._mode == "train_and_eval":
+            # An interval of 0 is the Model Garden's word for once, at the end.
+            return self.controller.train_and_evaluate(
+                train_steps=config.train_steps,
+                eval_steps=config.validation_steps,
+                eval_interval=config.validation_interval or None,
+            )
+        self.controller.train(steps=config.train_steps)
+        if not self.evaluates_last:
+            self._export_averaged_weights()
+        return None
+
+    def evaluate(self) -> Logs | None:
+        """Evaluates what the mode says: the current state once, or every checkpoint.
+
+        Returns:
+            The metrics of the last evaluation.
+        """
+        config = self.params.trainer
+        if self._mode == "continuous_eval":
+            return self.controller.evaluate_continuously(
+                steps=config.validation_steps, timeout=config.continuous_eval_timeout
+            )
+        return self.controller.evaluate(steps=config.validation_steps)
+
+    def close(self) -> None:
+        """Closes writers and event files. May be called more than once."""
+        self._opened.close()
+
+    def show_summary(self) -> None:
+        """Prints the last numbers of each split, if they were written anywhere."""
+        if self._writers:
+            telemetry.summary_table(self._last_records.rows(), title=self.model_dir)
+
+    def _build_trainer(
+        self, task: base_task.Task, train: bool, evaluate: bool
+    ) -> base_trainer.Trainer:
+        with self.strategy.scope():
+            return trainer_factory.create_trainer(
+                self.params,
+                task,
+                train=train,
+                evaluate=evaluate,
+                checkpoint_exporter=self._build_best_checkpoint_exporter(),
+            )
+
+    def _build_best_checkpoint_exporter(
+        self,
+    ) -> best_checkpoint.BestCheckpointExporter | None:
+        return best_checkpoint.maybe_create_best_ckpt_exporter(self.params, self.model_dir)
+
+    def _maybe_build_checkpoint_manager(self) -> tf.train.CheckpointManager | None:
+        if not self.trainer.checkpoint:
+            return None
+        if self.model_dir is None:
+            raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
+        return shared_checkpoint_manager.SharedCheckpointManager(
+            self.trainer.checkpoint,
+            directory=self.model_dir,
+            strategy=self.strategy,
+            max_to_keep=self.params.trainer.max_to_keep,
+            step_counter=self.trainer.global_step,
+            checkpoint_interval=self.params.trainer.checkpoint_interval or None,
+            init_fn=self.trainer.initialize,
+        )
+
+    def _build_writers(self) -> list[telemetry.Writer]:
+        if not directories.is_chief(self.strategy):
+            return []
+        run = telemetry.RunInfo(
+            model_dir=self.model_dir,
+            total_steps=self.params.trainer.train_steps,
+            config=self.params.as_dict(),
+        )
+        writers: list[telemetry.Writer] = []
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(_close_all, writers)
+            for create in run_checks.find_writers(self.params):
+                writers.append(create(run))
+            on_failure.pop_all()
+        return [*writers, self._last_records]
+
+    def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
+        """Those of the trainer, of the config and of the caller; the first two only to train."""
+        if trainer is None:
+            return list(self._hooks)
+        # A trainer that is only Orbit's brings none.
+        own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
+        return [*own, *(create() for create in run_checks.find_hooks(self.params)), *self._hooks]
+
+    def _build_controller(
+        self,
+        trainer: base_trainer.Trainer | None,
+        evaluator: base_trainer.Trainer | None,
+        save_summary: bool = True,
+        train_actions: Sequence[orbit.Action] | None = None,
+        eval_actions: Sequence[orbit.Action] | None = None,
+        controller_cls: type[orbit.Controller] = orbit.Controller,
+        enable_async_checkpointing: bool = False,
+    ) -> orbit.Controller:
+        all_train_actions = list(train_actions or [])
+        if trainer:
+            all_train_actions += self._build_train_actions(trainer)
+        all_eval_actions = list(eval_actions or [])
+        if evaluator:
+            all_eval_actions += self._build_eval_actions(evaluator)
+        if self._mode == "continuous_eval":
+            all_eval_actions.append(self._stop_after_the_last_checkpoint)
+        config = self.params.trainer
+        writes_events = (
+            save_summary
+            and directories.is_chief(self.strategy)
+            and run_checks.writes_event_files(self.params)
+        )
+        return controller_cls(
+            strategy=self.strategy,
+            trainer=trainer,
+            evaluator=evaluator,
+            global_step=self.trainer.global_step,
+            steps_per_loop=config.steps_per_loop,
+            checkpoint_manager=self.checkpoint_manager,
+            enable_async_checkpointing=enable_async_checkpointing,
+            summary_dir=os.path.join(self.model_dir, "train") if writes_events else None,
+            eval_summary_dir=(
+                os.path.join(self.model_dir, config.validation_summary_subdir)
+                if writes_events
+                else None
+            ),
+            summary_interval=(config.summary_interval or None) if writes_events else None,
+            train_actions=all_train_actions,
+            eval_actions=all_eval_actions,
+            summary_manager=self._summary_manager,
+            eval_summary_manager=self._eval_summary_manager,
+            writers=self._writers,
+            hooks=self._build_hooks(trainer),
+            log_interval=getattr(config, "log_interval", 0) or None,
+            steps_per_epoch=getattr(config, "steps_per_epoch", 0) or None,
+            model_dir=self.model_dir,
+            restore=self._restore,
+        )
+
+    def _build_train_actions(self, trainer: base_trainer.Trainer) -> list[orbit.Action]:
+        return actions.get_train_actions(
+            self.params, trainer, self.model_dir, checkpoint_manager=self.checkpoint_manager
+        )
+
+    def _build_eval_actions(self, evaluator: base_trainer.Trainer) -> list[orbit.Action]:
+        # A job that only evaluates does not write into the directory of a training.
+        if "train" not in self._mode:
+            return []
+        return actions.get_eval_actions(self.params, evaluator, self.model_dir)
+
+    def _check_best_metric(self) -> None:
+        """Looks for the metric before training, where what is reported can be known."""
+        name = getattr(self.params.trainer, "best_checkpoint_eval_metric", "")
+        if not name or not _reports_only_its_metrics(self.trainer):
+            return
+        known = [metric.name for metric in self.trainer.validation_metrics]
+        known.append(self.trainer.validation_loss.name)
+        if name not in known:
+            raise errors.UnknownNameError(
+                f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
+                f"report. {suggestions.did_you_mean(name, known)}"
+            )
+
+    def _save_a_point_to_recover_to(self) -> None:
+        """Recovery needs a checkpoint to go back to before the first interval is over."""
+        wanted = self.params.trainer.recovery_max_trials > 0
+        if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
+            self.controller.save_checkpoint()
+
+    def _export_averaged_weights(self) -> None:
+        """Without an evaluation nothing else would export them."""
+        for action in self.controller.eval_actions:
+            if isinstance(action, actions.EMACheckpointing):
+                action()
+
+    def _stop_after_the_last_checkpoint(self, _: orbit.runner.Output) -> None:
+        step = int(self.trainer.global_step.numpy())
+        if step >= self.params.trainer.train_steps:
+            self.controller.request_stop(f"Evaluated the last checkpoint, of step {step}.")
+
+
+def _reports_only_its_metrics(trainer: Any) -> bool:
+    """Whether no code of the user's own adds to the results of an evaluation."""
+    return (
+        isinstance(trainer, base_trainer.Trainer)
+        and type(trainer).eval_end is base_trainer.Trainer.eval_end
+        and type(trainer.task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
+        and trainer.evaluates
+        and not getattr(trainer.model, "compiled", False)
+    )
+
+
+def _close_all(writers: Sequence[telemetry.Writer]) -> None:
+    with contextlib.ExitStack() as stack:
+        for writer in writers:
+            stack.callback(writer.close)

@@ -1,0 +1,79 @@
+"""The writers that a config names, in `trainer.writers`.
+
+A writer is made from the run that it is to write down, and from the arguments in the config. One of
+one's own gets a name here, or is named by its place, `my_package.writers:Pager`::
+
+    @writer_factory.register_writer("pager")
+    class Pager(telemetry.Writer):
+        def __init__(self, run: telemetry.RunInfo, number: str): ...
+
+Nothing here needs TensorFlow until a writer is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from official_lite.common import plugins, registry
+
+if TYPE_CHECKING:
+    from official_lite import telemetry
+
+__all__ = ["TENSORBOARD", "WriterFactory", "find_writers", "register_writer"]
+
+WriterFactory = Callable[["telemetry.RunInfo"], "telemetry.Writer"]
+_Registered = TypeVar("_Registered", bound=Callable[..., Any])
+
+# Not among the others: event files are written by the controller's summary managers, which the
+# training step shares for its own `tf.summary` calls.
+TENSORBOARD = "tensorboard"
+
+_WRITERS: registry.Collection = {
+    name: f"official_lite.telemetry.run_writers:{name}"
+    for name in ("console", "csv", "jsonl", "mlflow", "wandb")
+}
+
+
+def register_writer(name: str) -> Callable[[_Registered], _Registered]:
+    """A decorator that gives a writer, or a function that makes one, a name for `trainer.writers`.
+
+    Raises:
+        errors.ConfigError: If the name belongs to another writer.
+    """
+    return registry.register(_WRITERS, name)
+
+
+def find_writers(entries: Sequence[Any], workspace: str | None = None) -> list[WriterFactory]:
+    """What creates the writers of a config, in their order; none is created yet.
+
+    Args:
+        entries: Names, or dictionaries of `name` and arguments. `async: true` among the arguments
+            lets the writer work in a thread of its own. `tensorboard` is left out.
+        workspace: What `{workspace}` stands for.
+
+    Raises:
+        errors.ConfigError: There is no such writer, or it takes other arguments.
+    """
+    return [_find_writer(entry, workspace) for entry in entries if entry != TENSORBOARD]
+
+
+def _find_writer(entry: Any, workspace: str | None) -> WriterFactory:
+    from official_lite import telemetry
+
+    entry, in_background = _without_async(entry)
+    factory = plugins.factory(
+        entry,
+        num_args=1,
+        registry=_WRITERS,
+        base=telemetry.Writer,
+        workspace=workspace,
+        kind="writer",
+    )
+    return (lambda run: telemetry.AsyncWriter(factory(run))) if in_background else factory
+
+
+def _without_async(entry: Any) -> tuple[Any, bool]:
+    if not isinstance(entry, dict) or "async" not in entry:
+        return entry, False
+    return {name: value for name, value in entry.items() if name != "async"}, bool(entry["async"])

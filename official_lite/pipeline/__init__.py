@@ -1,0 +1,44 @@
+"""One run of an experiment in five stages, each of which a config can replace by name.
+
+::
+
+    prepare     before anything is built: downloads, environment variables
+    build       strategy, task, model, optimizer, trainer
+    initialize  the run's checkpoint, or pretrained weights
+    run         training and evaluation, as the mode says
+    finalize    always, also after a failure
+
+A stage of one's own is a subclass of the default one, named in the config as
+`pipeline: {initialize: "{workspace}/warm_start.py"}`::
+
+    class WarmStart(pipeline.Initialize):
+        def __call__(self, ctx: pipeline.ExperimentContext) -> None:
+            super().__call__(ctx)
+            ...
+"""
+
+from official_lite.pipeline.build import Build
+from official_lite.pipeline.context import ExperimentContext, FinishedPhase
+from official_lite.pipeline.engine import Engine
+from official_lite.pipeline.finalize import Finalize
+from official_lite.pipeline.initialize import Initialize
+from official_lite.pipeline.prepare import Prepare
+from official_lite.pipeline.run import Run
+from official_lite.pipeline.run_pipeline import RunPipeline
+from official_lite.pipeline.stage import Stage
+from official_lite.pipeline.stage_factory import STAGES, register_stage
+
+__all__ = [
+    "STAGES",
+    "Engine",
+    "ExperimentContext",
+    "FinishedPhase",
+    "RunPipeline",
+    "Stage",
+    "Prepare",
+    "Build",
+    "Initialize",
+    "Run",
+    "Finalize",
+    "register_stage",
+]

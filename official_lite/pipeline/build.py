@@ -1,0 +1,99 @@
+"""The second stage."""
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    epochs,
+    model_summary,
+    runtime,
+    task_factory,
+    train_lib,
+    trainer_factory,
+)
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.pipeline.stage import Stage
+
+__all__ = ["Build"]
+
+
+class Build(Stage):
+    """Makes everything that a run consists of; each part has a method that can be overridden.
+
+    ::
+
+        make_strategy
+        with the strategy's scope:
+            make_task
+            epochs in the config become steps; seed and precision are set
+            make_model  make_optimizer  make_trainer
+        make_runner
+    """
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        self.build(ctx)
+        return None
+
+    def build(self, ctx: ExperimentContext) -> None:
+        """Makes the parts in their order, and puts them into the context."""
+        ctx.strategy = self.make_strategy(ctx)
+        with ctx.strategy.scope():
+            ctx.task = self.make_task(ctx)
+            ctx.params = epochs.resolve(ctx.params, ctx.task)
+            ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
+            ctx.model = self.make_model(ctx)
+            ctx.optimizer = self.make_optimizer(ctx)
+            ctx.trainer = self.make_trainer(ctx)
+        # A trainer of one's own may bring others, or wrap them.
+        ctx.model = getattr(ctx.trainer, "model", ctx.model)
+        ctx.optimizer = getattr(ctx.trainer, "optimizer", ctx.optimizer)
+        if count := model_summary.try_count_params(ctx.model):
+            logging.info("The model has %s parameters.", f"{count:,}")
+        ctx.runner = self.make_runner(ctx)
+
+    def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:
+        """Makes the strategy that `runtime` describes; a later phase keeps that of the first."""
+        return ctx.strategy or runtime.build_strategy(ctx.params.runtime)
+
+    def make_task(self, ctx: ExperimentContext) -> base_task.Task:
+        """Makes the task that `task` describes."""
+        task: base_task.Task = task_factory.get_task(ctx.params.task, logging_dir=ctx.model_dir)
+        return task
+
+    def make_model(self, ctx: ExperimentContext) -> keras.Model:
+        """Lets the task make its model, which may still be unbuilt."""
+        task: base_task.Task = ctx.require("task")
+        return task.build_model()
+
+    def make_optimizer(self, ctx: ExperimentContext) -> keras.optimizers.Optimizer:
+        """Lets the task make its optimizer."""
+        return trainer_factory.create_optimizer(ctx.require("task"), ctx.params)
+
+    def make_trainer(self, ctx: ExperimentContext) -> base_trainer.Trainer:
+        """Makes the trainer that `trainer.name` or gin names."""
+        return trainer_factory.create_trainer(
+            ctx.params,
+            ctx.require("task"),
+            train="train" in ctx.mode,
+            evaluate="eval" in ctx.mode,
+            checkpoint_exporter=train_lib.maybe_create_best_ckpt_exporter(
+                ctx.params, ctx.model_dir
+            ),
+            model=ctx.model,
+            optimizer=ctx.optimizer,
+        )
+
+    def make_runner(self, ctx: ExperimentContext) -> train_lib.OrbitExperimentRunner:
+        """Makes controller, checkpoint manager, hooks and writers; restores nothing."""
+        return train_lib.OrbitExperimentRunner(
+            distribution_strategy=ctx.strategy,
+            task=ctx.require("task"),
+            mode=ctx.mode,
+            params=ctx.params,
+            model_dir=ctx.model_dir,
+            trainer=ctx.trainer,
+            restore=False,
+        )

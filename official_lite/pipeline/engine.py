@@ -1,0 +1,67 @@
+"""How many replicas and processes a run has."""
+
+import enum
+
+import tensorflow as tf
+
+from official_lite.common import cluster
+from official_lite.core import config_definitions
+
+__all__ = ["Engine", "engine_of", "expected_engine", "is_chief"]
+
+_ON_A_CLUSTER = ("multi_worker_mirrored", "parameter_server")
+
+
+class Engine(enum.Enum):
+    """What a stage may have to know of where it runs."""
+
+    SINGLE = "one replica"
+    LOCAL_CLUSTER = "several replicas in one process"
+    CLUSTER = "several processes"
+
+
+def engine_of(strategy: tf.distribute.Strategy) -> Engine:
+    """The engine that a strategy is."""
+    resolver = strategy.cluster_resolver
+    if resolver is not None:
+        jobs = resolver.cluster_spec().as_dict()
+        if len(jobs.get("chief", ())) + len(jobs.get("worker", ())) > 1:
+            return Engine.CLUSTER
+    return _by_replicas(strategy.num_replicas_in_sync)
+
+
+def expected_engine(config: config_definitions.RuntimeConfig) -> Engine:
+    """The engine that a config asks for; initializes no device."""
+    found = _cluster(config)
+    if found is not None and found.num_workers > 1:
+        return Engine.CLUSTER
+    name = config.distribution_strategy.lower()
+    if name == "tpu":
+        return Engine.LOCAL_CLUSTER
+    if name in ("off", "one_device"):
+        return Engine.SINGLE
+    if config.devices is not None:
+        return _by_replicas(len(config.devices))
+    wants_all = name in _ON_A_CLUSTER or config.num_gpus == -1
+    gpus = len(tf.config.list_physical_devices("GPU")) if wants_all else config.num_gpus
+    return _by_replicas(gpus)
+
+
+def is_chief(config: config_definitions.RuntimeConfig) -> bool:
+    """Whether this process will be the one that writes, known before there is a strategy."""
+    found = _cluster(config)
+    if found is None or found.task_type in ("chief", "evaluator"):
+        return True
+    return "chief" not in found.jobs and (found.task_type, found.task_index) == ("worker", 0)
+
+
+def _by_replicas(count: int) -> Engine:
+    return Engine.LOCAL_CLUSTER if count > 1 else Engine.SINGLE
+
+
+def _cluster(config: config_definitions.RuntimeConfig) -> cluster.ClusterConfig | None:
+    """The cluster, if the strategy will look for one."""
+    if config.distribution_strategy.lower() not in _ON_A_CLUSTER:
+        return None
+    cluster.configure_cluster(config.worker_hosts, config.task_index)
+    return cluster.read_tf_config()

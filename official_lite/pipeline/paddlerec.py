@@ -1,0 +1,220 @@
+"""PaddleRec's names for the stages and their context, for stage files that were written there.
+
+| PaddleRec                        | here         |
+| -------------------------------- | ------------ |
+| `InstanceBase.instance`          | `Prepare`    |
+| `NetworkBase.build_network`      | `Build`      |
+| `StartupBase.startup`, `load`    | `Initialize` |
+| `RunnerBase.run`, `_run`, `save` | `Run`        |
+| `TerminalBase.terminal`          | `Finalize`   |
+
+The method takes the place of all that the default stage does. Each has the parts of the default
+one at hand: `self.build(context)` in a `NetworkBase`, `self.load(context)` in a `StartupBase`.
+"""
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, ClassVar
+
+from official_lite.common import errors, suggestions
+from official_lite.pipeline.build import Build
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.pipeline.engine import Engine
+from official_lite.pipeline.finalize import Finalize
+from official_lite.pipeline.initialize import Initialize
+from official_lite.pipeline.prepare import Prepare
+from official_lite.pipeline.run import Run
+from official_lite.pipeline.stage import Stage
+
+__all__ = [
+    "Context",
+    "EngineMode",
+    "InstanceBase",
+    "NetworkBase",
+    "RunnerBase",
+    "StartupBase",
+    "TerminalBase",
+]
+
+EngineMode = Engine
+
+# What a status lets come next.
+_STAGE_AFTER = {
+    "uninit": "prepare",
+    "network_pass": "build",
+    "startup_pass": "initialize",
+    "train_pass": "run",
+    "terminal_pass": "finalize",
+}
+# In PaddleRec a run without phases has one all the same.
+_ONLY_PHASE = "phase1"
+
+
+class Context(MutableMapping[str, Any]):
+    """An `ExperimentContext` under PaddleRec's keys; its attributes are there, too.
+
+    `engine`, `status`, `runner_name`, `env` (with the `phase` of this run) and `model` (by phase)
+    have their meaning; every other key is one of `ctx.extras`.
+    """
+
+    _KEYS = ("engine", "status", "runner_name", "env", "model")
+
+    def __init__(self, ctx: ExperimentContext) -> None:
+        self.__dict__["ctx"] = ctx
+        self.__dict__["next_stage"] = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.ctx, name, value)
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._KEYS:
+            return getattr(self, f"_get_{key}")()
+        if key in self.ctx.extras:
+            return self.ctx.extras[key]
+        known = [*self._KEYS, *self.ctx.extras]
+        raise errors.UnknownKeyError(
+            f"The context has no {key!r}. {suggestions.did_you_mean(key, known)}"
+        )
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "status":
+            self._set_status(value)
+        elif key in self._KEYS:
+            raise errors.ConfigValueError(f"`context[{key!r}]` can't be replaced, only read.")
+        else:
+            self.ctx.extras[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.ctx.extras[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._KEYS
+        yield from self.ctx.extras
+
+    def __len__(self) -> int:
+        return len(self._KEYS) + len(self.ctx.extras)
+
+    def _get_engine(self) -> Engine:
+        return self.ctx.engine
+
+    def _get_status(self) -> str:
+        """The status that leads to the stage that comes next, as far as one was chosen."""
+        stage = self.next_stage or self.ctx.stage
+        return next(status for status, after in _STAGE_AFTER.items() if after == stage)
+
+    def _set_status(self, status: Any) -> None:
+        if status not in _STAGE_AFTER:
+            raise errors.UnknownNameError(
+                f"There is no status {status!r}. "
+                f"{suggestions.did_you_mean(str(status), _STAGE_AFTER)}"
+            )
+        self.__dict__["next_stage"] = _STAGE_AFTER[status]
+
+    def _get_runner_name(self) -> str:
+        return self.ctx.phase or _ONLY_PHASE
+
+    def _get_env(self) -> Mapping[str, Any]:
+        return {"phase": [{"name": self.ctx.phase or _ONLY_PHASE, "mode": self.ctx.mode}]}
+
+    def _get_model(self) -> Mapping[str, Any]:
+        earlier = {name: _Parts(phase) for name, phase in self.ctx.phases.items()}
+        return {**earlier, self.ctx.phase or _ONLY_PHASE: _Parts(self.ctx)}
+
+
+class _Parts:
+    """`context["model"][phase]`: what a run is made of, under its names."""
+
+    _NAMES = ("model", "optimizer", "task", "trainer")
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._owner, self._checked(name))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._owner, self._checked(name), value)
+
+    def _checked(self, name: str) -> str:
+        if name in self._NAMES:
+            return name
+        raise errors.UnknownKeyError(
+            f"A run has no {name!r}: programs and scopes are TensorFlow's own business. "
+            f"{suggestions.did_you_mean(name, self._NAMES)}"
+        )
+
+
+class _NamedMethod(Stage):
+    """A stage whose work is a method with PaddleRec's name for it."""
+
+    METHOD: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        is_base = "METHOD" in vars(cls)
+        if not is_base and not hasattr(cls, cls.METHOD):
+            raise errors.ConfigTypeError(
+                f"`{cls.__name__}` in {cls.__module__} has no method `{cls.METHOD}(self, context)`."
+            )
+
+    def __call__(self, ctx: Any) -> str | None:
+        getattr(self, self.METHOD)(ctx)
+        next_stage: str | None = ctx.next_stage
+        return next_stage
+
+    @classmethod
+    def view(cls, ctx: ExperimentContext) -> Any:
+        return Context(ctx)
+
+
+class InstanceBase(_NamedMethod, Prepare):
+    """Before anything is built. A subclass has `instance(self, context)`."""
+
+    METHOD = "instance"
+
+
+class NetworkBase(_NamedMethod, Build):
+    """Builds everything. A subclass has `build_network(self, context)`."""
+
+    METHOD = "build_network"
+
+
+class StartupBase(_NamedMethod, Initialize):
+    """Gives the weights their values. A subclass has `startup(self, context)`."""
+
+    METHOD = "startup"
+
+    def load(self, ctx: Any, is_fleet: bool = False, main_program: Any = None) -> str | None:
+        """As `Initialize.load`, with or without a cluster."""
+        del is_fleet, main_program
+        return super().load(ctx)
+
+
+class RunnerBase(_NamedMethod, Run):
+    """Trains. A subclass has `run(self, context)`; `_run` and `save` are there for it."""
+
+    METHOD = "run"
+
+    def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
+        """One pass over the training data, and no checkpoint."""
+        del model_dict
+        steps = context.params.trainer.steps_per_epoch
+        if not steps:
+            raise errors.ConfigValueError(
+                "A pass over the data is `trainer.steps_per_epoch` steps; set it, or give the "
+                "length of the training in `trainer.train_epochs`."
+            )
+        context.controller.train(context.global_step + steps, checkpoint_at_completion=False)
+
+    def save(self, epoch_id: int, context: Any, is_fleet: bool = False) -> None:
+        """Saves a checkpoint, whose name has the step."""
+        del epoch_id, is_fleet
+        context.controller.save_checkpoint()
+
+
+class TerminalBase(_NamedMethod, Finalize):
+    """After everything, also after a failure. A subclass has `terminal(self, context)`."""
+
+    METHOD = "terminal"

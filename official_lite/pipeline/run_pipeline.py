@@ -1,0 +1,165 @@
+"""From a config to what came of it: one run, or one after the other if it has phases."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.core import (
+    config_definitions,
+    epochs,
+    phase_configs,
+    run_checks,
+    run_record,
+    runtime,
+)
+from official_lite.pipeline import stage_factory
+from official_lite.pipeline.context import ExperimentContext, FinishedPhase
+from official_lite.pipeline.stage import Stage
+from official_lite.pipeline.staged_run import run_stages
+
+__all__ = ["RunPipeline"]
+
+# What decides which strategy is made. The rest of the block may differ from phase to phase.
+_STRATEGY_FIELDS = (
+    "distribution_strategy",
+    "num_gpus",
+    "devices",
+    "all_reduce_alg",
+    "num_packs",
+    "tpu",
+    "worker_hosts",
+    "task_index",
+)
+
+
+class RunPipeline:
+    """Runs an experiment in stages that its config may replace.
+
+    ::
+
+        model, logs = RunPipeline(params, "train_and_eval", "/tmp/digits").run()
+
+    With `params.phases` it runs each of them in `model_dir/<name>`, and leaves out the trainings
+    that an earlier process has finished.
+    """
+
+    def __init__(
+        self,
+        params: config_definitions.ExperimentConfig,
+        mode: str,
+        model_dir: str,
+        stages: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Looks up everything that the config names. Builds nothing and writes nothing.
+
+        Args:
+            params: The experiment's config.
+            mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+            model_dir: The directory of the run.
+            stages: Stages by the name of their place (`prepare`, `build`, `initialize`, `run`,
+                `finalize`), as classes or as names, in place of those that the config names.
+
+        Raises:
+            errors.OfficialLiteError: If something in it can't be.
+        """
+        self._plans = list(_plans(params, mode, model_dir, stages))
+        for plan in self._plans:
+            run_checks.check(plan.params, plan.mode, plan.model_dir)
+        _check_that_one_strategy_serves_all(self._plans)
+
+    def run(self) -> tuple[keras.Model | None, Mapping[str, Any]]:
+        """Runs it.
+
+        Returns:
+            The model, and the metrics of the last evaluation; with phases those of the last one,
+            which are None and empty if it was finished before.
+
+        Raises:
+            BaseException: What ended the run, after `finalize` has run.
+        """
+        finished: dict[str, FinishedPhase] = {}
+        strategy: tf.distribute.Strategy | None = None
+        for plan in self._plans:
+            if plan.phase:
+                logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
+            if plan.phase and run_record.is_finished(plan.params, plan.mode, plan.model_dir):
+                logging.info("%s is finished: nothing left to do.", plan.model_dir)
+                finished[plan.phase] = plan.finished()
+                continue
+            if finished:
+                runtime.forget_last_run()
+            ctx = plan.context(dict(finished), strategy)
+            run_stages(plan.stages, ctx)
+            finished[plan.phase] = plan.finished(ctx)
+            strategy = ctx.strategy
+        last = finished[self._plans[-1].phase]
+        return last.trained_model, last.logs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """One run that is to be."""
+
+    params: Any
+    mode: str
+    model_dir: str
+    stages: Mapping[str, type[Stage]]
+    phase: str = ""
+
+    def context(
+        self, phases: Mapping[str, FinishedPhase], strategy: tf.distribute.Strategy | None
+    ) -> ExperimentContext:
+        return ExperimentContext(
+            params=self.params,
+            mode=self.mode,
+            model_dir=self.model_dir,
+            phase=self.phase,
+            phases=phases,
+            strategy=strategy,
+        )
+
+    def finished(self, ctx: ExperimentContext | None = None) -> FinishedPhase:
+        return FinishedPhase(
+            name=self.phase,
+            mode=self.mode,
+            model_dir=self.model_dir,
+            logs=ctx.logs if ctx else {},
+            trained_model=ctx.model if ctx else None,
+        )
+
+
+def _plans(
+    params: Any, mode: str, model_dir: str, stages: Mapping[str, Any] | None
+) -> Iterator[_Plan]:
+    phases = getattr(params, "phases", [])
+    if not phases:
+        found = stage_factory.find_stages(params, stages)
+        yield _Plan(params=params, mode=mode, model_dir=model_dir, stages=found)
+    for index, phase in enumerate(phases):
+        own = epochs.resolve(phase_configs.resolve(params, index, model_dir))
+        yield _Plan(
+            params=own,
+            mode=phase.mode or mode,
+            model_dir=phase_configs.directory(params, index, model_dir),
+            stages=stage_factory.find_stages(own, stages),
+            phase=phase.name,
+        )
+
+
+def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:
+    """A second strategy in one process would meet what the first has set up."""
+    first, *others = plans
+    for plan in others:
+        for field in _STRATEGY_FIELDS:
+            wanted, got = getattr(first.params.runtime, field), getattr(plan.params.runtime, field)
+            if wanted != got:
+                raise errors.ConfigValueError(
+                    f"The phases `{first.phase}` and `{plan.phase}` differ in `runtime.{field}`: "
+                    f"{wanted!r} and {got!r}. All phases run under the strategy of the first; give "
+                    "a command of its own to what needs another one."
+                )

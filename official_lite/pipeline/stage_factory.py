@@ -1,0 +1,79 @@
+"""From the names in `pipeline` of a config to the classes of the stages."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from official_lite.common import errors, plugins, registry, suggestions
+from official_lite.pipeline.build import Build
+from official_lite.pipeline.finalize import Finalize
+from official_lite.pipeline.initialize import Initialize
+from official_lite.pipeline.prepare import Prepare
+from official_lite.pipeline.run import Run
+from official_lite.pipeline.stage import Stage
+
+__all__ = ["STAGES", "describe", "find_stages", "register_stage"]
+
+_DEFAULTS: dict[str, type[Stage]] = {
+    "prepare": Prepare,
+    "build": Build,
+    "initialize": Initialize,
+    "run": Run,
+    "finalize": Finalize,
+}
+STAGES = tuple(_DEFAULTS)
+
+_REGISTERED_STAGES: registry.Collection = {}
+_StageClass = TypeVar("_StageClass", bound=type[Stage])
+
+
+def register_stage(name: str) -> Callable[[_StageClass], _StageClass]:
+    """A decorator that gives a stage a name for the config's `pipeline`.
+
+    Raises:
+        errors.ConfigError: If the name belongs to another stage.
+    """
+    return registry.register(_REGISTERED_STAGES, name)
+
+
+def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[str, type[Stage]]:
+    """The class of each stage, in their order; none is created yet.
+
+    Args:
+        params: The experiment's config.
+        stages: Classes, or names of them, in place of those that the config names.
+
+    Raises:
+        errors.ConfigError: There is no such stage, or it is not of the right kind.
+    """
+    chosen = dict(stages or {})
+    for name in chosen:
+        if name not in STAGES:
+            raise errors.UnknownNameError(
+                f"There is no stage {name!r}. {suggestions.did_you_mean(name, STAGES)}"
+            )
+    config = getattr(params, "pipeline", None)
+    workspace = getattr(params, "workspace", "") or None
+    return {
+        name: _find(name, chosen.get(name) or getattr(config, name, ""), workspace)
+        for name in STAGES
+    }
+
+
+def describe(name: str, stage: type[Stage]) -> str:
+    """One line: the stage's name, its class, and the file that the class is in."""
+    return f"stage {name}: {stage.__qualname__} ({inspect.getsourcefile(stage)})"
+
+
+def _find(name: str, spec: Any, workspace: str | None) -> type[Stage]:
+    if not spec:
+        return _DEFAULTS[name]
+    base = _DEFAULTS[name]
+    found = plugins.resolve(
+        spec, registry=_REGISTERED_STAGES, base=base, workspace=workspace, kind=f"`{name}` stage"
+    )
+    if not inspect.isclass(found) or not issubclass(found, base):
+        raise errors.ConfigTypeError(
+            f"The `{name}` stage {spec!r} must be a subclass of `{base.__name__}`; got {found!r}."
+        )
+    return found

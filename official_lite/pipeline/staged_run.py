@@ -1,0 +1,109 @@
+"""How the stages of one run follow one another, also when something fails."""
+
+from collections.abc import Callable, Mapping
+
+from absl import logging
+
+from official_lite.common import distribute_utils, errors, suggestions
+from official_lite.core import model_summary, run_record
+from official_lite.pipeline import engine, stage_factory
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.pipeline.stage import Stage
+
+__all__ = ["run_stages"]
+
+_LAST = stage_factory.STAGES[-1]
+# These find the strategy's scope entered; those before them are there to make it.
+_IN_SCOPE = ("initialize", "run", "finalize")
+
+
+def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> None:
+    """Runs the stages on a context, and records the run in its `model_dir`.
+
+    ::
+
+        the record is opened
+        prepare, build, initialize, run     or as far as it goes
+        writers and event files are closed
+        finalize                            always, once
+        the record is closed
+
+    Raises:
+        BaseException: The first error, whatever fails after it.
+    """
+    chief = engine.is_chief(ctx.params.runtime)
+    with run_record.RunRecord(ctx.params, ctx.mode, ctx.model_dir, is_chief=chief) as record:
+        for name, stage in stages.items():
+            logging.info("%s", stage_factory.describe(name, stage))
+        acts: list[Callable[[], None]] = [
+            lambda: _run_to_the_last(stages, ctx, record),
+            lambda: _close(ctx),
+            lambda: _run_last(stages, ctx),
+            lambda: _note_results(ctx, record),
+            ctx.exit_stack.close,
+        ]
+        error = None
+        for act in acts:
+            error = _attempt(act, error)
+            ctx.error = error
+        if error is not None:
+            raise error
+
+
+def _attempt(act: Callable[[], None], first_error: BaseException | None) -> BaseException | None:
+    """Does it, and returns the first error so far. Any: an interrupted run is tidied up, too."""
+    try:
+        act()
+    except BaseException as error:
+        if first_error is None:
+            return error
+        logging.exception("This failed as well, after the error that ended the run.")
+    return first_error
+
+
+def _run_to_the_last(
+    stages: Mapping[str, type[Stage]], ctx: ExperimentContext, record: run_record.RunRecord
+) -> None:
+    name = next(iter(stages))
+    while name != _LAST:
+        params = ctx.params
+        jump = _call(stages, name, ctx)
+        if ctx.params is not params:
+            record.replace_params(ctx.params)
+        name = _next_stage(name, jump)
+
+
+def _run_last(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> None:
+    _call(stages, _LAST, ctx)
+
+
+def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) -> str | None:
+    ctx.stage = name
+    strategy = ctx.strategy if name in _IN_SCOPE else None
+    with distribute_utils.get_strategy_scope(strategy):
+        view = stages[name].view(ctx)
+        return stages[name](view)(view)
+
+
+def _next_stage(name: str, jump: str | None) -> str:
+    later = stage_factory.STAGES[stage_factory.STAGES.index(name) + 1 :]
+    if jump is None:
+        return later[0]
+    if jump not in later:
+        raise errors.UnknownNameError(
+            f"The stage `{name}` returned {jump!r}; wanted nothing, or the name of a later stage. "
+            f"{suggestions.did_you_mean(str(jump), later)}"
+        )
+    logging.info("stage %s: goes on with %s", name, jump)
+    return jump
+
+
+def _close(ctx: ExperimentContext) -> None:
+    if ctx.runner is not None:
+        ctx.runner.close()
+
+
+def _note_results(ctx: ExperimentContext, record: run_record.RunRecord) -> None:
+    record.note(global_step=ctx.global_step)
+    if ctx.model is not None:
+        record.note(num_parameters=model_summary.try_count_params(ctx.model))

@@ -1,0 +1,133 @@
+import json
+import pathlib
+
+import pytest
+
+from official_lite import orbit, telemetry
+from official_lite.core import base_trainer, experiment_runner, hook_factory, writer_factory
+
+
+class Noting(orbit.Hook):
+    """Puts its name into a list when it is told of something."""
+
+    def __init__(self, names: list[str], name: str) -> None:
+        self.names, self.name = names, name
+
+    def before_train(self) -> None:
+        self.names.append(self.name)
+
+    def after_eval(self, logs) -> None:
+        self.names.append(self.name)
+
+
+@pytest.fixture
+def runner(experiment, make_task, tmp_path):
+    """Makes a runner."""
+
+    def make(mode="train", trainer=None, **kwargs):
+        params = experiment(trainer=trainer or {})
+        return experiment_runner.OrbitExperimentRunner(
+            None, make_task(params), mode, params, str(tmp_path), **kwargs
+        )
+
+    return make
+
+
+def _open_files(directory: pathlib.Path) -> list[str]:
+    paths = [path.resolve() for path in pathlib.Path("/proc/self/fd").iterdir()]
+    return [path.name for path in paths if path.is_relative_to(directory)]
+
+
+def test_hooks_of_trainer_config_and_caller_run_in_this_order(runner, monkeypatch) -> None:
+    names = []
+    own = [Noting(names, "of the trainer")]
+    monkeypatch.setattr(base_trainer.Trainer, "build_hooks", lambda self: own)
+    hook_factory.register_hook("tests/of_the_config")(lambda: Noting(names, "of the config"))
+    callers = [Noting(names, "of the caller")]
+    runner(trainer={"hooks": ["tests/of_the_config"]}, hooks=callers).run()
+    assert names == ["of the trainer", "of the config", "of the caller"]
+
+
+def test_job_that_only_evaluates_has_only_the_callers_hooks(runner) -> None:
+    names = []
+    hook_factory.register_hook("tests/of_a_training")(lambda: Noting(names, "of a training"))
+    runner().run()
+    config = {"hooks": ["tests/of_a_training"]}
+    runner("eval", trainer=config, hooks=[Noting(names, "of the caller")]).run()
+    assert names == ["of the caller"]
+
+
+def test_writers_of_the_config_learn_of_the_run(runner, tmp_path) -> None:
+    class Kept(telemetry.Writer):
+        def __init__(self, run, label):
+            seen.append((run.model_dir, run.total_steps, run.config["runtime"]["seed"], label))
+
+        def write(self, record):
+            seen.append((record.split, record.step))
+
+    seen = []
+    writer_factory.register_writer("tests/kept")(Kept)
+    runner(trainer={"writers": [{"name": "tests/kept", "label": "x"}]}).run()
+    assert seen == [(str(tmp_path), 8, 0, "x"), ("train", 4), ("train", 8)]
+    assert not (tmp_path / "metrics.json").exists()
+    assert not (tmp_path / "train").exists()
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_all_files_are_closed_at_the_end(runner, tmp_path, failing) -> None:
+    def fail(output):
+        assert any("events" in name for name in _open_files(tmp_path))
+        if failing:
+            raise ZeroDivisionError
+
+    made = runner("train_and_eval", train_actions=[fail])
+    if failing:
+        with pytest.raises(ZeroDivisionError):
+            made.run()
+    else:
+        made.run()
+    assert _open_files(tmp_path) == []
+    assert list((tmp_path / "train").glob("events*"))
+
+
+def test_writers_are_closed_when_the_rest_can_not_be_built(runner) -> None:
+    class Closed(telemetry.Writer):
+        def __init__(self, run):
+            pass
+
+        def write(self, record):
+            pass
+
+        def close(self):
+            closed.append(True)
+
+    def controller_cls(**kwargs):
+        raise ZeroDivisionError
+
+    closed = []
+    writer_factory.register_writer("tests/closed")(Closed)
+    with pytest.raises(ZeroDivisionError):
+        runner(trainer={"writers": ["tests/closed"]}, controller_cls=controller_cls)
+    assert closed == [True]
+
+
+def test_restoring_can_wait(runner) -> None:
+    runner().run()
+    made = runner(restore=False)
+    assert int(made.trainer.global_step) == 0
+    assert made.restore().endswith("ckpt-8")
+    assert int(made.trainer.global_step) == 8
+
+
+def test_zero_switches_checkpoints_off_and_leaves_one_evaluation(runner, tmp_path) -> None:
+    runner("train_and_eval", trainer={"checkpoint_interval": 0, "validation_interval": 0}).run()
+    assert not list(tmp_path.glob("ckpt*"))
+    records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
+    assert [r["step"] for r in records if r["split"] == "validation"] == [8]
+
+
+def test_reports_come_at_the_log_interval(runner, tmp_path) -> None:
+    runner(trainer={"log_interval": 3, "steps_per_loop": 100}).run()
+    records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
+    # Besides, at the checkpoint of step 4 and at the end.
+    assert [r["step"] for r in records] == [3, 4, 6, 8]

@@ -1,0 +1,50 @@
+import pytest
+
+from official_lite import telemetry
+from official_lite.common import errors
+from official_lite.core import writer_factory
+
+
+class Pager(telemetry.Writer):
+    def __init__(self, run, number="112"):
+        self.run, self.number = run, number
+        self.records = []
+
+    def write(self, record):
+        self.records.append(record)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return telemetry.RunInfo(model_dir=str(tmp_path), total_steps=10, config={})
+
+
+def test_registered_writer_is_made_from_the_run_and_its_arguments(run):
+    writer_factory.register_writer("test/pager")(Pager)
+    entries = ["test/pager", {"name": "test/pager", "number": "911"}]
+    writers = [factory(run) for factory in writer_factory.find_writers(entries)]
+    assert [writer.number for writer in writers] == ["112", "911"]
+    assert writers[0].run is run
+
+
+def test_every_shipped_name_has_its_writer(run):
+    factories = writer_factory.find_writers(["console", "jsonl", "csv", "mlflow", "wandb"])
+    assert len(factories) == 5
+    assert isinstance(factories[1](run), telemetry.JsonLinesWriter)
+
+
+def test_writer_in_the_background_gets_every_record(run):
+    writer_factory.register_writer("test/pager")(Pager)
+    (factory,) = writer_factory.find_writers([{"name": "test/pager", "async": True}])
+    writer = factory(run)
+    assert isinstance(writer, telemetry.AsyncWriter)
+    writer.close()
+
+
+def test_event_files_are_the_controllers_affair():
+    assert writer_factory.find_writers(["tensorboard"]) == []
+
+
+def test_wrong_name_is_refused_with_the_nearest():
+    with pytest.raises(errors.ConfigError, match="jsonl"):
+        writer_factory.find_writers(["jsonlines"])

@@ -1,0 +1,124 @@
+"""A toy experiment for the pipeline: a line fitted to points on a line."""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from official_lite import pipeline
+from official_lite.core import base_task
+from official_lite.core import config_definitions as cfg
+from official_lite.modeling.hyperparams import base_config
+
+
+@dataclasses.dataclass
+class LineConfig(cfg.TaskConfig):
+    slope: float = 3.0
+
+
+@base_config.bind(LineConfig)
+class LineTask(base_task.Task):
+    """32 examples."""
+
+    def build_model(self) -> keras.Model:
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="line")])
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        # A stage `prepare` may move the data.
+        slope = float(os.environ.get("LINE_SLOPE", self.task_config.slope))
+        x = tf.random.stateless_normal((32, 2), (1, 2))
+        batch_size = params.global_batch_size
+        if input_context:
+            batch_size = input_context.get_per_replica_batch_size(batch_size)
+        return tf.data.Dataset.from_tensor_slices((x, slope * x[:, :1])).batch(batch_size)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(tf.cast(model_outputs, tf.float32) - labels))
+
+
+def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
+    params = cfg.ExperimentConfig(
+        task=LineConfig(
+            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
+            validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=8,
+            steps_per_loop=4,
+            checkpoint_interval=4,
+            validation_interval=4,
+            writers=["jsonl"],
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": "sgd"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+                }
+            ),
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy="off"),
+    )
+    params.override(overrides)
+    params.lock()
+    return params
+
+
+@pytest.fixture
+def experiment() -> Callable[..., cfg.ExperimentConfig]:
+    """Makes the experiment, with overrides by block."""
+    return line_experiment
+
+
+@pytest.fixture
+def records() -> Callable[..., list[int]]:
+    """The steps of the records of one split."""
+
+    def read(model_dir: pathlib.Path, split: str) -> list[int]:
+        lines = (model_dir / "metrics.json").read_text().splitlines()
+        return [r["step"] for r in map(json.loads, lines) if r["split"] == split]
+
+    return read
+
+
+@pytest.fixture
+def context(tmp_path: pathlib.Path) -> Callable[..., pipeline.ExperimentContext]:
+    """Makes a context in which no stage has run."""
+
+    def make(mode: str = "train", **overrides: Any) -> pipeline.ExperimentContext:
+        params = line_experiment(**overrides)
+        return pipeline.ExperimentContext(params=params, mode=mode, model_dir=str(tmp_path))
+
+    return make
+
+
+@pytest.fixture
+def log_of(tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
+    """The text of `log.txt`, with the lines that a command would have, too."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    yield lambda path=tmp_path: (path / "log.txt").read_text()
+    logging.set_verbosity(verbosity)
+
+
+@pytest.fixture
+def recorders() -> tuple[list[str], dict[str, type[pipeline.Stage]]]:
+    """A list, and stages that do their work and put their names into it."""
+    calls: list[str] = []
+
+    def recorder(name: str, base: type[pipeline.Stage]) -> type[pipeline.Stage]:
+        class Recorder(base):
+            def __call__(self, ctx: pipeline.ExperimentContext) -> str | None:
+                calls.append(name)
+                return super().__call__(ctx)
+
+        return Recorder
+
+    defaults = [pipeline.Prepare, pipeline.Build, pipeline.Initialize, pipeline.Run]
+    bases = dict(zip(pipeline.STAGES, [*defaults, pipeline.Finalize], strict=True))
+    return calls, {name: recorder(name, base) for name, base in bases.items()}

@@ -1,0 +1,8 @@
+"""After the training."""
+
+from official_lite.pipeline.paddlerec import TerminalBase
+
+
+class Terminal(TerminalBase):
+    def terminal(self, context):
+        print(context["greeting"], "and PaddleRec Finish")

@@ -1,0 +1,44 @@
+"""Online learning: each day's clicks are first predicted, then learnt."""
+
+import pathlib
+
+import numpy as np
+from absl import logging
+
+from official_lite import pipeline
+from official_lite.data import endless
+
+DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
+
+
+class Download(pipeline.Prepare):
+    """What would come from elsewhere."""
+
+    def __call__(self, ctx):
+        folder = pathlib.Path(ctx.model_dir, "clicks")
+        folder.mkdir(exist_ok=True)
+        for number, day in enumerate(DAYS, 1):
+            x = np.random.default_rng(number).normal(size=64)
+            np.savetxt(folder / f"{day}.csv", np.stack([x, number * x], axis=1), delimiter=",")
+        ctx.extras["folder"] = folder
+
+
+class DayByDay(pipeline.Run):
+    """An epoch a day."""
+
+    def __call__(self, ctx):
+        for number, day in enumerate(DAYS):
+            first_step = number * ctx.params.trainer.steps_per_epoch
+            if ctx.global_step > first_step:
+                logging.info("%s was learnt before.", day)
+                continue
+            self._turn_to(ctx, str(ctx.extras["folder"] / f"{day}.csv"))
+            logging.info("Predicts and learns %s.", day)
+            ctx.logs = self.evaluate(ctx)
+            ctx.controller.train(first_step + ctx.params.trainer.steps_per_epoch)
+
+    def _turn_to(self, ctx, path):
+        data = ctx.params.task.train_data.replace(input_path=path)
+        trainer, build_inputs = ctx.trainer, ctx.task.build_inputs
+        trainer.eval_dataset = trainer.distribute_dataset(build_inputs, data)
+        trainer.train_dataset = trainer.distribute_dataset(endless.endless(build_inputs), data)

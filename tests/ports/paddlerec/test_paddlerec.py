@@ -1,0 +1,115 @@
+"""The stage files of PaddleRec's page on custom training flows, run by the command.
+
+Each folder here is what a user would have: a config, and stages beside it. Nothing in the package
+knows of them.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+HERE = pathlib.Path(__file__).parent
+
+
+def _train(
+    workspace: pathlib.Path, model_dir: pathlib.Path, *args: str, mode: str = "train"
+) -> str:
+    """Runs the command in the folder of the run's parent; returns what it printed."""
+    command = [sys.executable, str(ROOT / "train.py"), f"--mode={mode}"]
+    command += [f"--config_file={workspace / 'config.yaml'}", f"--model_dir={model_dir}"]
+    if not any(arg.startswith("--experiment") for arg in args):
+        command.append("--experiment=vision/digits_mlp")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=model_dir.parent,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def _stages(model_dir: pathlib.Path) -> list[tuple[str, str]]:
+    """Stage and class, as the log has them."""
+    return re.findall(r"\] stage (\w+): (\w+) \(", (model_dir / "log.txt").read_text())
+
+
+def _records(model_dir: pathlib.Path, split: str) -> list[dict]:
+    lines = (model_dir / "metrics.json").read_text().splitlines()
+    return [r for r in map(json.loads, lines) if r["split"] == split]
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_five_stages_of_the_page_replace_the_default_ones(
+    tmp_path: pathlib.Path, is_copied: bool
+) -> None:
+    workspace = HERE / "five_stages"
+    if is_copied:
+        workspace = shutil.copytree(workspace, tmp_path / "copied" / "elsewhere")
+    printed = _train(workspace, tmp_path / "run").splitlines()
+    assert printed[:4] == [
+        "instance",
+        "network of 1210 parameters",
+        "startup",
+        "Running Runner.",
+    ]
+    assert [re.sub(r"[\d.e-]+$", "…", line) for line in printed[4:6]] == [
+        "epoch 0 done, use time: …",
+        "epoch 1 done, use time: …",
+    ]
+    assert printed[6:] == ["hello and PaddleRec Finish"]
+    assert [name for _, name in _stages(tmp_path / "run")] == [
+        "Instance",
+        "Network",
+        "Startup",
+        "Runner",
+        "Terminal",
+    ]
+    assert f"({workspace / 'your_runner.py'})" in (tmp_path / "run" / "log.txt").read_text()
+    # 1437 examples in batches of 64 are 22 steps; a line for each, and a checkpoint an epoch.
+    assert [r["step"] for r in _records(tmp_path / "run", "train")] == list(range(1, 45))
+    assert {p.name for p in (tmp_path / "run").glob("*.index")} == {
+        "ckpt-22.index",
+        "ckpt-44.index",
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [("null", "single startup"), ("[CPU:0, CPU:1]", "cluster startup of 2 replicas")],
+)
+def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, said: str) -> None:
+    _train(HERE / "tdm", tmp_path / "run", f"--set=runtime.devices={devices}")
+    assert _stages(tmp_path / "run") == [
+        ("prepare", "Prepare"),
+        ("build", "Build"),
+        ("initialize", "Startup"),
+        ("run", "Run"),
+        ("finalize", "Finalize"),
+    ]
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Run TDM Trainer Startup Pass" in log
+    assert said in log
+    assert "experiment finished: status=done step=23" in log
+
+
+def test_model_learns_day_by_day(tmp_path: pathlib.Path) -> None:
+    workspace = HERE / "online_learning"
+    args = (f"--import={workspace / 'experiment.py'}", "--experiment=clicks")
+    _train(workspace, tmp_path / "run", *args, mode="train_and_eval")
+    days = _records(tmp_path / "run", "validation")
+    assert [day["step"] for day in days] == [0, 20, 40]
+    # From one day to the next the slope grows by one, and was learnt the day before.
+    for day in days[1:]:
+        assert 0.5 < day["validation_loss"] < 1.5
+    assert len(list((tmp_path / "run").glob("ckpt-*.index"))) == 3
