@@ -14,6 +14,7 @@ from official_lite import telemetry
 from official_lite.common import errors
 from official_lite.orbit import (
     checkpoint_watcher,
+    checkpointing,
     inner_loop,
     reports,
     runner,
@@ -49,7 +50,8 @@ class Controller:
             trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call
             hooks.after_step
             report, if due: trainer.train_loop_end, train actions
-            evaluation, if due: evaluator, eval actions, hooks.after_eval
+            evaluation, if due: hooks.before_eval, evaluator, eval actions, hooks.after_eval
+            hooks.after_epoch, if an epoch ends
             checkpoint, if due: hooks.on_checkpoint
             writers
 
@@ -60,6 +62,9 @@ class Controller:
 
     Construction restores the newest checkpoint of `checkpoint_manager`, if there is one.
 
+    Code anywhere in the step, and hooks, may put numbers into the event storage
+    (`telemetry.put_scalar`); each report has what came up since the one before.
+
     Args:
       global_step: The variable that counts the steps, of TensorFlow or of Keras; the trainer adds
         1 to it in each step.
@@ -69,9 +74,10 @@ class Controller:
       train_actions: Called with the output of the trainer at each report. With actions there is a
         report before each checkpoint, so that no state is saved that they have not seen.
       eval_actions: Called with the output of the evaluator after each evaluation.
-      steps_per_loop: The most steps in one call of the trainer, and the interval at which it
-        reports: its multiples, or a function that takes the step and returns a number of steps.
-        Needed with a trainer.
+      steps_per_loop: The most steps in one call of the trainer, or a function that takes the step
+        and returns a number of steps. Needed with a trainer.
+      log_interval: The trainer reports at the multiples of it; by default at those of
+        `steps_per_loop`.
       checkpoint_manager: Saves at the multiples of its `checkpoint_interval`. Without an interval
         only `save_checkpoint` saves.
       enable_async_checkpointing: Accepted; saving waits until the files are written (TensorFlow's
@@ -85,9 +91,21 @@ class Controller:
       writers: Take a record of each report (split `train`) and each evaluation (`validation`).
         They are flushed, and closed by whoever opened them. By default the log.
       steps_per_epoch: What an epoch is to `Hook.after_epoch`.
+      model_dir: Where hooks may write; by default the directory of `checkpoint_manager`.
+      restore: Whether to restore now; if not, call `restore_checkpoint`.
+
+    Attributes:
+      storage: The event storage.
+      last_step: Where the training ends that is under way, or was last.
+      steps_per_epoch: As given.
+      train_logs: The last value of everything that training has reported.
+      eval_logs: The last evaluation.
+      eval_steps: The steps that it was asked for; -1 is all the data.
+      stop_reason: Why the last run ended early; `None` if it did not.
 
     Raises:
       errors.ConfigValueError: An argument is missing or out of range.
+      errors.ConfigTypeError: A hook is none, or a graph hook that the trainer can't run.
     """
 
     def __init__(
@@ -110,6 +128,9 @@ class Controller:
         hooks: Sequence[Hook] = (),
         writers: Sequence[telemetry.Writer] = (),
         steps_per_epoch: int | None = None,
+        log_interval: int | None = None,
+        model_dir: str | os.PathLike[str] | None = None,
+        restore: bool = True,
     ) -> None:
         if trainer is None and evaluator is None:
             raise errors.ConfigValueError("Pass a `trainer`, an `evaluator` or both.")
@@ -121,13 +142,15 @@ class Controller:
         self.train_actions = tuple(train_actions or ())
         self.eval_actions = tuple(eval_actions or ())
         self.checkpoint_manager = checkpoint_manager
-        self._checkpoint_interval = checkpoint_manager and checkpoint_manager.checkpoint_interval
-        self._checkpoint_trigger = triggers.every(self._checkpoint_interval)
+        self._checkpoints = None
+        if checkpoint_manager is not None:
+            self._checkpoints = checkpointing.Checkpointing(checkpoint_manager, self.strategy)
         self.summary_interval = summary_interval
         self._summary_trigger = triggers.every(summary_interval)
         if trainer is not None:
-            self._inner = inner_loop.InnerLoop(trainer, global_step, steps_per_loop)
+            self._inner = inner_loop.InnerLoop(trainer, global_step, steps_per_loop, log_interval)
         tf.summary.experimental.set_step(self._tf_step)
+        self._own_summary_managers: list[utils.SummaryManager] = []
         self.summary_manager = summary_manager or self._create_summary_manager(summary_dir)
         shares_summaries = eval_summary_dir is None or eval_summary_dir == summary_dir
         self.eval_summary_manager = eval_summary_manager or (
@@ -136,6 +159,16 @@ class Controller:
             else self._create_summary_manager(eval_summary_dir)
         )
         self._reports = reports.Reports(writers)
+        self.storage = getattr(trainer, "event_storage", None) or telemetry.EventStorage()
+        if trainer is not None:
+            trainer.event_storage = self.storage
+        checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
+        self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
+        self.train_logs: runner.Output = {}
+        self.eval_logs: runner.Output = {}
+        self.eval_steps = -1
+        self.last_step = 0
+        self.steps_per_epoch = steps_per_epoch
         self._hooks = hook_list.HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
         self.stop_reason: str | None = None
@@ -144,7 +177,9 @@ class Controller:
         if enable_async_checkpointing:
             logging.info("Asynchronous checkpoints are not available: saving waits for the disk.")
         if checkpoint_manager is not None:
-            self.restore_checkpoint()
+            self._hooks.save_in(checkpoint_manager.checkpoint)
+            if restore:
+                self.restore_checkpoint()
         self._iter = self._step()
 
     def train(self, steps: int, checkpoint_at_completion: bool = True) -> None:
@@ -203,13 +238,16 @@ class Controller:
         if steps < 1 and steps != -1:
             raise errors.ConfigValueError(f"`steps` is {steps}; give a positive number, or -1.")
         logging.info("Evaluating at step %d.", self._step())
+        self.eval_steps = steps
+        self._hooks.tell("before_eval")
         started = time.monotonic()
-        with self.eval_summary_manager.summary_writer().as_default():
+        with self.storage.muted(), self.eval_summary_manager.summary_writer().as_default():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         logs = reports.as_numpy(output)
         if steps > 0:
             seconds = max(time.monotonic() - started, 1e-9)
             logs["steps_per_second"] = (evaluator.steps_run or steps) / seconds
+        self.eval_logs = logs
         self._reports.take(
             logs,
             step=self._step(),
@@ -247,9 +285,7 @@ class Controller:
           errors.CheckpointError: There was no checkpoint at all.
         """
         self._require("evaluator", for_method="evaluate_continuously")
-        manager = self._require("checkpoint_manager", for_method="evaluate_continuously")
-        # Several workers share the chief's checkpoints and write none themselves.
-        directory = getattr(manager, "shared_directory", manager.directory)
+        directory = self._required_checkpoints("evaluate_continuously").directory
         output = None
         for path in checkpoint_watcher.watch_checkpoints(directory, timeout, timeout_fn):
             try:
@@ -262,9 +298,7 @@ class Controller:
                 break
         self._take_stop_request()
         if output is None:
-            raise errors.CheckpointError(
-                f"No checkpoint to evaluate appeared in {manager.directory}."
-            )
+            raise errors.CheckpointError(f"No checkpoint to evaluate appeared in {directory}.")
         return output
 
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
@@ -280,12 +314,8 @@ class Controller:
         Raises:
           errors.CheckpointError: It is damaged, or of another model.
         """
-        manager = self._require("checkpoint_manager", for_method="restore_checkpoint")
-        with self.strategy.scope(), _explained(checkpoint_path or manager.latest_checkpoint):
-            if checkpoint_path is None:
-                checkpoint_path = manager.restore_or_initialize()
-            else:
-                manager.checkpoint.restore(checkpoint_path)
+        checkpoints = self._required_checkpoints("restore_checkpoint")
+        checkpoint_path = checkpoints.restore(checkpoint_path)
         if checkpoint_path is not None:
             logging.info("Restored %s at step %d.", checkpoint_path, self._step())
         return checkpoint_path
@@ -296,10 +326,7 @@ class Controller:
         Returns:
           The path; `None` if this step has been saved before.
         """
-        manager = self._require("checkpoint_manager", for_method="save_checkpoint")
-        # Synchronous. A save in the background has its place here: a copy of the variables on the
-        # host, written by a thread that `_sync_on_async_checkpointing` waits for.
-        path = manager.save(checkpoint_number=self._step(), check_interval=False)
+        path = self._required_checkpoints("save_checkpoint").save(self._step())
         if path is not None:
             logging.info("Saved %s.", path)
             self._hooks.tell("on_checkpoint", path)
@@ -316,6 +343,29 @@ class Controller:
         """
         self._stop_request = reason
 
+    def close(self) -> None:
+        """Closes the event files of `summary_dir` and `eval_summary_dir`."""
+        for manager in self._own_summary_managers:
+            manager.close()
+
+    def checkpoint_every(self, num_steps: int) -> None:
+        """Saves at the multiples of `num_steps`, beside the manager's own interval, and at the end.
+
+        Args:
+          num_steps: The interval; naming it again changes nothing.
+        """
+        self._required_checkpoints("checkpoint_every").add_interval(num_steps)
+
+    @property
+    def step(self) -> int:
+        """The number of steps completed."""
+        return self._step()
+
+    @property
+    def train_seconds(self) -> float:
+        """The time that the trainer has taken so far, without what happens between its calls."""
+        return self._inner.seconds if self.trainer is not None else 0.0
+
     @property
     def steps_per_loop(self) -> int:
         """The length of a reporting interval that begins at the current step."""
@@ -331,8 +381,9 @@ class Controller:
         self._require("trainer", for_method="train")
         with self._running(plan.last_step):
             while (step := self._step()) < plan.last_step and self._stop_request is None:
-                self._train_stretch(step, self._next_event(step, plan))
-                self._fire_due_events(plan)
+                stop = self._next_event(step, plan)
+                self._train_stretch(step, stop)
+                self._fire_due_events(stop, plan)
             self._finish(plan)
 
     def _next_event(self, step: int, plan: _Plan) -> int:
@@ -342,30 +393,32 @@ class Controller:
             self._hooks,
             self._summary_trigger,
             plan.evaluate,
-            self._checkpoint_trigger,
+            self._checkpoints or triggers.Never(),
         )
         return int(min(plan.last_step, *(when.next_step(step) for when in whens)))
 
     def _train_stretch(self, start: int, stop: int) -> None:
-        self._iter = stop - 1
+        self._iter, self.storage.step = stop - 1, stop
         self._hooks.before_steps(until=stop)
         with self._summaries_of_steps():
             self._inner.run(start, stop)
         self._hooks.after_steps(stop)
 
-    def _fire_due_events(self, plan: _Plan) -> None:
-        step = self._step()
+    def _fire_due_events(self, step: int, plan: _Plan) -> None:
         evaluates = plan.evaluate.is_due(step)
         ends = step >= plan.last_step
         # Actions judge a state before it is saved, and they are called with a report.
-        judges = bool(self.train_actions) and self._checkpoint_trigger.is_due(step)
+        saves = self._checkpoints is not None and self._checkpoints.is_due(step)
+        judges = saves and bool(self.train_actions)
         if evaluates or ends or judges or self._inner.is_report_due(step):
             self._report()
             if self._step() != step:  # An action has restored an older checkpoint.
                 return
         if evaluates:
             self._evaluate(plan)
-        self._maybe_save_checkpoint()
+        self._hooks.after_epoch(step)
+        if saves:
+            self.save_checkpoint()
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
@@ -374,63 +427,76 @@ class Controller:
             self._report()
         if plan.evaluate_at_end and plan.evaluated_step != self._step():
             self._evaluate(plan)
-        if plan.save_at_end:
-            self._maybe_save_checkpoint(check_interval=False)
-        self._sync_on_async_checkpointing()
+        if self._checkpoints is not None:
+            if plan.save_at_end and self._checkpoints.has_intervals:
+                self.save_checkpoint()
+            self._checkpoints.wait()
 
     def _report(self) -> None:
         output = self._inner.report()
         logs = reports.as_numpy(output)
         logs["steps_per_second"] = self._inner.take_steps_per_second()
         # Before the actions, one of which may move the step.
-        self._reports.take(
-            logs, step=self._step(), split="train", summary_manager=self.summary_manager
-        )
+        self._take_train_report(logs)
         for action in self.train_actions:
             action(output)
+
+    def _take_train_report(self, logs: runner.Output, has_failed: bool = False) -> None:
+        # What graphs put in is summed over all workers; the others may not have failed.
+        is_alone = getattr(self.strategy, "cluster_resolver", None) is None
+        events = self.storage.take(from_graphs=is_alone or not has_failed)
+        # The trainer knows best: what was put in may be of an earlier step.
+        logs = {**events.scalars, **logs}
+        if not (logs or events.images or events.histograms):
+            return
+        self.train_logs = {**self.train_logs, **logs}
+        self._reports.take(
+            logs,
+            step=self._step(),
+            split="train",
+            summary_manager=self.summary_manager,
+            events=events,
+            total_steps=self.last_step,
+        )
+
+    def _write_what_is_left(self, has_failed: bool = False) -> None:
+        """Numbers that came up after the last report."""
+        self._take_train_report({}, has_failed)
+        self._reports.write()
 
     def _evaluate(self, plan: _Plan) -> None:
         plan.evaluated_step = self._step()
         plan.eval_output = self.evaluate(steps=plan.eval_steps)
 
-    def _maybe_save_checkpoint(self, check_interval: bool = True) -> bool:
-        """Saves if the manager has an interval, and it is time or `check_interval` is false."""
-        if not self._checkpoint_interval:
-            return False
-        if check_interval and not self._checkpoint_trigger.is_due(self._step()):
-            return False
-        return self.save_checkpoint() is not None
-
-    def _sync_on_async_checkpointing(self) -> None:
-        """Waits for a save that is under way in the background."""
-        if self.checkpoint_manager is not None:
-            self.checkpoint_manager.sync()
-
     @contextlib.contextmanager
     def _running(self, last_step: int) -> Iterator[None]:
         """Tells the hooks of the beginning and, whatever happens, of the end."""
         self._is_running = True
-        self._iter = self._step()
-        try:
-            logging.info("Training from step %d to step %d.", self._step(), last_step)
-            self._hooks.tell("before_train")
-            yield
-            self._reports.write()
-        except BaseException as error:
-            logging.error("Training failed at step %d: %s", self._step(), error)
-            self._inner.discard()
-            self._stop_request = None
-            # What fails from here on is logged: the first error is the one to raise.
-            _attempt(self._hooks.tell, "on_exception", error)
-            _attempt(self._hooks.tell, "after_train", False)
-            _attempt(self._reports.write)
-            raise
-        else:
-            self._iter = self._step()
-            self._take_stop_request()
-            self._hooks.tell("after_train", True)
-        finally:
-            self._is_running = False
+        self.last_step = last_step
+        self._iter = self.storage.step = self._step()
+        with self.storage:
+            try:
+                logging.info("Training from step %d to step %d.", self._step(), last_step)
+                self._hooks.tell("before_train")
+                yield
+                self._iter = self._step()
+                self._take_stop_request()
+            except BaseException as error:
+                logging.error("Training failed at step %d: %s", self._step(), error)
+                self._inner.discard()
+                self._stop_request = None
+                # What fails from here on is logged: the first error is the one to raise.
+                _attempt(self._hooks.tell, "on_exception", error)
+                _attempt(self._hooks.tell, "after_train", False)
+                _attempt(self._write_what_is_left, True)
+                raise
+            else:
+                try:
+                    self._hooks.tell("after_train", True)
+                finally:
+                    self._write_what_is_left()
+            finally:
+                self._is_running = False
 
     def _take_stop_request(self) -> None:
         self.stop_reason, self._stop_request = self._stop_request, None
@@ -448,7 +514,11 @@ class Controller:
     def _create_summary_manager(
         self, directory: str | os.PathLike[str] | None
     ) -> utils.SummaryManager:
-        return utils.SummaryManager(directory, telemetry.scalar_summary, global_step=self._tf_step)
+        manager = utils.SummaryManager(
+            directory, telemetry.scalar_summary, global_step=self._tf_step
+        )
+        self._own_summary_managers.append(manager)
+        return manager
 
     def _require(self, attribute: str, for_method: str) -> Any:
         value = getattr(self, attribute)
@@ -458,23 +528,13 @@ class Controller:
             )
         return value
 
+    def _required_checkpoints(self, for_method: str) -> checkpointing.Checkpointing:
+        self._require("checkpoint_manager", for_method)
+        assert self._checkpoints is not None  # noqa: S101 - it was made with the manager
+        return self._checkpoints
+
     def _step(self) -> int:
         return int(self.global_step.numpy())
-
-
-@contextlib.contextmanager
-def _explained(path: str | None) -> Iterator[None]:
-    """Turns the many errors of a restore into one that names the checkpoint."""
-    try:
-        yield
-    except (errors.OfficialLiteError, tf.errors.NotFoundError):
-        raise
-    except (ValueError, IndexError, tf.errors.OpError) as error:
-        raise errors.CheckpointError(
-            f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by "
-            "another model or optimizer; `--config_file` with the run's `params.yaml` gives the "
-            "same ones."
-        ) from error
 
 
 def _attempt(act: Callable[..., None], *args: Any) -> None:

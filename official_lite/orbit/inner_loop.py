@@ -1,5 +1,6 @@
 """The trainer as the controller sees it: stretches of steps, and a report at the end of some."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +16,22 @@ class InnerLoop:
     """Runs stretches of steps, and collects them into reporting intervals.
 
     A reporting interval is what `train_loop_begin` and `train_loop_end` of a trainer bracket. It
-    ends at the next multiple of `steps_per_loop`, or when `report` is called before. A trainer
-    that does not let its interval be interrupted reports after every stretch.
+    ends at the next multiple of `log_interval`, or when `report` is called before. A trainer that
+    does not let its interval be interrupted reports after every stretch.
+
+    Attributes:
+      is_open: Whether an interval is under way.
+      seconds: The time in the trainer's calls so far.
 
     Args:
       trainer: Runs the steps.
       global_step: The variable that counts them.
-      steps_per_loop: The length of an interval, or a function of the step at which it begins.
+      steps_per_loop: The most steps in a stretch, or a function of the step at which it begins.
+      log_interval: The length of a reporting interval; `steps_per_loop` if it is `None` or 0.
 
     Raises:
-      errors.ConfigValueError: `steps_per_loop` is neither a positive integer nor a function.
+      errors.ConfigValueError: `steps_per_loop` is neither a positive integer nor a function, or
+        `log_interval` is negative.
     """
 
     def __init__(
@@ -32,6 +39,7 @@ class InnerLoop:
         trainer: runner.AbstractTrainer,
         global_step: Any,
         steps_per_loop: int | Callable[[int], int] | None,
+        log_interval: int | None = None,
     ) -> None:
         is_length = isinstance(steps_per_loop, int) and steps_per_loop >= 1
         if steps_per_loop is None or not (callable(steps_per_loop) or is_length):
@@ -43,17 +51,23 @@ class InnerLoop:
         self._is_splittable = standard_runner.is_splittable(trainer)
         self._global_step = global_step
         self._steps_per_loop = steps_per_loop
+        self._log_trigger = triggers.every(log_interval) if log_interval else None
         self._output: runner.Output | None = None
         self._interval_end: triggers.Trigger = triggers.Never()
         self._steps = 0
         self._seconds = 0.0
+        self.seconds = 0.0
         self.is_open = False
 
     def next_step(self, step: int) -> float:
-        """Where the reporting interval ends in which `step` lies, or which begins there."""
+        """Where the stretch that begins at `step` must end: with its reporting interval, or before.
+        """
         if not self.is_open:
             self._interval_end = self._next_interval_end(step)
-        return self._interval_end.next_step(step)
+        interval_end = self._interval_end.next_step(step)
+        if self._log_trigger is None:
+            return interval_end
+        return min(interval_end, step + self.length_at(step))
 
     def is_report_due(self, step: int) -> bool:
         """Whether the interval that is under way must end here."""
@@ -68,12 +82,15 @@ class InnerLoop:
         """
         started = time.monotonic()
         try:
-            self._call_trainer(tf.constant(stop - start, tf.int32))
+            self._call_trainer(_num_steps(stop - start))
+            # Reading the step waits for the device, so it belongs to the time.
+            reached = int(self._global_step.numpy())
         except loop_fns.END_OF_DATA as error:
             raise standard_runner.end_of_training_data(self._global_step) from error
-        # Reading the step waits for the device, so it belongs to the time.
-        reached = int(self._global_step.numpy())
-        self._seconds += time.monotonic() - started
+        finally:
+            seconds = time.monotonic() - started
+            self.seconds += seconds
+            self._seconds += seconds
         self._steps += stop - start
         if reached != stop:
             raise RuntimeError(
@@ -106,7 +123,7 @@ class InnerLoop:
         return rate
 
     def length_at(self, step: int) -> int:
-        """The length of an interval that begins at `step`.
+        """The most steps of a stretch that begins at `step`.
 
         Raises:
           errors.ConfigValueError: The function that was given returned less than 1.
@@ -130,6 +147,15 @@ class InnerLoop:
         self.is_open = True
 
     def _next_interval_end(self, step: int) -> triggers.Trigger:
+        if self._log_trigger is not None:
+            return self._log_trigger
         if callable(self._steps_per_loop):
             return triggers.AtSteps([step + self.length_at(step)])
         return triggers.EverySteps(self._steps_per_loop)
+
+
+@functools.lru_cache(maxsize=64)
+def _num_steps(count: int) -> tf.Tensor:
+    """`count` as a tensor; made once, since hooks may cut the loop into many equal stretches."""
+    with tf.init_scope():
+        return tf.constant(count, tf.int32)

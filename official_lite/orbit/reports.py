@@ -26,12 +26,25 @@ class Reports:
         step: int,
         split: str,
         summary_manager: utils.SummaryManagerInterface,
+        events: telemetry.Events | None = None,
+        total_steps: int | None = None,
     ) -> None:
         """Writes summaries at once, since their manager reads the step itself; keeps a record."""
+        events = events or telemetry.Events()
         summary_manager.write_summaries(logs)
+        with summary_manager.summary_writer().as_default():
+            telemetry.write_media(events, step=step)
         summary_manager.flush()
-        values = telemetry.numbers(logs)
-        self._records.append(telemetry.Record(step=step, split=split, values=values))
+        self._records.append(
+            telemetry.Record(
+                step=step,
+                split=split,
+                values=telemetry.numbers(logs),
+                images=events.images,
+                histograms=events.histograms,
+                total_steps=total_steps,
+            )
+        )
 
     def write(self) -> None:
         """Hands the records that have come up to the writers, and flushes them."""

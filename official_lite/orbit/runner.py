@@ -1,16 +1,43 @@
 """What a controller asks of those who train and those who evaluate."""
 
 import abc
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+
+from official_lite import telemetry
+from official_lite.common import errors
 
 # By name: a tensor, a number, an array, or a dictionary of the same kind.
 Output: TypeAlias = dict[str, Any]
 
 
 class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
-    """Trains a number of steps at a time."""
+    """Trains a number of steps at a time.
+
+    Attributes:
+      event_storage: What the numbers go to that code puts anywhere in the step; set by the first
+        controller, and kept, since a traced step goes on putting them there.
+    """
+
+    event_storage: telemetry.EventStorage | None = None
+
+    def set_graph_hooks(self, graph_hooks: Sequence[Any]) -> None:
+        """Takes the hooks that are to be traced into the step; a later call replaces them.
+
+        Args:
+          graph_hooks: Of the class `hooks.GraphHook`.
+
+        Raises:
+          errors.ConfigTypeError: This trainer can't run any.
+        """
+        if graph_hooks:
+            raise errors.ConfigTypeError(
+                f"{type(self).__name__} can't run the graph hook "
+                f"{type(graph_hooks[0]).__name__}: it has no `set_graph_hooks`. Derive the trainer "
+                "from `core.base_trainer.Trainer`."
+            )
 
     @abc.abstractmethod
     def train(self, num_steps: tf.Tensor) -> Output | None:

@@ -5,6 +5,7 @@ Where they do not fit, subclass `AbstractTrainer` or `AbstractEvaluator` instead
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -49,9 +50,18 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
       train_dataset: A `tf.data.Dataset`, a distributed one, or a nest of them.
       options: How to execute the loop.
 
+    Attributes:
+      last_step_outputs: What `train_step` returned in the last step that was run; `None` if it
+        returns nothing, or something else than tensors in a compiled loop.
+
     Raises:
       errors.ConfigValueError: The options contradict one another.
     """
+
+    last_step_outputs: Any = None
+    # The loop function, the iterator and the trace that belongs to both.
+    _bound: Any = None
+    _step_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
 
     def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
         options = options or StandardTrainerOptions()
@@ -86,9 +96,29 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         if self._train_iter is None:
             self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
         try:
-            self._train_loop_fn(self._train_iter, num_steps)
+            outputs = self._bound_train_loop_fn(num_steps)(self._train_iter, num_steps)
         except loop_fns.END_OF_DATA as error:
             raise end_of_training_data(getattr(self, "global_step", None)) from error
+        # Past `tf.Module`, which would wrap and track a dictionary.
+        self.__dict__["last_step_outputs"] = outputs
+
+    def _bound_train_loop_fn(self, num_steps: tf.Tensor) -> loop_fns.LoopFn:
+        """The loop function, past what a `tf.function` does at each call to find its trace.
+
+        Where loops are short, as with a hook at every step, that takes as long as the step.
+        """
+        if not hasattr(self._train_loop_fn, "get_concrete_function"):
+            return self._train_loop_fn
+        is_current = (
+            self._bound is not None
+            and self._bound[0] is self._train_loop_fn
+            and self._bound[1] is self._train_iter
+        )
+        if not is_current:
+            concrete = self._train_loop_fn.get_concrete_function(self._train_iter, num_steps)
+            # Past `tf.Module`, which would wrap a tuple.
+            self.__dict__["_bound"] = (self._train_loop_fn, self._train_iter, concrete)
+        return self._bound[2]
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
         """Makes the function `(iterator, num_steps)` that `run_steps` calls.
@@ -97,9 +127,9 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(
-                _maybe_compiled(self.train_step, self._train_options)
+                _maybe_compiled(self._wrapped_train_step(), self._train_options)
             )
-        loop_fn = loop_fns.create_tf_while_loop_fn(self.train_step)
+        loop_fn = loop_fns.create_tf_while_loop_fn(self._wrapped_train_step())
         if self._train_options.use_tpu_summary_optimization:
             return loop_fns.LoopFnWithSummaries(loop_fn)
         return tf.function(loop_fn)
@@ -107,17 +137,35 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     def train_loop_begin(self) -> None:
         """Begins a reporting interval; always eager, before the iterator is created."""
 
+    def wrap_train_step(self, wrapper: Callable[[loop_fns.StepFn], loop_fns.StepFn]) -> None:
+        """Has each step run as `wrapper(train_step)`; a step traced before is traced anew.
+
+        For what has to see the iterator, or to act while the step is being traced.
+        """
+        # Past `tf.Module`, which would wrap a list.
+        self.__dict__["_step_wrappers"] = (*self._step_wrappers, wrapper)
+        self._train_loop_fn = None
+
     @abc.abstractmethod
     def train_step(self, iterator: Any) -> Any:
         """One step, in the cross-replica context: calls `strategy.run` itself.
 
         Args:
           iterator: Of the structure of `train_dataset`.
+
+        Returns:
+          Nothing, or tensors that are to be seen in `last_step_outputs`.
         """
 
     def train_loop_end(self) -> runner.Output | None:
         """Ends a reporting interval; always eager. What it returns is reported."""
         return None
+
+    def _wrapped_train_step(self) -> loop_fns.StepFn:
+        step_fn: loop_fns.StepFn = self.train_step
+        for wrapper in self._step_wrappers:
+            step_fn = wrapper(step_fn)
+        return step_fn
 
     @property
     def train_dataset(self) -> Any:

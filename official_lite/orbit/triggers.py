@@ -121,6 +121,8 @@ class AllOf(Trigger):
         self._triggers = tuple(triggers)
 
     def next_step(self, step: int) -> float:
+        if any(isinstance(trigger, Never) for trigger in self._triggers):
+            return math.inf
         finite = [due for due in self._next_steps(step) if due < math.inf]
         return max(finite, default=math.inf)
 

@@ -554,3 +554,85 @@ def test_missing_part_is_named(make_trainer, make_controller):
         controller.evaluate()
     with pytest.raises(errors.ConfigValueError, match="`steps` is 0"):
         make_controller(make_trainer()).evaluate(steps=0)
+
+
+class Puts(orbit.Hook):
+    """Puts a number in at each step, one at the end, and may fail."""
+
+    every_n_steps = 1
+
+    def __init__(self, fails_at=None):
+        self.fails_at = fails_at
+        self.ends = []
+
+    def after_step(self):
+        self.controller.storage.put_scalar("seen", self.iter)
+        if self.iter + 1 == self.fails_at:
+            raise ValueError("a broken hook")
+
+    def after_train(self, success):
+        self.ends.append(success)
+        self.controller.storage.put_scalar("end", 1.0)
+
+
+def test_reports_hold_what_came_up_in_the_event_storage(
+    make_trainer, make_controller, recording_writer
+):
+    controller = make_controller(make_trainer(), hooks=[Puts()], steps_per_loop=2)
+    controller.train(4)
+    values = [record.flat() for record in recording_writer.records]
+    assert [value.get("seen") for value in values] == [0.5, 2.5, None]
+    assert values[-1] == {"end": 1.0}
+    assert controller.train_logs["seen"] == 2.5
+    assert controller.train_logs["end"] == 1.0
+
+
+def test_no_number_is_lost_when_training_fails(make_trainer, make_controller, recording_writer):
+    hooks = [Puts(fails_at=5), Puts()]
+    with pytest.raises(ValueError, match="a broken hook"):
+        make_controller(make_trainer(), hooks=hooks, steps_per_loop=4).train(8)
+    assert [hook.ends for hook in hooks] == [[False], [False]]
+    last = recording_writer.records[-1]
+    assert (last.step, last.flat()) == (5, {"seen": 4.0, "end": 1.0})
+
+
+def test_first_of_two_errors_is_the_one_to_raise(make_trainer, make_controller):
+    class Fails(orbit.Hook):
+        def __init__(self, text):
+            self.text = text
+
+        def after_train(self, success):
+            raise ValueError(self.text)
+
+    with pytest.raises(ValueError, match="first"):
+        make_controller(make_trainer(), hooks=[Fails("first"), Fails("second")]).train(1)
+
+
+def test_reports_come_at_the_log_interval(make_trainer, make_controller, recording_writer):
+    trainer = make_trainer()
+    make_controller(trainer, steps_per_loop=4, log_interval=10).train(25)
+    assert recording_writer.steps("train") == [10, 20, 25]
+    assert [record.values["steps"] for record in recording_writer.records] == [10, 10, 5]
+
+
+def test_restoring_can_wait(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    make_controller(trainer, checkpoint_manager=make_manager(trainer, interval=2)).train(2)
+    trainer = make_trainer()
+    manager = make_manager(trainer)
+    controller = make_controller(trainer, checkpoint_manager=manager, restore=False)
+    assert trainer.global_step.numpy() == 0
+    assert controller.model_dir == manager.directory
+    controller.restore_checkpoint()
+    assert trainer.global_step.numpy() == 2
+
+
+def test_second_controller_reads_what_the_traced_step_puts_in(make_trainer, make_controller):
+    trainer = make_trainer()
+    first, second = make_controller(trainer), make_controller(trainer)
+    assert first.storage is second.storage
+
+
+def test_trainer_that_knows_no_graph_hooks_refuses_them(make_trainer, make_controller):
+    with pytest.raises(errors.ConfigTypeError, match="CountingTrainer can't run the graph hook"):
+        make_controller(make_trainer(), hooks=[orbit.GraphHook()])

@@ -137,3 +137,46 @@ def test_new_evaluation_data_take_the_place_of_the_old():
 def test_contradicting_options_are_refused(make_trainer, options):
     with pytest.raises(errors.ConfigValueError, match="needs"):
         make_trainer(options=orbit.StandardTrainerOptions(**options))
+
+
+class Remembers(orbit.StandardTrainer):
+    """LiBai's `previous_output`: what the model returned in the last step."""
+
+    def __init__(self, dataset, options=None):
+        self.global_step = orbit.utils.create_global_step()
+        super().__init__(dataset, options)
+
+    @property
+    def previous_output(self):
+        return self.last_step_outputs
+
+    def train_step(self, iterator):
+        x = next(iterator)
+        self.global_step.assign_add(1)
+        return {"doubled": x * 2, "sum": tf.reduce_sum(x)}
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_outputs_of_the_last_step_can_be_read(is_compiled):
+    options = orbit.StandardTrainerOptions(is_compiled, is_compiled)
+    dataset = tf.data.Dataset.range(23, output_type=tf.float32).batch(2)
+    trainer = Remembers(dataset, options)
+    trainer.train(tf.constant(10))
+    assert trainer.previous_output["doubled"].numpy().tolist() == [36.0, 38.0]
+    trainer.train(tf.constant(2))
+    assert trainer.previous_output["sum"].numpy() == 22.0
+    assert trainer.previous_output["doubled"].numpy().tolist() == [44.0]
+
+
+def test_outputs_of_the_last_step_are_those_of_every_replica(two_replicas):
+    class PerReplica(Remembers):
+        def train_step(self, iterator):
+            self.global_step.assign_add(1)
+            return two_replicas.run(lambda x: {"doubled": x * 2}, args=(next(iterator),))
+
+    with two_replicas.scope():
+        dataset = tf.data.Dataset.range(40, output_type=tf.float32).batch(4)
+        trainer = PerReplica(two_replicas.experimental_distribute_dataset(dataset))
+        trainer.train(tf.constant(2))
+        values = two_replicas.experimental_local_results(trainer.previous_output["doubled"])
+    assert [value.numpy().tolist() for value in values] == [[8.0, 10.0], [12.0, 14.0]]

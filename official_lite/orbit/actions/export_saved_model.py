@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_lite import telemetry
 from official_lite.orbit import runner
 
 _GCS_PREFIX = "gs://"
@@ -83,7 +84,9 @@ class ExportSavedModel:
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
-        tf.saved_model.save(self.model, path, self.signatures, self.options)
+        # A model that puts numbers into the event storage would be saved with the storage.
+        with telemetry.get_event_storage().muted():
+            tf.saved_model.save(self.model, path, self.signatures, self.options)
         self.file_manager.clean_up()
 
 

@@ -7,8 +7,9 @@
         before_step                   of the hooks due at the end of this stretch
         … one compiled call …
         after_step                    of the hooks due here
-        after_epoch                   if an epoch ends here
+        before_eval                   if there is an evaluation here
         after_eval(logs)              if there was an evaluation here
+        after_epoch                   if an epoch ends here
         on_checkpoint(path)           if a checkpoint was saved here
     on_exception(error)               if something failed
     after_train(success)              always
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from official_lite.orbit import runner
+from official_lite.orbit import runner, triggers
 
 if TYPE_CHECKING:
     from official_lite.orbit.controller import Controller
@@ -49,6 +50,10 @@ class Hook:
         """The 0-based number of the step that is under way, or has just ended."""
         return self.controller.iter
 
+    def build_trigger(self) -> triggers.Trigger:
+        """When the hook needs the loop. Override it where `every_n_steps` can't say so."""
+        return triggers.every(self.every_n_steps)
+
     def before_train(self) -> None:
         """Before the first step."""
 
@@ -60,6 +65,9 @@ class Hook:
 
     def after_epoch(self) -> None:
         """After each `steps_per_epoch` steps, if the controller knows that number."""
+
+    def before_eval(self) -> None:
+        """Before each evaluation."""
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         """After each evaluation, with its results."""
@@ -95,6 +103,8 @@ class GraphHook(Hook):
         Args:
           logs: What that step returned. With gradient accumulation, that of a micro-batch.
         """
+        del logs  # AutoGraph can't convert a function of no statements.
 
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         """Before an update, with the gradients summed over the replicas and not yet clipped."""
+        del grads_and_vars

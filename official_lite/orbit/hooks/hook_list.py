@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
 from official_lite.orbit import runner, triggers
-from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks import hook_states
+from official_lite.orbit.hooks.hook import GraphHook, Hook
 
 if TYPE_CHECKING:
     from official_lite.orbit.controller import Controller
@@ -34,7 +36,6 @@ class HookList:
                 raise errors.ConfigTypeError(
                     f"`hooks` holds a {type(hook).__name__}; derive it from `orbit.Hook`."
                 )
-        self._triggers = [_step_trigger(hook) for hook in self._hooks]
         hears_epochs = any(_overrides(hook, "after_epoch") for hook in self._hooks)
         self._epoch = triggers.every(steps_per_epoch if hears_epochs else None)
 
@@ -47,8 +48,11 @@ class HookList:
         _tell(self._due(until), "before_step")
 
     def after_steps(self, step: int) -> None:
-        """`after_step` of the hooks that are due at `step`, and `after_epoch` if it is time."""
+        """`after_step` of the hooks that are due at `step`."""
         _tell(self._due(step), "after_step")
+
+    def after_epoch(self, step: int) -> None:
+        """`after_epoch` of all hooks, if an epoch ends at `step`."""
         if self._epoch.is_due(step):
             _tell(self._hooks, "after_epoch")
 
@@ -56,10 +60,26 @@ class HookList:
         """Calls the method named `event` of every hook."""
         _tell(self._hooks, event, *args)
 
+    def save_in(self, checkpoint: tf.train.Checkpoint) -> None:
+        """Makes what the hooks remember a part of a checkpoint, if one of them remembers."""
+        if any(_overrides(hook, "state_dict") for hook in self._hooks):
+            checkpoint.hooks = hook_states.HookStates(self._hooks)
+
     def attach(self, controller: Controller, trainer: runner.AbstractTrainer | None) -> None:
-        """Tells the hooks who runs them."""
+        """Tells the hooks who runs them, and the trainer which of them it has to trace.
+
+        Raises:
+          errors.ConfigTypeError: There are graph hooks, and the trainer can't run them.
+        """
         for hook in self._hooks:
             hook.controller, hook.trainer = controller, trainer
+        if trainer is not None:
+            trainer.set_graph_hooks([h for h in self._hooks if isinstance(h, GraphHook)])
+
+    @functools.cached_property
+    def _triggers(self) -> list[triggers.Trigger]:
+        # Not before the hooks are attached: a trigger may depend on the controller.
+        return [_step_trigger(hook) for hook in self._hooks]
 
     def _due(self, step: int) -> list[Hook]:
         pairs = zip(self._hooks, self._triggers, strict=True)
@@ -67,15 +87,22 @@ class HookList:
 
 
 def _tell(hooks: Iterable[Hook], event: str, *args: Any) -> None:
-    # An exit stack runs all its callbacks, whatever they raise, the last one pushed first.
-    with contextlib.ExitStack() as stack:
-        for hook in reversed(list(hooks)):
-            stack.callback(getattr(hook, event), *args)
+    first_error = None
+    for hook in hooks:
+        try:
+            getattr(hook, event)(*args)
+        except BaseException as error:  # Of any kind: the other hooks have their turn all the same.
+            if first_error is None:
+                first_error = error
+            else:
+                logging.exception("%s.%s failed as well.", type(hook).__name__, event)
+    if first_error is not None:
+        raise first_error
 
 
 def _step_trigger(hook: Hook) -> triggers.Trigger:
-    if hook.every_n_steps is not None:
-        return triggers.every(hook.every_n_steps)
+    if hook.every_n_steps is not None or _overrides(hook, "build_trigger"):
+        return hook.build_trigger()
     if not (_overrides(hook, "before_step") or _overrides(hook, "after_step")):
         return triggers.Never()
     logging.warning(
@@ -88,4 +115,5 @@ def _step_trigger(hook: Hook) -> triggers.Trigger:
 
 
 def _overrides(hook: Hook, method: str) -> bool:
-    return getattr(type(hook), method) is not getattr(Hook, method)
+    # Of the object, which may have functions of its own in place of methods.
+    return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)

@@ -3,6 +3,7 @@
 from official_lite.orbit.utils.common import (
     as_tf_variable,
     create_global_step,
+    current_learning_rate,
     get_value,
     make_distributed_dataset,
 )
@@ -20,6 +21,7 @@ from official_lite.orbit.utils.tpu_summaries import OptionalSummariesFunction
 __all__ = [
     "as_tf_variable",
     "create_global_step",
+    "current_learning_rate",
     "get_value",
     "make_distributed_dataset",
     "EpochHelper",

@@ -86,3 +86,14 @@ def as_tf_variable(variable: Any) -> tf.Variable:
         f"{variable!r} is a {type(variable).__name__}; pass a `tf.Variable` or a "
         "`keras.Variable`, such as `orbit.utils.create_global_step()`."
     )
+
+
+def current_learning_rate(optimizer: Any, global_step: Any) -> Any:
+    """The learning rate of the next update.
+
+    Args:
+      optimizer: One of Keras, whose `learning_rate` is a value, or one where it is a schedule.
+      global_step: What the schedule is asked with if the optimizer counts no `iterations`.
+    """
+    rate = optimizer.learning_rate
+    return rate(getattr(optimizer, "iterations", global_step)) if callable(rate) else rate

@@ -57,11 +57,16 @@ def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
 
     The end of the data is an error here, and the iterator's own comes through. To stop quietly
     would leave steps counted that were never taken.
+
+    Returns:
+      A function `(iterator, num_steps)`, which returns the outputs of the last step.
     """
 
-    def loop_fn(iterator: Any, num_steps: Any) -> None:
+    def loop_fn(iterator: Any, num_steps: Any) -> Any:
+        outputs = None
         for _ in range(int(num_steps)):
-            step_fn(iterator)
+            outputs = step_fn(iterator)
+        return outputs
 
     return loop_fn
 
@@ -70,16 +75,19 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     """A loop that becomes a `tf.while_loop` inside a `tf.function`.
 
     Returns:
-      A function `(iterator, num_steps)`. `num_steps` is an integer tensor, so that one trace
-      serves loops of every length; the outputs of the steps are dropped.
+      A function `(iterator, num_steps)`, which returns the outputs of the last step. `num_steps` is
+      an integer tensor, so that one trace serves loops of every length.
     """
 
-    def loop_fn(iterator: Any, num_steps: tf.Tensor) -> None:
+    last = _LastOutputs()
+
+    def loop_fn(iterator: Any, num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
         for _ in tf.range(num_steps):
             # Without this the names of all ops in the step would begin with "while/".
             with tf.name_scope(""):
-                step_fn(iterator)
+                last.keep(step_fn(iterator))
+        return last.read()
 
     return loop_fn
 
@@ -107,6 +115,45 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
         return state
 
     return loop_fn
+
+
+class _LastOutputs:
+    """Carries what a step returns out of a `tf.while_loop`, in variables.
+
+    Loop variables would need their shapes before the step has been traced. A step that returns
+    nothing, as most do, costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._outputs: Any = None
+        self._kept: list[tf.Variable] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def keep(self, outputs: Any) -> None:
+        self._outputs = None
+        tensors = tf.nest.flatten(outputs, expand_composites=True)
+        if not tensors or not all(tf.is_tensor(tensor) for tensor in tensors):
+            return
+        self._outputs = outputs
+        # A `tf.function` may create variables in its first trace only; later ones find them here.
+        if [holder.dtype for holder in self._kept] != [tensor.dtype for tensor in tensors]:
+            with tf.init_scope():
+                self._kept = [_create_holder(tensor) for tensor in tensors]
+        for holder, tensor in zip(self._kept, tensors, strict=True):
+            holder.assign(tensor)
+
+    @tf.autograph.experimental.do_not_convert
+    def read(self) -> Any:
+        if self._outputs is None:
+            return None
+        values = [holder.read_value() for holder in self._kept]
+        return tf.nest.pack_sequence_as(self._outputs, values, expand_composites=True)
+
+
+def _create_holder(tensor: tf.Tensor) -> tf.Variable:
+    rank = tensor.shape.rank
+    any_size = tf.TensorShape(None if rank is None else [None] * rank)
+    return tf.Variable(tf.zeros([0] * (rank or 0), tensor.dtype), trainable=False, shape=any_size)
 
 
 class CountedStep:

@@ -39,5 +39,9 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
     def flush(self) -> None:
         self._writer.flush()
 
+    def close(self) -> None:
+        """Flushes and closes the files; a later summary opens new ones."""
+        self._writer.close()
+
     def write_summaries(self, summary_dict: Mapping[str, Any]) -> None:
         self._writer.write_values(summary_dict, step=self._global_step, summary_fn=self._summary_fn)

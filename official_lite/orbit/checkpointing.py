@@ -1,0 +1,85 @@
+"""The checkpoints of a controller: when one is due, and the way to the disk and back."""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import triggers
+
+
+class Checkpointing(triggers.Trigger):
+    """Is due when a checkpoint is to be saved: at the multiples of each of its intervals.
+
+    Args:
+      manager: Where checkpoints go; the first interval is the manager's, if it has one.
+      strategy: The scope in which they are restored.
+    """
+
+    def __init__(
+        self, manager: tf.train.CheckpointManager, strategy: tf.distribute.Strategy
+    ) -> None:
+        self._manager = manager
+        self._strategy = strategy
+        self._intervals: set[int] = set()
+        self._trigger: triggers.Trigger = triggers.Never()
+        if manager.checkpoint_interval:
+            self.add_interval(manager.checkpoint_interval)
+
+    @property
+    def directory(self) -> str:
+        """Where the chief's checkpoints are, which the other workers read and don't write."""
+        return getattr(self._manager, "shared_directory", self._manager.directory)
+
+    @property
+    def has_intervals(self) -> bool:
+        return bool(self._intervals)
+
+    def add_interval(self, num_steps: int) -> None:
+        """Adds an interval; one that is there already changes nothing."""
+        self._intervals.add(num_steps)
+        self._trigger = triggers.AnyOf(map(triggers.every, self._intervals))
+
+    def next_step(self, step: int) -> float:
+        return self._trigger.next_step(step)
+
+    def is_due(self, step: int) -> bool:
+        return self._trigger.is_due(step)
+
+    def restore(self, path: str | None = None) -> str | None:
+        """Restores `path`, or the newest one; returns its path.
+
+        If there is none, the manager's `init_fn` is called, and `None` returned.
+
+        Raises:
+          errors.CheckpointError: It is damaged, or of another model.
+        """
+        with self._strategy.scope(), _explained(path or self._manager.latest_checkpoint):
+            if path is None:
+                return self._manager.restore_or_initialize()
+            self._manager.checkpoint.restore(path)
+            return path
+
+    def save(self, step: int) -> str | None:
+        """Saves; returns the path, or `None` if this step has been saved before."""
+        return self._manager.save(checkpoint_number=step, check_interval=False)
+
+    def wait(self) -> None:
+        """Waits for a save that is under way in the background."""
+        self._manager.sync()
+
+
+@contextlib.contextmanager
+def _explained(path: str | None) -> Iterator[None]:
+    """Turns the many errors of a restore into one that names the checkpoint."""
+    try:
+        yield
+    except (errors.OfficialLiteError, tf.errors.NotFoundError):
+        raise
+    except (ValueError, IndexError, tf.errors.OpError) as error:
+        raise errors.CheckpointError(
+            f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by "
+            "another model or optimizer; `--config_file` with the run's `params.yaml` gives the "
+            "same ones."
+        ) from error

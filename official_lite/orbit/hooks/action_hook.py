@@ -1,0 +1,65 @@
+"""Runs an action as a hook."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_lite.common import errors, plugins, suggestions
+from official_lite.orbit import runner
+from official_lite.orbit.hooks.hook import Hook
+
+_WHENS = ("report", "eval", "end")
+
+
+class ActionHook(Hook):
+    """Calls an action, which is any callable that takes an output, as those of `orbit.actions` do.
+
+    In a config an action is named by its place, with arguments if it is a class::
+
+        {name: action, when: report, action: {name: "my_package.actions:Alert", above: 10.0}}
+
+    Args:
+      action: The action, or an entry of a config as above.
+      when: `report`: as one of the controller's `train_actions`, with what the trainer reports;
+        `eval`: after each evaluation, with its results; `end`: after training that succeeded, with
+        the last value of everything that was reported.
+
+    Raises:
+      errors.ConfigValueError: `when` is none of these.
+      errors.ConfigTypeError: The action can't be called.
+    """
+
+    def __init__(self, action: Callable[[runner.Output], Any] | Any, when: str = "eval") -> None:
+        if when not in _WHENS:
+            raise errors.ConfigValueError(
+                f"`when` of ActionHook is {when!r}. {suggestions.did_you_mean(str(when), _WHENS)}"
+            )
+        self._action = _resolve(action)
+        self._when = when
+
+    def before_train(self) -> None:
+        actions = self.controller.train_actions
+        if self._when == "report" and self._action not in actions:
+            self.controller.train_actions = (*actions, self._action)
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        if self._when == "eval":
+            self._action(dict(logs))
+
+    def after_train(self, success: bool) -> None:
+        if self._when == "end" and success:
+            self._action(dict(self.controller.train_logs))
+
+
+def _resolve(action: Any) -> Callable[[runner.Output], Any]:
+    if isinstance(action, Mapping):
+        found = plugins.factory(action, kind="action")()
+    else:
+        found = plugins.resolve(action, kind="action")
+        # A class that needs no arguments may be given by its name alone.
+        found = found() if isinstance(found, type) else found
+    if not callable(found):
+        raise errors.ConfigTypeError(
+            f"The action {action!r} is a {type(found).__name__}; wanted something that can be "
+            "called with an output."
+        )
+    return found

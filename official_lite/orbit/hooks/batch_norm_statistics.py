@@ -1,0 +1,224 @@
+"""The exact statistics of what enters the batch normalization of a model, in training mode."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.modeling.optimization import gradient_accumulator
+from official_lite.orbit.utils import loop_fns
+
+Array = npt.NDArray[Any]
+
+
+class BatchNormStatistics:
+    """Replaces moving means and variances by those of the population, over training batches.
+
+    The task's own train step runs on the batches without an update: as in training, but the
+    weights stand still. What the step changes (random state, metrics, other statistics) is put
+    back afterwards, to the last bit, and the training data keep their position: the batches come
+    from a pipeline of their own, built anew by the trainer's `build_train_dataset`. A trainer that
+    was given its dataset has only this one; then they come from another iterator of it, and a
+    dataset that shuffles anew in each epoch will have another order in the epochs to come.
+
+    Mean and variance are over all examples and replicas together. Layers that are frozen, or that
+    the step does not call in training mode, keep what they have.
+
+    Args:
+      trainer: With a `task`, a `model`, an `optimizer` and a `strategy`, as
+        `core.base_trainer.Trainer`.
+
+    Raises:
+      errors.ConfigTypeError: It lacks one of them.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
+            if not hasattr(trainer, attribute):
+                raise errors.ConfigTypeError(
+                    f"Statistics of batch normalization need a trainer with a `{attribute}`, such "
+                    f"as `core.base_trainer.Trainer`; this is a {type(trainer).__name__}."
+                )
+        self._trainer = trainer
+        self._recorders = [
+            _Recorder(layer, trainer.strategy) for layer in _batch_norm_layers(trainer.model)
+        ]
+        self._dataset: Any = None
+        self._step_fn: Any = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model has no batch normalization that could learn statistics."""
+        return not self._recorders
+
+    def update(self, num_steps: int) -> None:
+        """Takes the statistics of `num_steps` batches, and puts them in place.
+
+        Raises:
+          errors.DataError: There are no training data.
+        """
+        if self.is_empty:
+            return
+        with unchanged(_variables(self._trainer.model)):
+            totals = self._totals(num_steps)
+        for recorder, total in zip(self._recorders, totals, strict=True):
+            recorder.put_in_place(total)
+
+    def _totals(self, num_steps: int) -> list[Array]:
+        if self._dataset is None:
+            build = getattr(self._trainer, "build_train_dataset", None)
+            self._dataset = self._trainer.train_dataset if build is None else build()
+        if self._step_fn is None:
+            self._step_fn = tf.function(self._build_step())
+        for recorder in self._recorders:
+            recorder.begin()
+        iterator = iter(self._dataset)
+        totals: list[Array] = [np.zeros([3, 1])] * len(self._recorders)
+        with contextlib.ExitStack() as stack:
+            for recorder in self._recorders:
+                stack.enter_context(recorder.recording())
+            for step in range(num_steps):
+                try:
+                    sums = self._step_fn(iterator)
+                except loop_fns.END_OF_DATA as error:
+                    if step == 0:
+                        raise errors.DataError("There are no training data.") from error
+                    logging.warning("The training data ended after %d batches.", step)
+                    break
+                totals = [t + s.numpy() for t, s in zip(totals, sums, strict=True)]
+        return totals
+
+    def _build_step(self) -> loop_fns.StepFn:
+        trainer = self._trainer
+        optimizer = gradient_accumulator.GradientSink(trainer.optimizer)
+        with trainer.strategy.scope():
+            metrics = list(trainer.task.build_metrics(training=True))
+
+        def replica_step(inputs: Any) -> None:
+            trainer.task.train_step(
+                inputs, model=trainer.model, optimizer=optimizer, metrics=metrics
+            )
+
+        def step(iterator: Any) -> list[tf.Tensor]:
+            trainer.strategy.run(replica_step, args=(next(iterator),))
+            return [recorder.take() for recorder in self._recorders]
+
+        return step
+
+
+class _Recorder:
+    """Adds up what enters a layer: how many, the sum, and the sum of the squares.
+
+    All relative to the moving mean at the beginning, so that nothing is lost where the mean is
+    large and the variance small.
+    """
+
+    def __init__(self, layer: keras.layers.BatchNormalization, strategy: Any) -> None:
+        self._layer = layer
+        self._signature = inspect.signature(layer.call)
+        size = int(layer.moving_mean.shape[0])
+        with strategy.scope():
+            self._origin = tf.Variable(tf.zeros([size]), trainable=False)
+            self._sums = tf.Variable(
+                tf.zeros([3, size]),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+    def begin(self) -> None:
+        mean = np.asarray(self._layer.moving_mean.numpy(), np.float32)
+        self._origin.assign(np.where(np.isfinite(mean), mean, 0.0))
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Within it, what is traced records."""
+        call = self._layer.call
+
+        def recording_call(*args: Any, **kwargs: Any) -> Any:
+            arguments = self._signature.bind(*args, **kwargs).arguments
+            if arguments.get("training"):
+                self._add(arguments["inputs"], arguments.get("mask"))
+            return call(*args, **kwargs)
+
+        # Past Keras' `__setattr__`, which looks for things to track.
+        self._layer.__dict__["call"] = recording_call
+        try:
+            yield
+        finally:
+            del self._layer.__dict__["call"]
+
+    def take(self) -> tf.Tensor:
+        """The sums over replicas, `[3, size]`, which start anew. Across replicas."""
+        sums = tf.identity(self._sums.read_value())
+        with tf.control_dependencies([sums]):
+            self._sums.assign(tf.zeros_like(sums))
+        return sums
+
+    def put_in_place(self, total: Array) -> None:
+        counts, sums, squares = total.astype(np.float64)
+        if not np.all(counts > 0):
+            logging.warning(
+                "No training data came through %s; its statistics stay.", self._layer.path
+            )
+            return
+        offset = sums / counts
+        variance = np.maximum(squares / counts - offset**2, 0.0)
+        self._layer.moving_mean.assign(self._origin.numpy() + offset)
+        self._layer.moving_variance.assign(variance)
+        if getattr(self._layer, "renorm", False):
+            self._layer.moving_stddev.assign(np.sqrt(variance + self._layer.epsilon))
+
+    def _add(self, inputs: Any, mask: Any) -> None:
+        inputs = tf.convert_to_tensor(inputs)
+        shape = [1] * inputs.shape.rank
+        shape[self._layer.axis] = -1
+        axes = [axis for axis, size in enumerate(shape) if size == 1]
+        distance = tf.cast(inputs, tf.float32) - tf.reshape(self._origin, shape)
+        weight = tf.ones_like(distance)
+        if mask is not None:
+            weight *= tf.cast(tf.expand_dims(mask, -1), tf.float32)
+            distance = tf.where(weight > 0, distance, 0.0)
+        self._sums.assign_add(
+            tf.stack([tf.reduce_sum(x, axes) for x in (weight, distance, distance**2)])
+        )
+
+
+@contextlib.contextmanager
+def unchanged(variables: Iterable[Any]) -> Iterator[None]:
+    """Within it the variables may change; after it they are what they were, on each replica."""
+    kept = [(one, one.numpy()) for v in variables for one in local_values(v)]
+    try:
+        yield
+    finally:
+        for one, value in kept:
+            one.assign(value)
+
+
+def local_values(variable: Any) -> Sequence[tf.Variable]:
+    """This worker's copies of a variable, one for each replica."""
+    raw = variable.value if isinstance(variable, keras.Variable) else variable
+    values: Sequence[tf.Variable] = getattr(raw, "values", (raw,))
+    return values
+
+
+def _variables(model: Any) -> list[Any]:
+    """All that a train step may change: weights, random state and metrics."""
+    return [*model.variables, *model.metrics_variables]
+
+
+def _batch_norm_layers(model: Any) -> list[Any]:
+    if not isinstance(model, keras.Model):
+        return []
+    layers = {id(layer): layer for layer in model._flatten_layers()}.values()
+    normalizing = [la for la in layers if isinstance(la, keras.layers.BatchNormalization)]
+    return [layer for layer in normalizing if layer.trainable and layer.built]

@@ -1,0 +1,106 @@
+"""Ends training when a metric of the evaluations has stopped improving."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks.watched_metric import WatchedMetric
+
+
+class EarlyStopping(Hook):
+    """Requests a stop after `patience` evaluations in a row without an improvement.
+
+    What it has seen is in the checkpoints: a run that was killed and restarted stops at the step at
+    which an unbroken one does, and one that had been stopped does not train on when it is started
+    again, unless with more patience. A metric that is not a finite number is no improvement.
+
+    Args:
+      metric: Its name in the logs of an evaluation; `a/b` or `a|b` for nested ones.
+      patience: How many evaluations without an improvement end the training.
+      min_delta: The metric has to improve by more than this.
+      direction: `minimize` or `maximize`.
+      baseline: As long as the metric has not beaten this, no evaluation counts as an improvement.
+      start_step: Evaluations before this step are not looked at.
+
+    Raises:
+      errors.ConfigValueError: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        patience: int,
+        min_delta: float = 0.0,
+        direction: str = "minimize",
+        baseline: float | None = None,
+        start_step: int = 0,
+    ) -> None:
+        if patience < 1 or min_delta < 0:
+            raise errors.ConfigValueError(
+                f"EarlyStopping got `patience` {patience} and `min_delta` {min_delta}; wanted at "
+                "least 1 and at least 0."
+            )
+        self._metric = WatchedMetric(metric, direction)
+        self._patience = patience
+        self._min_delta = min_delta
+        self._baseline = baseline
+        self._start_step = start_step
+        self.best_value: float | None = None
+        self.best_step: int | None = None
+        self._bad_evaluations = 0
+        self._evaluated_step: int | None = None
+
+    def before_train(self) -> None:
+        self._stop_if_out_of_patience()
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        value = self._metric.value(logs)
+        # The same step is evaluated again when a finished run is restarted.
+        if self.controller.step < self._start_step or self.controller.step == self._evaluated_step:
+            return
+        self._evaluated_step = self.controller.step
+        self._bad_evaluations += 1
+        if self._metric.is_better(value, self.best_value, self._min_delta):
+            self.best_value, self.best_step = value, self.controller.step
+            if self._metric.is_better(value, self._baseline, self._min_delta):
+                self._bad_evaluations = 0
+        self._stop_if_out_of_patience()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "metric": self._metric.name,
+            "best_value": self.best_value,
+            "best_step": self.best_step,
+            "bad_evaluations": self._bad_evaluations,
+            "evaluated_step": self._evaluated_step,
+            "stopped": self._is_out_of_patience(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["metric"] != self._metric.name:
+            logging.warning(
+                "Early stopping watches `%s` now and `%s` before: it begins anew.",
+                self._metric.name,
+                state["metric"],
+            )
+            return
+        self.best_value, self.best_step = state["best_value"], state["best_step"]
+        self._bad_evaluations = state["bad_evaluations"]
+        self._evaluated_step = state["evaluated_step"]
+
+    def _is_out_of_patience(self) -> bool:
+        return self._bad_evaluations >= self._patience
+
+    def _stop_if_out_of_patience(self) -> None:
+        if not self._is_out_of_patience():
+            return
+        best = (
+            "" if self.best_value is None else f" on {self.best_value:g} of step {self.best_step}"
+        )
+        self.controller.request_stop(
+            f"early stopping: `{self._metric.name}` has not improved{best} in "
+            f"{self._bad_evaluations} evaluations"
+        )

@@ -1,0 +1,93 @@
+"""Exports the model while it is trained."""
+
+import functools
+import os
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.checkpoint import directories
+from official_lite.common import errors, suggestions
+from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks.output_directory import output_directory
+
+_SUFFIXES = {"keras": ".keras", "tf_saved_model": ""}
+
+
+class ExportModel(Hook):
+    """Writes `<directory>/<step>.keras` or the SavedModel `<directory>/<step>`.
+
+    An export is written under another name first: one that is there is complete. With averaged
+    weights it is the average that is exported.
+
+    Args:
+      every_n_steps: The interval; 0 exports only at the end. The end of a training that succeeds
+        is always exported.
+      format: `keras`, for `keras.models.load_model`; or `tf_saved_model`, for serving.
+      subdir: The folder, within the run's `model_dir` unless it is absolute.
+
+    Raises:
+      errors.ConfigValueError: There is no such format.
+    """
+
+    def __init__(
+        self, every_n_steps: int = 0, format: str = "keras", subdir: str = "export"
+    ) -> None:
+        if format not in _SUFFIXES:
+            raise errors.ConfigValueError(
+                f"`format` of ExportModel is {format!r}. "
+                + suggestions.did_you_mean(str(format), _SUFFIXES)
+            )
+        self.every_n_steps = every_n_steps
+        self._format = format
+        self._subdir = subdir
+        self._exported_step: int | None = None
+
+    def before_train(self) -> None:
+        self._model()
+        output_directory(self, self._subdir)
+
+    def after_step(self) -> None:
+        self._export()
+
+    def after_train(self, success: bool) -> None:
+        if success and self._exported_step != self.controller.step:
+            self._export()
+
+    def _export(self) -> None:
+        name = f"{self.controller.step}{_SUFFIXES[self._format]}"
+        path, unfinished = (os.path.join(self._directory, n) for n in (name, f".unfinished-{name}"))
+        tf.io.gfile.makedirs(self._directory)
+        average = ema_optimizer.averaged_weights(getattr(self.trainer, "optimizer", None))
+        # A model that puts numbers into the event storage would be saved with the storage.
+        with average, self.controller.storage.muted():
+            self._write(unfinished)
+        if tf.io.gfile.isdir(path):
+            tf.io.gfile.rmtree(path)
+        tf.io.gfile.rename(unfinished, path, overwrite=True)
+        self._exported_step = self.controller.step
+        logging.info("Exported %s.", path)
+
+    @functools.cached_property
+    def _directory(self) -> str:
+        # Every worker takes part, since reading a variable may be collective; the chief's is kept.
+        return directories.writable_directory(
+            output_directory(self, self._subdir), self.controller.strategy
+        )
+
+    def _write(self, path: str) -> None:
+        if self._format == "keras":
+            self._model().save(path)
+        else:
+            self._model().export(path, format="tf_saved_model", verbose=False)
+
+    def _model(self) -> keras.Model:
+        model = getattr(self.trainer, "model", None)
+        if not isinstance(model, keras.Model):
+            raise errors.ConfigValueError(
+                f"ExportModel exports the `model` of the trainer, a Keras model; "
+                f"{type(self.trainer).__name__} has {type(model).__name__}."
+            )
+        return model

@@ -1,0 +1,65 @@
+"""Logs how large the gradients are."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite import telemetry
+from official_lite.common import errors, suggestions
+from official_lite.orbit.hooks.hook import GraphHook
+
+
+class GradientNorm(GraphHook):
+    """Puts the L2 norm of the gradients of each update into the event storage.
+
+    `gradient_norm` is over all variables, `gradient_norm/<path>` of one of them. The gradients are
+    those of the whole update: summed over replicas, averaged over micro-batches, without the loss
+    scale, not yet clipped. A report has the mean over the updates of its interval, so a single
+    spike shows in full only with a `log_interval` of 1. An update that loss scaling skips does not
+    count. Several optimizers each make an update.
+
+    Args:
+      histograms: Whether to put `gradients/<path>`, a histogram of each gradient, as well.
+      pattern: A regular expression that is searched for in the paths of the variables; the norms
+        and histograms of single variables are of those that match. Given by itself it stands for
+        `per_variable=True`.
+      per_variable: Whether to put the norm of each variable's gradient as well.
+    """
+
+    def __init__(
+        self, histograms: bool = False, pattern: str | None = None, per_variable: bool = False
+    ) -> None:
+        self._histograms = histograms
+        self._pattern = re.compile(pattern or "")
+        self._per_variable = per_variable or (pattern is not None and not histograms)
+
+    def before_train(self) -> None:
+        model = getattr(self.trainer, "model", None)
+        if not self._pattern.pattern or model is None:
+            return
+        paths = [_path(variable) for variable in model.trainable_variables]
+        if not any(self._pattern.search(path) for path in paths):
+            raise errors.ConfigValueError(
+                f"GradientNorm: no trainable weight matches {self._pattern.pattern!r}. "
+                + suggestions.did_you_mean(self._pattern.pattern, paths)
+            )
+
+    def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        # In float32: the squares overflow in half precision. Dense: sparse rows may repeat.
+        gradients = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g, _ in grads_and_vars]
+        telemetry.put_scalar("gradient_norm", tf.linalg.global_norm(gradients))
+        for gradient, (_, variable) in zip(gradients, grads_and_vars, strict=True):
+            if self._pattern.search(_path(variable)):
+                self._put(_path(variable), gradient)
+
+    def _put(self, path: str, gradient: tf.Tensor) -> None:
+        if self._per_variable:
+            telemetry.put_scalar(f"gradient_norm/{path}", tf.norm(gradient))
+        if self._histograms:
+            telemetry.put_histogram(f"gradients/{path}", gradient)
+
+
+def _path(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))

@@ -1,0 +1,165 @@
+"""Tells how much of the training time goes by waiting for data."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.orbit import standard_runner
+from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.utils import loop_fns
+
+
+class InputWait(Hook):
+    """Puts into the event storage, every `every_n_steps` steps:
+
+    * `input_wait_share`: which part of the time in the compiled loop went by in `next(iterator)`;
+    * `input_wait_seconds`: the same in seconds a step.
+
+    The first `every_n_steps` steps of a run are left out, since compiling falls into them. The
+    share is what a faster input pipeline could save at most. On accelerators, where the host runs
+    ahead of the device, it can be less: a host that waits does not always keep the device waiting.
+
+    The time is taken inside the compiled loop, around each `next`: two looks at the clock and an
+    addition, some microseconds. Several iterators that are read at the same time count each, up to
+    a share of 1. Where the training step can't be reached (a trainer that is no `StandardTrainer`,
+    parameter servers, a step that does not call `next`), a warning says so, and nothing is put.
+
+    Args:
+      threshold: A share above it is a warning, once, with what can be done.
+      every_n_steps: The interval.
+    """
+
+    def __init__(self, threshold: float = 0.3, every_n_steps: int = 100) -> None:
+        self.every_n_steps = every_n_steps
+        self._threshold = threshold
+        self._clock: _WaitClock | None = None
+        self._timed_trainer: Any = None
+        self._last: _Mark | None = None
+        self._has_warned = False
+
+    def before_train(self) -> None:
+        self._last = None
+        if not isinstance(self.trainer, standard_runner.StandardTrainer):
+            self._warn(f"{type(self.trainer).__name__} is no `StandardTrainer`")
+        elif isinstance(self.controller.strategy, tf.distribute.ParameterServerStrategy):
+            self._warn("the steps run on the workers of a parameter server")
+        elif self._timed_trainer is not self.trainer:
+            self._clock = _WaitClock()
+            self._timed_trainer = self.trainer
+            self.trainer.wrap_train_step(self._clock.timing)
+
+    def after_step(self) -> None:
+        if self._clock is None:
+            return
+        last, self._last = self._last, self._mark(self._clock)
+        if self._last.fetches == 0:
+            self._warn(f"`{type(self.trainer).__name__}.train_step` does not call `next(iterator)`")
+            return
+        # At an older step, a checkpoint has been restored in between.
+        if last is not None and self._last.step > last.step:
+            self._report(last, self._last)
+
+    def _mark(self, clock: "_WaitClock") -> "_Mark":
+        waited, fetches = clock.read()
+        return _Mark(
+            step=self.controller.step,
+            waited=waited,
+            fetches=fetches,
+            train_seconds=self.controller.train_seconds,
+        )
+
+    def _report(self, last: "_Mark", now: "_Mark") -> None:
+        waited = now.waited - last.waited
+        share = min(waited / max(now.train_seconds - last.train_seconds, 1e-9), 1.0)
+        storage = self.controller.storage
+        storage.put_scalar("input_wait_share", share)
+        storage.put_scalar("input_wait_seconds", waited / (now.step - last.step))
+        if share > self._threshold and not self._has_warned:
+            self._has_warned = True
+            logging.warning(_ADVICE, 100 * share, last.step, now.step)
+
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logging.warning("InputWait can't tell the time spent waiting for data: %s.", reason)
+
+
+_ADVICE = (
+    "%.0f %% of the training time from step %d to step %d was spent waiting for data. What may "
+    "help, in `task.train_data`: `cache: true` if the data fit into memory, a larger "
+    "`prefetch_buffer_size` and `cycle_length`; in the pipeline: "
+    "`map(..., num_parallel_calls=tf.data.AUTOTUNE)`, batching before a cheap `map`, no Python in "
+    "it (`tf.py_function`, generators), fewer and larger files; beyond one machine: the tf.data "
+    "service."
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Mark:
+    """What the clocks said at a step."""
+
+    step: int
+    waited: float
+    fetches: float
+    train_seconds: float
+
+
+class _WaitClock:
+    """Adds up the seconds that go by in `next`, and counts the calls."""
+
+    def __init__(self) -> None:
+        # Beside the step, not in it: one for all replicas, on the host that reads the data.
+        with tf.device("CPU:0"):
+            self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
+
+    def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
+        """The step, given iterators that this clock times."""
+
+        def timed_step(iterator: Any) -> Any:
+            return step_fn(tf.nest.map_structure(self._timed, iterator))
+
+        return timed_step
+
+    def read(self) -> tuple[float, float]:
+        seconds, calls = self._sums.numpy()
+        return float(seconds), float(calls)
+
+    def time(self, fetch: Callable[[], Any]) -> Any:
+        # A step begins when all of the step before has run, so `started` is never too early.
+        started = tf.timestamp()
+        with tf.control_dependencies([started]):
+            batch = fetch()
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            seconds = tf.timestamp() - started
+        self._sums.assign_add(tf.stack([seconds, 1.0]))
+        return batch
+
+    def _timed(self, iterator: Any) -> Any:
+        return _TimedIterator(iterator, self)
+
+
+class _TimedIterator:
+    """An iterator of which a clock times each fetch. It has no `__iter__`: it is not to be looped
+    over in Python, which in a graph would not end."""
+
+    def __init__(self, iterator: Any, clock: _WaitClock) -> None:
+        self._iterator = iterator
+        self._clock = clock
+
+    @tf.autograph.experimental.do_not_convert
+    def __next__(self) -> Any:
+        return self._clock.time(lambda: next(self._iterator))
+
+    @tf.autograph.experimental.do_not_convert
+    def get_next(self) -> Any:
+        return self._clock.time(self._iterator.get_next)
+
+    @tf.autograph.experimental.do_not_convert
+    def get_next_as_optional(self) -> Any:
+        return self._clock.time(self._iterator.get_next_as_optional)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)

@@ -1,0 +1,203 @@
+"""Runs a callback of Keras as a hook."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite import telemetry
+from official_lite.common import errors, plugins
+from official_lite.orbit import reports
+from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks.watched_metric import flatten
+
+_BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+# What the trainers here call what Keras calls `loss`.
+_LOSSES = ("training_loss", "validation_loss")
+
+
+class KerasCallback(Hook):
+    """Runs any `keras.callbacks.Callback` unchanged.
+
+    ::
+
+        KerasCallback(keras.callbacks.ReduceLROnPlateau(patience=2))
+        {name: keras_callback, callback: CSVLogger, filename: runs/digits/log.csv}
+
+    * An epoch is `steps_per_epoch` steps, if the controller knows that number; else it ends with
+      each evaluation, and a run without evaluations is one epoch.
+    * `logs` at the end of an epoch: the last training report, and the evaluation within the epoch
+      with `val_` before the names. The names of nested ones are joined by `/`; `training_loss` and
+      `validation_loss` are `loss` and `val_loss`.
+    * `logs` of a batch: the last report, and with a trainer that keeps `last_step_outputs` as a
+      dictionary, its numbers.
+    * `model.stop_training = True` requests a stop. `model.optimizer` is the trainer's.
+    * As in Keras, each worker runs it, `on_train_end` is not called after an error, and what the
+      callback remembers is not in the checkpoints; the number of the epoch is.
+
+    Args:
+      callback: A callback; or the name of a class in `keras.callbacks`, or `module:Class`.
+      every_n_steps: How often the events of batches are wanted. By default at every step if the
+        callback overrides one, and not at all if it does not. Every step means that there is no
+        compiled loop any more.
+      **arguments: For the class.
+
+    Raises:
+      errors.ConfigError: There is no such class, or it takes other arguments.
+    """
+
+    def __init__(self, callback: Any, every_n_steps: int | None = None, **arguments: Any) -> None:
+        self.callback = _create(callback, arguments)
+        self.every_n_steps = every_n_steps
+        if every_n_steps is None:
+            self.every_n_steps = self._default_interval()
+        self._epoch = 0
+        self._first_step = 0
+        self._is_training = False
+        self._validation_logs: dict[str, float] = {}
+        self._epoch_logs: dict[str, float] = {}
+
+    def before_train(self) -> None:
+        self._set_model()
+        self.callback.model.stop_training = False
+        self._is_training = True
+        self._call("on_train_begin", {})
+        self._begin_epoch()
+
+    def before_step(self) -> None:
+        self._call("on_train_batch_begin", self._batch(), {})
+
+    def after_step(self) -> None:
+        logs = {**_keras_logs(self.controller.train_logs), **self._last_step_logs()}
+        self._call("on_train_batch_end", self._batch(), logs)
+
+    def after_epoch(self) -> None:
+        self._end_epoch()
+
+    def before_eval(self) -> None:
+        if not self._is_training:
+            self._set_model()
+        self._call("on_test_begin", {})
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        validation_logs = _keras_logs(logs)
+        self._call("on_test_end", validation_logs)
+        self._validation_logs = {f"val_{name}": v for name, v in validation_logs.items()}
+        if self._is_training and not self.controller.steps_per_epoch:
+            self._end_epoch()
+
+    def after_train(self, success: bool) -> None:
+        if not self._is_training:
+            return
+        if success:
+            self._end_epoch()
+            self._call("on_train_end", self._epoch_logs)
+        self._is_training = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._epoch = state["epoch"]
+
+    def _begin_epoch(self) -> None:
+        self._first_step = self.controller.step
+        if self.controller.steps_per_epoch:
+            self._epoch = self.controller.step // self.controller.steps_per_epoch
+        self._call("on_epoch_begin", self._epoch, {})
+
+    def _end_epoch(self) -> None:
+        if self.controller.step == self._first_step:  # As in a run that has nothing left to train.
+            return
+        self._epoch_logs = {**_keras_logs(self.controller.train_logs), **self._validation_logs}
+        self._validation_logs = {}
+        self._call("on_epoch_end", self._epoch, self._epoch_logs)
+        self._epoch, self._first_step = self._epoch + 1, self.controller.step
+        if (
+            self.controller.step < self.controller.last_step
+            and not self.callback.model.stop_training
+        ):
+            self._begin_epoch()
+
+    def _batch(self) -> int:
+        """The number of the step within its epoch."""
+        steps_per_epoch = self.controller.steps_per_epoch
+        return self.iter % steps_per_epoch if steps_per_epoch else self.iter - self._first_step
+
+    def _call(self, event: str, *args: Any) -> None:
+        getattr(self.callback, event)(*args)
+        if self._is_training and self.callback.model.stop_training:
+            self.controller.request_stop(f"{type(self.callback).__name__} set `stop_training`")
+
+    def _set_model(self) -> None:
+        runner = self.trainer or self.controller.evaluator
+        model = getattr(runner, "model", None)
+        if not isinstance(model, keras.Model):
+            raise errors.ConfigValueError(
+                f"{type(self.callback).__name__} needs a Keras model; {type(runner).__name__} has "
+                f"{type(model).__name__} for a `model`."
+            )
+        if optimizer := getattr(runner, "optimizer", None):
+            # Past the model's own `__setattr__`, which would make the optimizer a part of the model
+            # and so of its checkpoints.
+            object.__setattr__(model, "optimizer", optimizer)
+        steps_per_epoch = self.controller.steps_per_epoch
+        epochs = -(-self.controller.last_step // steps_per_epoch) if steps_per_epoch else None
+        self.callback.set_params({"epochs": epochs, "steps": steps_per_epoch, "verbose": 0})
+        self.callback.set_model(model)
+
+    def _last_step_logs(self) -> dict[str, float]:
+        outputs = getattr(self.trainer, "last_step_outputs", None)
+        if not isinstance(outputs, Mapping):
+            return {}
+        strategy = self.controller.strategy
+        means = {
+            name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
+            for name, value in flatten(outputs).items()
+        }
+        return _keras_logs(reports.as_numpy(means))
+
+    def _default_interval(self) -> int:
+        if not _hears_batches(self.callback):
+            return 0
+        logging.warning(
+            "%s has events of batches: it gets every step, which cuts the compiled loop into "
+            "single steps and can make training several times slower. `every_n_steps` says how "
+            "often they are wanted; 0 is never.",
+            type(self.callback).__name__,
+        )
+        return 1
+
+
+def _create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback:
+    if isinstance(callback, str):
+        place = callback if ":" in callback else f"keras.callbacks:{callback}"
+        return plugins.factory(
+            {"name": place, **arguments}, base=keras.callbacks.Callback, kind="Keras callback"
+        )()
+    if not isinstance(callback, keras.callbacks.Callback) or arguments:
+        raise errors.ConfigTypeError(
+            f"KerasCallback got a {type(callback).__name__} and the arguments {sorted(arguments)}; "
+            "wanted a `keras.callbacks.Callback`, or the name of a class and its arguments."
+        )
+    return callback
+
+
+def _hears_batches(callback: keras.callbacks.Callback) -> bool:
+    # Keras' own sign that the methods are there, but not needed.
+    if getattr(callback, "save_freq", None) == "epoch":
+        return False
+    methods = (getattr(callback, event) for event in _BATCH_EVENTS)
+    own = {getattr(keras.callbacks.Callback, event) for event in _BATCH_EVENTS}
+    return any(getattr(method, "__func__", method) not in own for method in methods)
+
+
+def _keras_logs(logs: Mapping[str, Any]) -> dict[str, float]:
+    flat = flatten(telemetry.numbers(logs))
+    for name in _LOSSES:
+        if name in flat:
+            flat.setdefault("loss", flat[name])
+            del flat[name]
+    return flat

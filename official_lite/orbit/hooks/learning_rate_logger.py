@@ -1,0 +1,50 @@
+"""Logs the learning rate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from official_lite.common import errors
+from official_lite.orbit import utils
+from official_lite.orbit.hooks.hook import Hook
+
+
+class LearningRateLogger(Hook):
+    """Puts `learning_rate` into the event storage: what the schedule says at this step.
+
+    The schedule itself is a part of the optimizer; nothing has to step it. Of a trainer with
+    several `optimizers`, a dictionary or a list, it is `learning_rate/<name>` of each.
+
+    Args:
+      every_n_steps: The interval.
+    """
+
+    def __init__(self, every_n_steps: int = 100) -> None:
+        self.every_n_steps = every_n_steps
+
+    def before_train(self) -> None:
+        self._rates()
+
+    def after_step(self) -> None:
+        for name, rate in self._rates().items():
+            self.controller.storage.put_scalar(name, rate, smoothing_hint=False)
+
+    def _rates(self) -> dict[str, float]:
+        optimizers = getattr(self.trainer, "optimizers", None)
+        if optimizers:
+            named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
+            return {f"learning_rate/{n}": self._rate(named[n]) for n in named}
+        optimizer = getattr(self.trainer, "optimizer", None)
+        if optimizer is None:
+            raise errors.ConfigValueError(
+                f"{type(self.trainer).__name__} has neither `optimizer` nor `optimizers`, whose "
+                "learning rate LearningRateLogger could log."
+            )
+        return {"learning_rate": self._rate(optimizer)}
+
+    def _rate(self, optimizer: Any) -> float:
+        rate = utils.current_learning_rate(optimizer, self.controller.global_step)
+        return float(utils.get_value(rate))
+
+
+def _by_name(optimizers: Any) -> dict[str, Any]:
+    return {optimizer.name: optimizer for optimizer in optimizers}

@@ -1,0 +1,380 @@
+"""Finds the step, and the place in the model, where numbers stop being finite."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.modeling import distributed_gradients
+from official_lite.orbit import triggers
+from official_lite.orbit.hooks import batch_norm_statistics
+from official_lite.orbit.hooks.hook import GraphHook
+from official_lite.orbit.utils import as_tf_variable, loop_fns
+
+_NAMES_SHOWN = 10
+
+
+class NonFinite(GraphHook):
+    """For debugging: says in which step, and where, the first infinity or NaN came up.
+
+    The loss and the gradients of each update are looked at in the graph, and what is found in the
+    first bad step is kept there; so the compiled loop may be as long as ever. With `layers`, what
+    goes into the model and what comes out of each layer is looked at as well, which tells bad data
+    from the layer that made something bad of good data. The report comes when the loop stops next:
+    before reports, actions, evaluations and checkpoints, and with the error if another one was
+    first (such as that of `trainer.recovery_max_trials`).
+
+    Gradients are those of the whole update, as in `GradientNorm`. Those that dynamic loss scaling
+    skips are not looked at: with float16 they are part of the routine. A loss that is not finite
+    is reported there too, since no scale explains it.
+
+    When an older checkpoint is restored, which makes an end of what was found, the search starts
+    anew. To let recovery do its work, set `stop=False`.
+
+    The cost is one pass over each gradient, and with `layers` over each output. On a CPU it was 1
+    to 4 % of the time of a step, and 5 to 9 % with `layers` (a dense network of 6 million weights,
+    and a small convolutional one with batch normalization).
+
+    Args:
+      every_n_steps: How far the loop may run at most until a report.
+      stop: Whether to raise, or only to log.
+      layers: Whether to look at the layers too. Needs a Keras model.
+    """
+
+    def __init__(self, every_n_steps: int = 100, stop: bool = True, layers: bool = True) -> None:
+        self.every_n_steps = every_n_steps
+        self._stop = stop
+        self._looks_at_layers = layers
+        self._watch: _Watch | None = None
+        self._watched_trainer: Any = None
+        self._has_reported = False
+
+    def build_trigger(self) -> triggers.Trigger:
+        # Every 0 seconds is every time that the loop stops for someone.
+        return triggers.AnyOf([triggers.every(self.every_n_steps), triggers.EverySeconds(0)])
+
+    def before_train(self) -> None:
+        trainer: Any = self.trainer
+        if self._watched_trainer is trainer:
+            return
+        layers = _layers(trainer.model) if self._looks_at_layers else []
+        with self.controller.strategy.scope():
+            self._watch = _Watch(trainer, as_tf_variable(self.controller.global_step), layers)
+        self._watched_trainer = trainer
+        if layers:
+            trainer.wrap_train_step(self._watch.watching)
+
+    def call(self, logs: Mapping[str, Any]) -> None:
+        if self._watch is not None:
+            self._watch.look_at_loss(logs)
+
+    def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        if self._watch is not None:
+            self._watch.look_at_gradients(grads_and_vars)
+
+    def after_step(self) -> None:
+        report = self._take_report()
+        if report and self._stop:
+            raise errors.DivergedError(report)
+        if report:
+            logging.error(report)
+
+    def on_exception(self, error: BaseException) -> None:
+        if report := self._take_report():
+            logging.error(report)
+            error.add_note(report)
+
+    def after_train(self, success: bool) -> None:
+        if success:
+            self.after_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        # Something, so as to hear of a restore.
+        return {"has_reported": self._has_reported}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if report := self._take_report():
+            logging.warning("%s An older checkpoint has been restored.", report)
+        if self._watch is not None:
+            self._watch.start_anew()
+        self._has_reported = False
+
+    def _take_report(self) -> str | None:
+        if self._watch is None or self._has_reported:
+            return None
+        finding = self._watch.find()
+        self._has_reported = finding is not None
+        return None if finding is None else _report(finding)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Finding:
+    """The first bad step, as one replica saw it. The lists are in the order of the model."""
+
+    step: int
+    loss: float
+    replica: str
+    inputs_are_bad: bool
+    weights: list[str]
+    layers: list[str]
+    gradients: list[str]
+    num_variables: int
+    has_watched_layers: bool
+    scales_loss: bool
+
+
+class _Watch:
+    """What is kept of the first bad step, on each replica; 0 stands for none so far.
+
+    Args:
+      trainer: Of the model.
+      global_step: The variable.
+      layers: The layers to look at.
+    """
+
+    def __init__(self, trainer: Any, global_step: tf.Variable, layers: Sequence[Any]) -> None:
+        self._model = trainer.model
+        self._loss_name = getattr(getattr(trainer, "task", None), "loss", "loss")
+        self._scales_loss = _scales_loss_dynamically(trainer)
+        self._global_step = global_step
+        self._variables = list(self._model.trainable_variables)
+        self._index = {id(_raw(v)): i for i, v in enumerate(self._variables)}
+        self._layers = {id(layer): layer for layer in layers}
+        self._order: list[int] = []
+        self._step = _create(0, tf.int64)
+        self._loss = _create(0.0, tf.float32)
+        self._weights = _create([False] * len(self._variables), tf.bool)
+        # The last one stands for all variables that are not the model's.
+        self._gradients = _create([False] * (len(self._variables) + 1), tf.bool)
+        self._inputs = _create(0, tf.int64)
+        self._outputs = {key: _create(0, tf.int64) for key in self._layers}
+
+    def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
+        """The step, in which the layers are looked at."""
+
+        def watched_step(iterator: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                for layer in self._layers.values():
+                    stack.enter_context(self._looking_at(layer))
+                return step_fn(iterator)
+
+        return watched_step
+
+    def look_at_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        is_bad = [tf.constant(False)] * (len(self._variables) + 1)
+        for gradient, variable in grads_and_vars:
+            index = self._index.get(id(_raw(variable)), -1)
+            is_bad[index] |= ~_all_finite(tf.convert_to_tensor(gradient))
+        flags = tf.stack(is_bad)
+        is_first_step = self._note(tf.reduce_any(flags))
+        self._gradients.assign(self._gradients | (flags & is_first_step))
+
+    def look_at_loss(self, logs: Mapping[str, Any]) -> None:
+        if self._loss_name not in logs:
+            return
+        loss = tf.reduce_mean(tf.cast(logs[self._loss_name], tf.float32))
+        is_first_step = self._note(~tf.math.is_finite(loss))
+        # The latest until something is found; of several micro-batches then the bad one.
+        is_open = (self._step == 0) | (is_first_step & tf.math.is_finite(self._loss))
+        self._loss.assign(tf.where(is_open, loss, self._loss))
+
+    def find(self) -> _Finding | None:
+        """The first bad step, on the replica that knows most of it."""
+        steps = [int(step.numpy()) for step in _local_values(self._step)]
+        first = min((step for step in steps if step), default=None)
+        if first is None:
+            return None
+        found = [self._finding(i, len(steps)) for i, step in enumerate(steps) if step == first]
+        return max(
+            found, key=lambda f: (f.inputs_are_bad, bool(f.layers), not math.isfinite(f.loss))
+        )
+
+    def start_anew(self) -> None:
+        for variable in (
+            self._step,
+            self._loss,
+            self._weights,
+            self._gradients,
+            self._inputs,
+            *self._outputs.values(),
+        ):
+            for one in _local_values(variable):
+                one.assign(tf.zeros_like(one))
+
+    def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
+        """Keeps the step if it is the first bad one; returns whether it is that one."""
+        step = self._next_step()
+        is_new = is_bad & (self._step == 0)
+        # Before the update where gradients are looked at. Only once, since it is a pass over all.
+        tf.cond(is_new, self._look_at_weights, lambda: tf.constant(False))
+        self._step.assign(tf.where(is_new, step, self._step))
+        return self._step == step
+
+    def _look_at_weights(self) -> tf.Tensor:
+        is_bad = [~_all_finite(tf.convert_to_tensor(v)) for v in self._variables]
+        self._weights.assign(tf.stack(is_bad))
+        return tf.constant(True)
+
+    @contextlib.contextmanager
+    def _looking_at(self, layer: Any) -> Iterator[None]:
+        call = layer.call
+
+        def watched_call(*args: Any, **kwargs: Any) -> Any:
+            if layer is self._model:
+                self._look_at((args, kwargs), self._inputs)
+            outputs = call(*args, **kwargs)
+            if id(layer) not in self._order:
+                self._order.append(id(layer))
+            self._look_at(outputs, self._outputs[id(layer)])
+            return outputs
+
+        # Past Keras' `__setattr__`, which looks for things to track.
+        layer.__dict__["call"] = watched_call
+        try:
+            yield
+        finally:
+            del layer.__dict__["call"]
+
+    def _look_at(self, values: Any, first_bad_step: tf.Variable) -> None:
+        tensors = tf.nest.flatten(values, expand_composites=True)
+        floating = [x for x in tensors if tf.is_tensor(x) and x.dtype.is_floating]
+        if not floating:
+            return
+        is_bad = ~tf.reduce_all(tf.stack([_all_finite(tensor) for tensor in floating]))
+        is_new = is_bad & (first_bad_step == 0)
+        first_bad_step.assign(tf.where(is_new, self._next_step(), first_bad_step))
+
+    def _next_step(self) -> tf.Tensor:
+        return tf.cast(tf.convert_to_tensor(self._global_step), tf.int64) + 1
+
+    def _finding(self, replica: int, num_replicas: int) -> _Finding:
+        def value(variable: tf.Variable) -> Any:
+            return _local_values(variable)[replica].numpy()
+
+        step = int(value(self._step))
+        paths = [_path(variable) for variable in self._variables]
+        in_order = [self._layers[key] for key in self._order]
+        return _Finding(
+            step=step,
+            loss=float(value(self._loss)),
+            replica=f" on replica {replica}" if num_replicas > 1 else "",
+            inputs_are_bad=int(value(self._inputs)) == step,
+            weights=_chosen(paths, value(self._weights)),
+            # A layer that made infinities before, as a mask may, is not what went bad here.
+            layers=[
+                f"{layer.path} ({type(layer).__name__})"
+                for layer in in_order
+                if int(value(self._outputs[id(layer)])) == step
+            ],
+            gradients=_chosen([*paths, "variables outside the model"], value(self._gradients)),
+            num_variables=len(paths),
+            has_watched_layers=bool(in_order),
+            scales_loss=self._scales_loss,
+        )
+
+
+def _report(finding: _Finding) -> str:
+    sentences = [
+        f"Step {finding.step} is the first with numbers that are not finite.",
+        f"The loss{finding.replica} is {finding.loss:g}.",
+        _cause(finding),
+    ]
+    if finding.gradients:
+        layer = finding.gradients[0].rpartition("/")[0] or finding.gradients[0]
+        sentences.append(
+            f"Not finite are {len(finding.gradients)} of {finding.num_variables} gradients, in the "
+            f"order of the model, from the layer {layer} on: {_listed(finding.gradients)}."
+        )
+    elif finding.scales_loss:
+        sentences.append("Loss scaling skips updates with bad gradients, so these are not listed.")
+    else:
+        sentences.append("All gradients are finite.")
+    return " ".join(sentences)
+
+
+def _cause(finding: _Finding) -> str:
+    if finding.weights:
+        return (
+            f"Weights were bad before its update: {_listed(finding.weights)}. The update of the "
+            "step before made them so, or they were loaded like that."
+        )
+    if finding.inputs_are_bad:
+        return "The weights were finite, but the inputs of the model are not: look at the data."
+    if finding.layers:
+        return (
+            "The weights and the inputs of the model were finite; the first output that is not is "
+            f"that of the layer {finding.layers[0]}."
+        )
+    if math.isfinite(finding.loss):
+        last = finding.gradients[-1]
+        return (
+            "The weights and the loss are finite, so it is the backward pass, which comes from the "
+            f"end of the model: look at {last} and at what uses it."
+        )
+    if finding.has_watched_layers:
+        return (
+            "The weights, the inputs of the model and the outputs of its layers are finite: look "
+            "at the labels and the loss function."
+        )
+    return "The weights were finite: look at the data and the forward pass (`layers=True`)."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+def _chosen(names: Sequence[str], flags: Any) -> list[str]:
+    return [name for name, flag in zip(names, flags, strict=True) if flag]
+
+
+def _layers(model: Any) -> list[Any]:
+    if not isinstance(model, keras.Model):
+        return []
+    layers = {id(layer): layer for layer in model._flatten_layers(include_self=True)}.values()
+    return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
+
+
+def _scales_loss_dynamically(trainer: Any) -> bool:
+    return any(
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        and getattr(optimizer, "dynamic", True)
+        for optimizer in distributed_gradients.wrapped_optimizers(
+            getattr(trainer, "optimizer", None)
+        )
+    )
+
+
+def _create(value: Any, dtype: tf.DType) -> tf.Variable:
+    """A variable of which each replica has its own."""
+    return tf.Variable(
+        value,
+        dtype=dtype,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.NONE,
+    )
+
+
+def _all_finite(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(tensor))
+
+
+def _local_values(variable: tf.Variable) -> Sequence[tf.Variable]:
+    return batch_norm_statistics.local_values(variable)
+
+
+def _raw(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _path(variable: Any) -> str:
+    return str(getattr(variable, "path", variable.name))

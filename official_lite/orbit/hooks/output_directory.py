@@ -1,0 +1,23 @@
+"""Where a hook writes."""
+
+import os
+
+from official_lite.common import errors
+from official_lite.orbit.hooks.hook import Hook
+
+
+def output_directory(hook: Hook, directory: str) -> str:
+    """`directory` itself if it is absolute or remote, else that folder of the run's `model_dir`.
+
+    Raises:
+      errors.ConfigValueError: It is relative, and the controller has no `model_dir`.
+    """
+    if os.path.isabs(directory) or "://" in directory:
+        return directory
+    model_dir = hook.controller.model_dir
+    if model_dir is None:
+        raise errors.ConfigValueError(
+            f"{type(hook).__name__} writes to `{directory}` in the `model_dir` of the run, and "
+            "there is none. Pass `model_dir` to `Controller`, or an absolute path to the hook."
+        )
+    return os.path.join(model_dir, directory)

@@ -1,0 +1,86 @@
+"""A metric that a hook watches: where it stands in the logs, and which way is better."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from official_lite.common import errors, suggestions
+from official_lite.orbit import utils
+
+_MAXIMIZES = {
+    "minimize": False,
+    "min": False,
+    "lower": False,
+    "maximize": True,
+    "max": True,
+    "higher": True,
+}
+
+
+class WatchedMetric:
+    """Finds a metric in the logs of an evaluation, and compares its values.
+
+    Args:
+      name: A key of the logs. `a/b` or `a|b` is key `b` of the dictionary under `a`.
+      direction: `minimize` (also `min`, `lower`) or `maximize` (also `max`, `higher`).
+
+    Raises:
+      errors.ConfigValueError: The direction is none of these.
+    """
+
+    def __init__(self, name: str, direction: str) -> None:
+        if direction not in _MAXIMIZES:
+            raise errors.ConfigValueError(
+                f"The direction of `{name}` is {direction!r}; wanted `minimize` or `maximize`. "
+                + suggestions.did_you_mean(str(direction), _MAXIMIZES)
+            )
+        self.name = name
+        self.maximizes = _MAXIMIZES[direction]
+
+    def value(self, logs: Mapping[str, Any]) -> float:
+        """The metric in `logs`.
+
+        Raises:
+          errors.UnknownKeyError: It is not there.
+          errors.ConfigTypeError: It is not a single number.
+        """
+        flat = flatten(logs)
+        name = self.name if self.name in flat else self.name.replace("|", "/")
+        if name not in flat:
+            raise errors.UnknownKeyError(
+                f"The evaluation has no metric `{self.name}`. "
+                + suggestions.did_you_mean(name, flat)
+            )
+        array = np.asarray(utils.get_value(flat[name]))
+        if array.size != 1:
+            raise errors.ConfigTypeError(
+                f"`{self.name}` has the shape {array.shape}; wanted a single number."
+            )
+        return float(array.reshape(()))
+
+    def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
+        """Whether `value` beats `than`; everything finite beats `None`, NaN and infinity nothing.
+
+        Args:
+          value: What was measured.
+          than: What it is compared with.
+          by_more_than: Smaller differences do not count.
+        """
+        if not np.isfinite(value):
+            return False
+        if than is None:
+            return True
+        gain = value - than if self.maximizes else than - value
+        return gain > by_more_than
+
+
+def flatten(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """The logs with the names along the path joined by `/`."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}/{key}": leaf for key, leaf in flatten(value).items()}
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,69 @@
+"""Logs how large the weights are."""
+
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions
+from official_lite.orbit.hooks.hook import Hook
+
+
+class WeightNorms(Hook):
+    """Puts the L2 norm of trainable weights into the event storage.
+
+    Without a pattern it is `weight_norm/global`, over all of them; with one it is
+    `weight_norm/<path>` of each that matches.
+
+    Args:
+      pattern: A regular expression that is searched for in the paths of the variables.
+      histograms: Whether to put `weights/<path>`, a histogram of each, as well.
+      every_n_steps: The interval.
+    """
+
+    def __init__(
+        self, pattern: str | None = None, histograms: bool = False, every_n_steps: int = 100
+    ) -> None:
+        self.every_n_steps = every_n_steps
+        self._pattern = pattern
+        self._histograms = histograms
+
+    def before_train(self) -> None:
+        self._weights()
+
+    def after_step(self) -> None:
+        storage = self.controller.storage
+        weights = self._weights()
+        squares = {path: _sum_of_squares(weight) for path, weight in weights.items()}
+        if self._pattern is None:
+            squares = {"global": tf.add_n(list(squares.values()))}
+        for path, square in squares.items():
+            storage.put_scalar(f"weight_norm/{path}", float(tf.sqrt(square)), smoothing_hint=False)
+        if self._histograms:
+            for path, weight in weights.items():
+                storage.put_histogram(f"weights/{path}", tf.convert_to_tensor(weight).numpy())
+
+    def _weights(self) -> dict[str, Any]:
+        model = getattr(self.trainer, "model", None)
+        if model is None:
+            raise errors.ConfigValueError(
+                f"{type(self.trainer).__name__} has no `model` whose weights WeightNorms could "
+                "measure."
+            )
+        weights = {_path(weight): weight for weight in model.trainable_variables}
+        found = {p: w for p, w in weights.items() if re.search(self._pattern or "", p)}
+        if not found:
+            raise errors.ConfigValueError(
+                f"WeightNorms: no trainable weight matches {self._pattern!r}. "
+                + suggestions.did_you_mean(self._pattern or "", weights)
+            )
+        return found
+
+
+def _path(weight: Any) -> str:
+    return str(getattr(weight, "path", weight.name))
+
+
+def _sum_of_squares(weight: Any) -> tf.Tensor:
+    # In float32: half precision overflows.
+    return tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(weight), tf.float32)))

@@ -1,0 +1,145 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit.hooks import batch_norm_statistics
+
+
+@pytest.fixture
+def make_normalized(make_task_trainer, points_task):
+    """A trainer of a model with batch normalization as its first layer, and what surrounds it."""
+
+    def make(*others, strategy=None, task_cls=points_task, **kwargs):
+        class Task(task_cls):
+            def layers(self):
+                normalize = keras.layers.BatchNormalization(name="normalize", **kwargs)
+                return [normalize, *(other() for other in others)]
+
+        with (strategy or tf.distribute.get_strategy()).scope():
+            return make_task_trainer(Task)
+
+    return make
+
+
+def _examples(trainer, steps):
+    return np.concatenate([x for x, _ in trainer.build_train_dataset().take(steps)])
+
+
+def _statistics(trainer, steps, layer="normalize"):
+    batch_norm_statistics.BatchNormStatistics(trainer).update(steps)
+    layer = trainer.model.get_layer(layer)
+    return layer.moving_mean.numpy(), layer.moving_variance.numpy()
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"synchronized": True}, {"renorm": True}])
+def test_mean_and_variance_of_all_examples(make_normalized, kwargs):
+    trainer = make_normalized(**kwargs)
+    mean, variance = _statistics(trainer, 3)
+    examples = _examples(trainer, 3)
+    np.testing.assert_allclose(mean, examples.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(variance, examples.var(0), rtol=1e-5)
+    if "renorm" in kwargs:
+        stddev = trainer.model.get_layer("normalize").moving_stddev
+        np.testing.assert_allclose(stddev, np.sqrt(examples.var(0) + 1e-3), rtol=1e-5)
+
+
+def test_second_time_replaces_the_first(make_normalized):
+    trainer = make_normalized()
+    statistics = batch_norm_statistics.BatchNormStatistics(trainer)
+    statistics.update(8)
+    statistics.update(8)
+    mean = trainer.model.get_layer("normalize").moving_mean
+    np.testing.assert_allclose(mean, _examples(trainer, 8).mean(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_statistics_of_all_replicas_together(make_normalized, two_replicas, synchronized):
+    expected = _statistics(make_normalized(), 8)
+    trainer = make_normalized(strategy=two_replicas, synchronized=synchronized)
+    found = _statistics(trainer, 8)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    normalize = trainer.model.get_layer("normalize")
+    for one in batch_norm_statistics.local_values(normalize.moving_variance):
+        np.testing.assert_array_equal(one.numpy(), found[1])
+
+
+def test_masked_examples_do_not_count(make_normalized, points_task):
+    class Masked(points_task):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            model.get_layer("normalize")(inputs[0], training=True, mask=tf.range(8) < 6)
+            return {"loss": 0.0}
+
+    trainer = make_normalized(task_cls=Masked)
+    mean, _ = _statistics(trainer, 1)
+    np.testing.assert_allclose(mean, _examples(trainer, 1)[:6].mean(0), rtol=1e-5)
+
+
+def test_layers_after_the_first_see_what_they_see_in_training(make_normalized):
+    trainer = make_normalized(lambda: keras.layers.BatchNormalization(name="second"))
+    mean, variance = _statistics(trainer, 8, "second")
+    np.testing.assert_allclose(mean, 0.0, atol=1e-5)
+    np.testing.assert_allclose(variance, 1.0, rtol=0.01)
+
+
+def test_large_mean_with_small_variance_keeps_its_digits(make_normalized, points_task):
+    class Far(points_task):
+        def build_inputs(self, params, input_context=None):
+            data = super().build_inputs(params, input_context)
+            return data.map(lambda x, y: (x * 0.01 + 1000.0, y))
+
+    trainer = make_normalized(task_cls=Far)
+    normalize = trainer.model.get_layer("normalize")
+    normalize.moving_mean.assign([1000.0] * 3)
+    _, variance = _statistics(trainer, 8)
+    np.testing.assert_allclose(variance, _examples(trainer, 8).astype(float).var(0), rtol=1e-3)
+
+
+def test_nothing_else_changes(make_normalized):
+    trainer = make_normalized(lambda: keras.layers.Dropout(0.5, seed=1))
+    before = {v.path: v.numpy() for v in trainer.model.variables}
+    _statistics(trainer, 3)
+    changed = [v.path for v in trainer.model.variables if (v.numpy() != before[v.path]).any()]
+    assert [path.rpartition("/")[2] for path in changed] == ["moving_mean", "moving_variance"]
+    assert int(trainer.optimizer.iterations) == int(trainer.global_step) == 0
+
+
+def test_data_of_training_keep_their_position_and_order(make_normalized):
+    drawn = []
+    for reads_between in (False, True):
+        trainer = make_normalized()
+        iterator = iter(trainer.train_dataset)
+        batches = [next(iterator)[0]]
+        if reads_between:
+            _statistics(trainer, 20)
+        drawn.append(np.stack([*batches, *(next(iterator)[0] for _ in range(20))]))
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_frozen_layers_keep_what_they_have(make_normalized):
+    trainer = make_normalized()
+    trainer.model.get_layer("normalize").trainable = False
+    assert batch_norm_statistics.BatchNormStatistics(trainer).is_empty
+    mean, _ = _statistics(trainer, 3)
+    np.testing.assert_array_equal(mean, 0.0)
+
+
+def test_dataset_that_was_given_is_read_anew(make_normalized):
+    trainer = make_normalized()
+    trainer.train_dataset = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1))))
+    mean, variance = _statistics(trainer, 5)
+    np.testing.assert_allclose(mean, 1.0)
+    np.testing.assert_allclose(variance, 0.0, atol=1e-6)
+
+
+def test_data_without_a_batch_are_an_error(make_normalized):
+    trainer = make_normalized()
+    trainer.train_dataset = trainer.train_dataset.take(0)
+    with pytest.raises(errors.DataError, match="no training data"):
+        _statistics(trainer, 3)
+
+
+def test_trainer_without_a_task_is_refused(make_keras_trainer):
+    with pytest.raises(errors.ConfigTypeError, match="a trainer with a `task`"):
+        batch_norm_statistics.BatchNormStatistics(make_keras_trainer())

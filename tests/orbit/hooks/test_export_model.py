@@ -1,0 +1,107 @@
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling import optimization
+from official_lite.orbit import hooks
+
+# Keras itself, with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+INPUTS = np.float32([[1.0], [3.0]])
+LOAD_AND_PREDICT = """
+import sys, keras, numpy, tensorflow
+path, is_keras, out = sys.argv[1], sys.argv[2] == "keras", sys.argv[3]
+inputs = numpy.float32([[1.0], [3.0]])
+if is_keras:
+    outputs = keras.models.load_model(path)(inputs)
+else:
+    model = tensorflow.saved_model.load(path)
+    outputs = model.serve(inputs)
+numpy.save(out, numpy.asarray(outputs))
+"""
+
+
+def _names(tmp_path):
+    return sorted(path.name for path in (tmp_path / "export").iterdir())
+
+
+def test_exports_at_the_interval_and_at_the_end(make_keras_trainer, make_controller, tmp_path):
+    trainer = make_keras_trainer()
+    hook = hooks.ExportModel(every_n_steps=2)
+    make_controller(trainer, hooks=[hook], model_dir=tmp_path).train(5)
+    assert _names(tmp_path) == ["2.keras", "4.keras", "5.keras"]
+    exported = keras.models.load_model(tmp_path / "export/5.keras")
+    np.testing.assert_array_equal(exported(INPUTS), trainer.model(INPUTS))
+
+
+def test_restarted_run_exports_again(make_keras_trainer, make_controller, tmp_path):
+    for _ in range(2):
+        hook = hooks.ExportModel(format="tf_saved_model")
+        make_controller(make_keras_trainer(), hooks=[hook], model_dir=tmp_path).train(3)
+    assert _names(tmp_path) == ["3"]
+
+
+def test_failed_run_exports_nothing_at_its_end(make_keras_trainer, make_controller, tmp_path):
+    def fail(hook):
+        raise ArithmeticError
+
+    listed = [hooks.ExportModel(), hooks.LambdaHook(after_step=fail, every_n_steps=2)]
+    with pytest.raises(ArithmeticError):
+        make_controller(make_keras_trainer(), hooks=listed, model_dir=tmp_path).train(5)
+    assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("format", ["keras", "tf_saved_model"])
+def test_two_replicas(make_keras_trainer, make_controller, two_replicas, tmp_path, format):
+    trainer = make_keras_trainer(strategy=two_replicas)
+    hook = hooks.ExportModel(format=format)
+    make_controller(trainer, hooks=[hook], strategy=two_replicas, model_dir=tmp_path).train(3)
+    if format == "keras":
+        outputs = keras.models.load_model(tmp_path / "export/3.keras")(INPUTS)
+    else:
+        loaded = tf.saved_model.load(str(tmp_path / "export/3"))  # Its functions don't hold it.
+        outputs = loaded.serve(INPUTS)
+    np.testing.assert_allclose(outputs, trainer.model(INPUTS), rtol=1e-6)
+
+
+def test_average_is_exported(make_keras_trainer, make_controller, tmp_path):
+    trainer = make_keras_trainer(
+        lambda: optimization.ExponentialMovingAverage(keras.optimizers.SGD(0.1), 0.5)
+    )
+    trainer.optimizer.shadow_copy(trainer.model)
+    make_controller(trainer, hooks=[hooks.ExportModel()], model_dir=tmp_path).train(3)
+    trained = trainer.model.get_weights()[0].item()
+    trainer.optimizer.swap_weights()
+    exported = keras.models.load_model(tmp_path / "export/3.keras").get_weights()[0].item()
+    assert exported == trainer.model.get_weights()[0].item() != trained
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("format", "name"), [("keras", "3.keras"), ("tf_saved_model", "3")])
+def test_export_predicts_the_same_in_a_fresh_process(
+    make_keras_trainer, make_controller, tmp_path, format, name
+):
+    trainer = make_keras_trainer()
+    hook = hooks.ExportModel(format=format)
+    make_controller(trainer, hooks=[hook], model_dir=tmp_path).train(3)
+    out = str(tmp_path / "outputs.npy")
+    path = str(tmp_path / "export" / name)
+    subprocess.run([sys.executable, "-c", LOAD_AND_PREDICT, path, format, out], check=True)
+    np.testing.assert_allclose(np.load(out), trainer.model(INPUTS), rtol=1e-6)
+
+
+def test_unknown_format_is_refused():
+    with pytest.raises(errors.ConfigValueError, match="Did you mean `keras`"):
+        hooks.ExportModel(format="kears")
+
+
+def test_trainer_without_a_keras_model_is_refused(make_trainer, make_controller, tmp_path):
+    controller = make_controller(make_trainer(), hooks=[hooks.ExportModel()], model_dir=tmp_path)
+    with pytest.raises(errors.ConfigValueError, match="a Keras model"):
+        controller.train(1)

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+
+@pytest.fixture
+def train(make_controller, make_task_trainer):
+    """Trains four steps and returns the trainer."""
+
+    def run(hook, strategy=None, **kwargs):
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            trainer = make_task_trainer(**kwargs)
+        make_controller(trainer, hooks=[hook], steps_per_loop=4, strategy=strategy).train(4)
+        return trainer
+
+    return run
+
+
+def _expected(trainer_of, steps=4):
+    """The norms of the gradients of each step, and of the kernel's, by hand."""
+    trainer = trainer_of()
+    norms = []
+    for x, y in trainer.train_dataset.take(steps):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((trainer.model(x) - y) ** 2)
+        gradients = tape.gradient(loss, trainer.model.trainable_variables)
+        norms.append([tf.linalg.global_norm(gradients), tf.norm(gradients[0])])
+        for gradient, variable in zip(gradients, trainer.model.trainable_variables, strict=True):
+            variable.assign_sub(1e-4 * gradient)
+    return np.mean(norms, axis=0)
+
+
+def test_mean_over_the_interval_of_the_norm_of_each_step(
+    train, make_task_trainer, recording_writer
+):
+    train(hooks.GradientNorm(per_variable=True))
+    values = recording_writer.records[-1].values
+    every, kernel = _expected(make_task_trainer)
+    assert values["gradient_norm"] == pytest.approx(every, rel=1e-5)
+    assert values["gradient_norm/net/top/kernel"] == pytest.approx(kernel, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"optimizer": {"optimizer": {"type": "sgd", "sgd": {"global_clipnorm": 1e-6}}}},
+        {"runtime": {"enable_xla": True}},
+        {"optimizer": {"ema": {}}},
+    ],
+)
+def test_norm_is_that_of_the_update_before_clipping(train, recording_writer, kwargs):
+    clipped = "sgd" in str(kwargs)
+    train(hooks.GradientNorm(), **kwargs)
+    norm = recording_writer.records[-1].values["gradient_norm"]
+    train(hooks.GradientNorm())
+    other = recording_writer.records[-1].values["gradient_norm"]
+    assert norm == pytest.approx(other, rel=0.5 if clipped else 1e-5)
+
+
+def test_norm_does_not_depend_on_replicas_and_micro_batches(train, recording_writer, two_replicas):
+    train(hooks.GradientNorm())
+    train(hooks.GradientNorm(), grad_accum_steps=2)
+    train(hooks.GradientNorm(), strategy=two_replicas)
+    norms = [record.values["gradient_norm"] for record in recording_writer.records]
+    np.testing.assert_allclose(norms, norms[0], rtol=1e-4)
+
+
+def test_loss_scale_is_divided_out_and_overflows_do_not_count(train, recording_writer):
+    train(hooks.GradientNorm())
+    train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16", "loss_scale": 8.0})
+    train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16"})
+    plain, scaled, overflowing = (r.values.get("gradient_norm") for r in recording_writer.records)
+    assert scaled == pytest.approx(plain, rel=0.01)
+    assert overflowing is None or np.isfinite(overflowing)
+
+
+def test_pattern_chooses_variables_and_histograms_come_if_wanted(train, recording_writer):
+    train(hooks.GradientNorm(pattern="kernel", histograms=True))
+    record = recording_writer.records[-1]
+    assert list(record.histograms) == ["gradients/net/top/kernel"]
+    assert record.histograms["gradients/net/top/kernel"].counts.sum() == 4 * 3
+    assert [name for name in record.values if "gradient" in name] == ["gradient_norm"]
+
+
+def test_pattern_that_matches_nothing_is_refused(train):
+    with pytest.raises(errors.ConfigValueError, match="Did you mean `net/top/kernel`"):
+        train(hooks.GradientNorm(pattern="net/top/kernal"))

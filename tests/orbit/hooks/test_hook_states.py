@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from absl import logging
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.orbit.hooks import hook_states
+
+
+class Counter(orbit.Hook):
+    every_n_steps = 1
+
+    def __init__(self):
+        self.seen = 0
+        self.average = np.zeros(2)
+
+    def after_step(self):
+        self.seen += 1
+        self.average = self.average + 0.5
+
+    def state_dict(self):
+        return {"seen": self.seen, "average": self.average}
+
+    def load_state_dict(self, state):
+        self.seen, self.average = state["seen"], state["average"]
+
+
+def test_hooks_go_on_remembering_after_a_restart(make_trainer, make_controller, make_manager):
+    for last_step in (3, 7):
+        trainer, hooks = make_trainer(), [orbit.Hook(), Counter(), Counter()]
+        manager = make_manager(trainer, interval=100)
+        make_controller(trainer, checkpoint_manager=manager, hooks=hooks).train(last_step)
+    assert [hook.seen for hook in hooks[1:]] == [7, 7]
+    assert hooks[1].average.tolist() == [3.5, 3.5]
+
+
+def test_hook_added_at_a_restart_starts_anew(make_trainer, make_controller, make_manager):
+    for hooks in ([], [Counter()]):
+        trainer = make_trainer()
+        manager = make_manager(trainer, interval=100)
+        make_controller(trainer, checkpoint_manager=manager, hooks=hooks).train(2 + 2 * len(hooks))
+    assert hooks[0].seen == 2
+
+
+def test_hook_left_out_at_a_restart_is_named(
+    make_trainer, make_controller, make_manager, monkeypatch
+):
+    warnings = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
+    for hooks in ([Counter(), Counter()], [Counter()]):
+        trainer = make_trainer()
+        manager = make_manager(trainer, interval=100)
+        make_controller(trainer, checkpoint_manager=manager, hooks=hooks).train(1)
+    assert any("Counter_1" in warning for warning in warnings)
+
+
+def test_hooks_that_do_not_remember_leave_the_checkpoint_as_it_is(
+    make_trainer, make_controller, make_manager
+):
+    trainer = make_trainer()
+    manager = make_manager(trainer)
+    make_controller(trainer, checkpoint_manager=manager, hooks=[orbit.Hook()])
+    assert not hasattr(manager.checkpoint, "hooks")
+
+
+def test_what_can_not_be_saved_is_refused():
+    with pytest.raises(errors.ConfigTypeError, match="NumPy arrays"):
+        hook_states.pack({"Hook": {"file": object()}})

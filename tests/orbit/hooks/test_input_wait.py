@@ -1,0 +1,128 @@
+import time
+
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.orbit import hooks
+
+
+def _sleeping(seconds):
+    """A function of a tensor that takes so long, in the graph."""
+
+    def sleep(x):
+        time.sleep(seconds)
+        return x
+
+    return lambda x: tf.ensure_shape(tf.numpy_function(sleep, [x], x.dtype), x.shape)
+
+
+@pytest.fixture
+def train(make_trainer, make_controller):
+    """Trains 40 steps; returns the medians, over windows of 10 steps, of what was put in."""
+
+    class Trainer(make_trainer):
+        step_seconds = 0.001
+
+        def train_step(self, iterator):
+            self.weight.assign_add(_sleeping(self.step_seconds)(next(iterator["data"])))
+            self.global_step.assign_add(1)
+
+    def run(data_seconds, step_seconds=0.001, options=None, strategy=None, cls=Trainer):
+        dataset = tf.data.Dataset.from_tensors(1.0).repeat()
+        if data_seconds:
+            dataset = dataset.map(_sleeping(data_seconds))
+        if strategy:
+            dataset = strategy.experimental_distribute_dataset(dataset.batch(2))
+        trainer = cls({"data": dataset}, options)
+        trainer.step_seconds = step_seconds
+        controller = make_controller(trainer, hooks=[hooks.InputWait(every_n_steps=10)])
+        controller.train(40)
+        if not controller.train_logs.get("input_wait_share"):
+            return None
+        names = ("input_wait_share", "input_wait_seconds")
+        return [controller.storage.history(name).median() for name in names]
+
+    return run
+
+
+OPTIONS = [
+    orbit.StandardTrainerOptions(),
+    orbit.StandardTrainerOptions(use_tf_while_loop=False),
+    orbit.StandardTrainerOptions(use_tf_while_loop=False, use_tf_function=False),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_step_that_waits_for_data_has_a_large_share(train, options):
+    share, seconds = train(data_seconds=0.01, options=options)
+    assert 0.6 < share <= 1
+    assert seconds > 0.005
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_step_that_finds_its_data_has_a_small_share(train, options):
+    share, seconds = train(data_seconds=0, step_seconds=0.01, options=options)
+    assert 0 < share < 0.2
+    assert seconds < 0.005
+
+
+def test_data_that_come_while_a_step_runs_are_not_waited_for(train):
+    share, _ = train(data_seconds=0.002, step_seconds=0.02)
+    assert share < 0.2
+
+
+def test_distributed_data(train, two_replicas, make_trainer):
+    class Trainer(make_trainer):
+        def train_step(self, iterator):
+            batch = next(iterator["data"])
+            two_replicas.run(lambda x: tf.identity(x), args=(batch,))
+            self.global_step.assign_add(1)
+
+    share, _ = train(data_seconds=0.01, strategy=two_replicas, cls=Trainer)
+    assert share > 0.6
+
+
+def test_warns_once_with_advice(train, log_lines):
+    train(data_seconds=0.005)
+    advice = [line for line in log_lines if "waiting for data" in line]
+    assert len(advice) == 1
+    assert "from step 10 to step 20" in advice[0]
+    assert "prefetch_buffer_size" in advice[0]
+
+
+def test_says_nothing_where_there_is_nothing_to_gain(train, log_lines):
+    train(data_seconds=0, step_seconds=0.01)
+    assert not any("waiting for data" in line for line in log_lines)
+
+
+def test_says_so_where_it_can_not_see_the_data(train, make_trainer, log_lines):
+    class Blind(make_trainer):
+        def train_step(self, iterator):
+            self.global_step.assign_add(1)
+
+    assert train(data_seconds=0, cls=Blind) is None
+    assert sum("does not call `next(iterator)`" in line for line in log_lines) == 1
+
+
+def test_says_so_of_a_trainer_of_another_kind(make_controller, log_lines):
+    class Other(orbit.AbstractTrainer):
+        def __init__(self):
+            self.global_step = orbit.utils.create_global_step()
+
+        def train(self, num_steps):
+            self.global_step.assign_add(tf.cast(num_steps, tf.int64))
+
+    trainer = Other()
+    make_controller(trainer, evaluator=None, hooks=[hooks.InputWait(every_n_steps=1)]).train(3)
+    assert sum("Other is no `StandardTrainer`" in line for line in log_lines) == 1
+
+
+def test_trains_the_same_with_the_frameworks_trainer(make_task_trainer, make_controller):
+    weights = []
+    for hook in (hooks.InputWait(every_n_steps=2), hooks.GradientNorm()):
+        trainer = make_task_trainer()
+        controller = make_controller(trainer, hooks=[hook])
+        controller.train(6)
+        weights.append(trainer.model.get_weights()[0].tolist())
+    assert weights[0] == weights[1]

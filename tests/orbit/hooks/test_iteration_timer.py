@@ -1,0 +1,97 @@
+import re
+import time
+
+import pytest
+
+from official_lite import orbit
+from official_lite.orbit import hooks
+
+
+class Sleeps(orbit.Hook):
+    every_n_steps = 5
+
+    def after_step(self):
+        time.sleep(0.03)
+
+
+class FailsAtTheStart(orbit.Hook):
+    def before_train(self):
+        raise ArithmeticError("bad start")
+
+
+class FailsAtStep5(orbit.Hook):
+    every_n_steps = 5
+
+    def after_step(self):
+        raise ArithmeticError("bad step")
+
+
+def test_pace_is_reported_after_the_warmup(make_trainer, make_controller, recording_writer):
+    timer = hooks.IterationTimer(every_n_steps=5, batch_size=8)
+    make_controller(make_trainer(), hooks=[timer], steps_per_loop=5).train(15)
+    first, *others = [record.values for record in recording_writer.records]
+    assert "seconds_per_step" not in first
+    assert [0 < values["seconds_per_step"] < 1 for values in others] == [True, True]
+    for values in others:
+        examples_per_step = values["examples_per_second"] * values["seconds_per_step"]
+        assert examples_per_step == pytest.approx(8)
+    assert others[0]["eta_seconds"] > 0
+    assert others[1]["eta_seconds"] == 0
+
+
+def test_batch_size_of_the_trainer_is_used(make_trainer, make_controller, recording_writer):
+    trainer = make_trainer()
+    trainer.global_batch_size = 4
+    timer = hooks.IterationTimer(every_n_steps=5)
+    make_controller(trainer, hooks=[timer], steps_per_loop=5).train(10)
+    assert "examples_per_second" in recording_writer.records[-1].values
+
+
+def test_timer_cuts_the_loop_only_at_its_interval(make_trainer, make_controller):
+    controller = make_controller(make_trainer(), hooks=[hooks.IterationTimer(every_n_steps=40)])
+    assert [controller._hooks.next_step(step) for step in (0, 39, 40)] == [40, 40, 80]
+
+
+def test_summary_comes_once_and_knows_the_time_on_hooks(make_trainer, make_controller, log_lines):
+    timer = hooks.IterationTimer()
+    make_controller(make_trainer(), hooks=[timer, Sleeps()]).train(10)
+    [steps] = [line for line in log_lines if "s/it" in line]
+    assert re.match(r"5 iterations in \S+ s \(\S+ s/it\)", steps)
+    [total] = [line for line in log_lines if line.startswith("total")]
+    seconds, on_hooks = map(float, re.findall(r"([\d.e-]+) s", total))
+    assert 0.06 <= on_hooks <= seconds
+
+
+def test_run_of_one_stretch_has_a_summary(make_trainer, make_controller, log_lines):
+    make_controller(make_trainer(), hooks=[hooks.IterationTimer()]).train(7)
+    assert any(line.startswith("7 iterations in") for line in log_lines)
+
+
+def test_failed_run_has_a_summary(make_trainer, make_controller, log_lines):
+    with pytest.raises(ArithmeticError, match="bad step"):
+        make_controller(make_trainer(), hooks=[FailsAtStep5(), hooks.IterationTimer()]).train(10)
+    assert sum("s/it" in line for line in log_lines) == 1
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_hook_that_fails_at_the_start_stays_the_error(
+    make_trainer, make_controller, log_lines, fails_first
+):
+    listed = [hooks.IterationTimer(), FailsAtTheStart()]
+    if fails_first:
+        listed.reverse()
+    with pytest.raises(ArithmeticError, match="bad start"):
+        make_controller(make_trainer(), hooks=listed).train(10)
+    assert not any("failed as well" in line for line in log_lines)
+
+
+def test_each_epoch_has_its_time(make_trainer, make_controller, log_lines, recording_writer):
+    controller = make_controller(
+        make_trainer(), hooks=[hooks.IterationTimer()], steps_per_epoch=4, steps_per_loop=4
+    )
+    controller.train(10)
+    epochs = [line for line in log_lines if "use time" in line]
+    assert [line.split(",")[0] for line in epochs] == ["epoch 1 done", "epoch 2 done"]
+    timed = [r for r in recording_writer.records if "epoch_seconds" in r.values]
+    assert [record.step for record in timed] == [4, 8]
+    assert all(record.values["epoch_seconds"] > 0 for record in timed)

@@ -1,0 +1,329 @@
+import csv
+import math
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+# Keras itself, with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+class Events(keras.callbacks.Callback):
+    """Writes down its events, batches only in the subclass below."""
+
+    def __init__(self):
+        super().__init__()
+        self.events, self.logs = [], {}
+
+    def _add(self, name, logs):
+        self.events.append(name)
+        self.logs[name] = logs
+
+    def on_train_begin(self, logs=None):
+        self._add("train_begin", logs)
+
+    def on_train_end(self, logs=None):
+        self._add("train_end", logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._add(f"epoch_begin {epoch}", logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._add(f"epoch_end {epoch}", logs)
+
+    def on_test_begin(self, logs=None):
+        self._add("test_begin", logs)
+
+    def on_test_end(self, logs=None):
+        self._add("test_end", logs)
+
+
+class BatchEvents(Events):
+    def on_train_batch_begin(self, batch, logs=None):
+        self._add(f"begin {batch}", logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._add(f"end {batch}", logs)
+
+
+@pytest.fixture
+def train(make_keras_trainer, make_controller):
+    def train(callback, steps, *, eval_interval=None, trainer=None, **arguments):
+        hook = callback
+        if isinstance(callback, keras.callbacks.Callback):
+            hook = hooks.KerasCallback(callback)
+        controller = make_controller(trainer or make_keras_trainer(), hooks=[hook], **arguments)
+        if eval_interval:
+            controller.train_and_evaluate(steps, eval_interval=eval_interval)
+        else:
+            controller.train(steps)
+        return controller
+
+    return train
+
+
+def test_events_of_epochs_come_in_the_order_of_keras(train):
+    callback = Events()
+    train(callback, 6, eval_interval=6, steps_per_epoch=3)
+    assert callback.events == [
+        "train_begin",
+        "epoch_begin 0",
+        "epoch_end 0",
+        "epoch_begin 1",
+        "test_begin",
+        "test_end",
+        "epoch_end 1",
+        "train_end",
+    ]
+    assert callback.params == {"epochs": 2, "steps": 3, "verbose": 0}
+
+
+def test_epoch_ends_with_an_evaluation_if_nobody_says_what_it_is(train):
+    callback = Events()
+    train(callback, 5, eval_interval=2)
+    epochs = [event for event in callback.events if "epoch_end" in event]
+    assert epochs == ["epoch_end 0", "epoch_end 1", "epoch_end 2"]
+
+
+def test_run_without_evaluations_is_one_epoch(train):
+    callback = Events()
+    train(callback, 5)
+    assert callback.events == ["train_begin", "epoch_begin 0", "epoch_end 0", "train_end"]
+
+
+def test_logs_are_the_report_and_the_evaluation(train):
+    callback = Events()
+    train(callback, 4, eval_interval=4, steps_per_epoch=2, steps_per_loop=2)
+    assert callback.logs["epoch_end 0"].keys() == {"loss", "steps_per_second"}
+    last = callback.logs["epoch_end 1"]
+    assert 0 < last["val_loss"] < last["loss"]
+    assert callback.logs["test_end"]["loss"] == last["val_loss"]
+
+
+def test_losses_go_by_the_names_of_keras(train, make_scripted_trainer, make_keras_trainer):
+    callback = Events()
+    trainer = make_scripted_trainer(lambda step: {"validation_loss": 0.5, "a": {"f1": 0.25}})
+    trainer.model = make_keras_trainer().model
+    train(callback, 2, eval_interval=2, trainer=trainer)
+    logs = callback.logs["epoch_end 0"]
+    assert (logs["val_loss"], logs["val_a/f1"]) == (0.5, 0.25)
+
+
+def test_batches_are_exact(train):
+    callback = BatchEvents()
+    train(callback, 4, steps_per_epoch=2)
+    batches = [event for event in callback.events if event.split()[0] in ("begin", "end")]
+    assert batches == ["begin 0", "end 0", "begin 1", "end 1"] * 2
+    # y = 2x, and the weight has gone from 1 to 1.2, 1.36 and 1.488 when the last loss is taken.
+    assert callback.logs["end 1"]["loss"] == pytest.approx((2 - 1.488) ** 2)
+
+
+def test_callback_without_batches_cuts_no_loop():
+    assert hooks.KerasCallback(Events()).every_n_steps == 0
+    assert hooks.KerasCallback(BatchEvents()).every_n_steps == 1
+    assert hooks.KerasCallback(BatchEvents(), every_n_steps=50).every_n_steps == 50
+
+
+def test_resumed_run_goes_on_with_the_epochs(train, make_keras_trainer, make_controller):
+    callback, trainer = Events(), make_keras_trainer()
+    trainer.global_step.assign(5)
+    train(callback, 9, trainer=trainer, steps_per_epoch=3)
+    assert [event for event in callback.events if "epoch_end" in event] == [
+        "epoch_end 1",
+        "epoch_end 2",
+    ]
+
+
+def test_count_of_epochs_is_remembered():
+    hook = hooks.KerasCallback(Events())
+    hook.load_state_dict({**hook.state_dict(), "epoch": 4})
+    assert hook.state_dict() == {"epoch": 4}
+
+
+def test_failed_run_has_no_end(train):
+    class Fails(Events):
+        def on_epoch_end(self, epoch, logs=None):
+            raise ArithmeticError
+
+    callback = Fails()
+    with pytest.raises(ArithmeticError):
+        train(callback, 4, eval_interval=2)
+    assert "train_end" not in callback.events
+
+
+def test_evaluation_lies_between_its_events(train, make_scripted_trainer, make_keras_trainer):
+    callback = Events()
+    trainer = make_scripted_trainer(lambda step: callback.events.append("evaluated") or {"loss": 1})
+    trainer.model = make_keras_trainer().model
+    train(callback, 2, eval_interval=2, trainer=trainer)
+    assert callback.events[2:5] == ["test_begin", "evaluated", "test_end"]
+
+
+def test_evaluation_alone_is_heard(make_keras_trainer, make_controller):
+    callback, trainer = Events(), make_keras_trainer()
+    make_controller(trainer, hooks=[hooks.KerasCallback(callback)]).evaluate()
+    assert callback.events == ["test_begin", "test_end"]
+    assert callback.model is trainer.model
+
+
+def test_lambda_callback(train):
+    seen = []
+    train(
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch)),
+        6,
+        eval_interval=2,
+    )
+    assert seen == [0, 1, 2]
+
+
+def test_csv_logger_from_a_config(train, tmp_path):
+    path = tmp_path / "log.csv"
+    hook = hooks.KerasCallback(callback="CSVLogger", filename=str(path))
+    train(hook, 6, eval_interval=2)
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    losses = [float(row["val_loss"]) for row in rows]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_early_stopping_stops_at_its_epoch(train, make_scripted_trainer, make_keras_trainer):
+    trainer = make_scripted_trainer(lambda step: {"loss": {2: 2.0, 4: 1.0}.get(step, 3.0)})
+    trainer.model = make_keras_trainer().model
+    controller = train(
+        keras.callbacks.EarlyStopping("val_loss", patience=2), 20, eval_interval=2, trainer=trainer
+    )
+    assert controller.step == 8
+    assert controller.stop_reason == "EarlyStopping set `stop_training`"
+
+
+def test_epoch_that_stops_is_the_last_one(train):
+    class Stops(Events):
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.model.stop_training = True
+
+    callback = Stops()
+    controller = train(callback, 20, steps_per_epoch=4)
+    assert controller.step == 4
+    assert callback.events == ["train_begin", "epoch_begin 0", "epoch_end 0", "train_end"]
+
+
+def test_model_checkpoint_saves_what_loads(train, make_keras_trainer, tmp_path):
+    trainer = make_keras_trainer()
+    whole = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))
+    train(whole, 4, eval_interval=2, trainer=trainer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.keras", "2.keras"]
+    loaded = keras.models.load_model(tmp_path / "2.keras")
+    np.testing.assert_array_equal(loaded.get_weights()[0], trainer.model.get_weights()[0])
+
+
+def test_model_checkpoint_keeps_the_best_weights(
+    train, make_scripted_trainer, make_keras_trainer, tmp_path
+):
+    weights = make_keras_trainer().model
+    trainer = make_scripted_trainer(lambda step: {"loss": abs(step - 4)})
+    trainer.model = weights
+    path = tmp_path / "best.weights.h5"
+    callback = keras.callbacks.ModelCheckpoint(
+        str(path), save_best_only=True, save_weights_only=True
+    )
+    hook = hooks.KerasCallback(callback)
+    assert hook.every_n_steps == 0
+    train(hook, 8, eval_interval=2, trainer=trainer)
+    assert callback.best == 0
+    make_keras_trainer().model.load_weights(path)
+
+
+def test_model_checkpoint_every_few_batches(train, tmp_path):
+    callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "{batch}.keras"), save_freq=2)
+    train(callback, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.keras", "4.keras"]
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 2])
+def test_reduce_lr_on_plateau_changes_the_rate_of_the_trainer(
+    train, make_keras_trainer, tmp_path, steps_per_epoch
+):
+    trainer = make_keras_trainer()
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(optimizer=trainer.optimizer),
+        str(tmp_path),
+        max_to_keep=None,
+        step_counter=trainer.global_step,
+        checkpoint_interval=2,
+    )
+    callback = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=9)
+    train(
+        callback,
+        4,
+        eval_interval=2,
+        trainer=trainer,
+        checkpoint_manager=manager,
+        steps_per_epoch=steps_per_epoch,
+    )
+    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.05)
+    trainer.optimizer.learning_rate = 1.0
+    manager.checkpoint.restore(manager.latest_checkpoint)
+    # The checkpoint of the step at which it was changed has it.
+    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.05)
+
+
+def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_keras_trainer):
+    trainer = make_keras_trainer()
+    train(
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 if epoch else 0.0),
+        4,
+        trainer=trainer,
+        steps_per_epoch=2,
+    )
+    # Nothing in the first epoch; at a rate of 0.5 one step of the second is enough.
+    assert trainer.model.get_weights()[0].item() == pytest.approx(2.0)
+    assert float(trainer.loss.result()) == pytest.approx((1 + 1 + 1 + 0) / 4)
+
+
+def test_terminate_on_nan(train, make_keras_trainer):
+    trainer = make_keras_trainer(lambda: keras.optimizers.SGD(math.nan))
+    controller = train(keras.callbacks.TerminateOnNaN(), 10, trainer=trainer)
+    # The first step makes the weight NaN, the second one sees it.
+    assert controller.step == 2
+
+
+def test_two_replicas(train, make_keras_trainer, two_replicas):
+    trainer, callback = make_keras_trainer(strategy=two_replicas), BatchEvents()
+    train(callback, 4, eval_interval=2, trainer=trainer, strategy=two_replicas)
+    assert callback.logs["end 1"]["loss"] > callback.logs["epoch_end 1"]["val_loss"] > 0
+
+
+def test_optimizer_stays_out_of_the_checkpoint_of_the_model(train, make_keras_trainer, tmp_path):
+    trainer = make_keras_trainer()
+    train(Events(), 2, trainer=trainer)
+    assert trainer.model.optimizer is trainer.optimizer
+    path = tf.train.Checkpoint(model=trainer.model).save(str(tmp_path / "ckpt"))
+    assert not any("optimizer" in name for name, _ in tf.train.list_variables(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"callback": "CSVLoger", "filename": "a"}, "Did you mean `CSVLogger`"),
+        ({"callback": "CSVLogger", "file_name": "a"}, "Did you mean `filename`"),
+        ({"callback": "CSVLogger"}, "can't be created"),
+        ({"callback": "json:dumps", "x": 1}, "json:dumps"),
+        ({"callback": threading.Event()}, "got a Event"),
+    ],
+)
+def test_what_is_no_callback_is_refused(arguments, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        hooks.KerasCallback(**arguments)
+
+
+def test_trainer_without_a_keras_model_is_refused(train, make_trainer):
+    with pytest.raises(errors.ConfigValueError, match="needs a Keras model"):
+        train(Events(), 1, trainer=make_trainer())

@@ -1,0 +1,46 @@
+import keras
+import pytest
+
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+
+def _schedule():
+    return keras.optimizers.schedules.ExponentialDecay(0.1, decay_steps=3, decay_rate=0.5)
+
+
+def _logged(recording_writer, name="learning_rate"):
+    return [(r.step, r.values[name]) for r in recording_writer.records if name in r.values]
+
+
+def test_logged_rate_is_that_of_the_schedule(make_keras_trainer, make_controller, recording_writer):
+    trainer = make_keras_trainer(lambda: keras.optimizers.SGD(_schedule()))
+    hook = hooks.LearningRateLogger(every_n_steps=2)
+    make_controller(trainer, hooks=[hook], steps_per_loop=2).train(6)
+    logged = _logged(recording_writer)
+    assert [step for step, _ in logged] == [2, 4, 6]
+    for step, rate in logged:
+        assert rate == pytest.approx(float(_schedule()(step)), abs=1e-7)
+
+
+def test_two_replicas(make_keras_trainer, make_controller, recording_writer, two_replicas):
+    trainer = make_keras_trainer(lambda: keras.optimizers.SGD(_schedule()), two_replicas)
+    hook = hooks.LearningRateLogger(every_n_steps=3)
+    make_controller(trainer, hooks=[hook], strategy=two_replicas, steps_per_loop=3).train(3)
+    assert _logged(recording_writer) == [(3, pytest.approx(0.05, abs=1e-7))]
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_several_optimizers_go_by_name(make_trainer, make_controller, recording_writer, as_list):
+    trainer = make_trainer()
+    optimizers = [keras.optimizers.SGD(0.5, name="a"), keras.optimizers.Adam(0.25, name="b")]
+    trainer.optimizers = optimizers if as_list else {o.name: o for o in optimizers}
+    make_controller(trainer, hooks=[hooks.LearningRateLogger(1)], steps_per_loop=1).train(1)
+    assert _logged(recording_writer, "learning_rate/a") == [(1, 0.5)]
+    assert _logged(recording_writer, "learning_rate/b") == [(1, 0.25)]
+
+
+def test_trainer_without_an_optimizer_is_refused(make_trainer, make_controller):
+    controller = make_controller(make_trainer(), hooks=[hooks.LearningRateLogger()])
+    with pytest.raises(errors.ConfigValueError, match="neither `optimizer` nor `optimizers`"):
+        controller.train(1)

@@ -1,0 +1,197 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+INF = float("inf")
+
+
+class Burst(keras.layers.Layer):
+    """Lets everything through; at one call in training it multiplies it by a factor."""
+
+    def __init__(self, call_number, factor=INF, backward=False, name="burst"):
+        super().__init__(name=name)
+        self.call_number, self.factor, self.backward = call_number, factor, backward
+
+    def build(self, shape):
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+        self.calls = self.add_weight(
+            name="calls", shape=(), dtype="int32", initializer="zeros", trainable=False
+        )
+
+    def call(self, x, training=False):
+        if not training:
+            return x
+        self.calls.assign(self.calls + 1)
+        factor = tf.cast(tf.where(self.calls.value == self.call_number, self.factor, 1.0), x.dtype)
+        y = x * tf.cast(self.scale.value, x.dtype)
+        return _backward_times(y, factor) if self.backward else y * factor
+
+
+@tf.custom_gradient
+def _backward_times(x, factor):
+    return tf.identity(x), lambda dy: (dy * factor, None)
+
+
+@pytest.fixture
+def train(make_controller, make_task_trainer, points_task):
+    """Trains 20 steps in one compiled call, with some layers between two dense ones."""
+
+    def run(hook, *layers, strategy=None, others=(), task_cls=points_task, **kwargs):
+        class Task(task_cls):
+            def layers(self):
+                made = [layer() for layer in layers]
+                return [keras.layers.Dense(4, name="bottom"), *made]
+
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            trainer = make_task_trainer(Task, **kwargs)
+        make_controller(trainer, hooks=[hook, *others], strategy=strategy).train(20)
+        return trainer
+
+    return run
+
+
+def _report(train, *layers, hook=None, **kwargs):
+    with pytest.raises(errors.DivergedError) as error:
+        train(hook or hooks.NonFinite(), *layers, **kwargs)
+    return str(error.value)
+
+
+def test_names_the_step_and_the_layer_within_one_compiled_call(train):
+    report = _report(train, lambda: Burst(5))
+    assert "Step 5 is the first" in report
+    assert "the first output that is not is that of the layer net/burst (Burst)" in report
+    assert "5 of 5 gradients" in report
+    assert "from the layer net/bottom on: net/bottom/kernel, net/bottom/bias" in report
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"runtime": {"enable_xla": True}},
+        {"optimizer": {"ema": {}}},
+        {"train_tf_function": False, "train_tf_while_loop": False},
+    ],
+)
+def test_names_them_however_the_step_is_run(train, kwargs):
+    report = _report(train, lambda: Burst(5), **kwargs)
+    assert "Step 5 is" in report
+    assert "net/burst (Burst)" in report
+
+
+def test_step_counts_updates_and_not_micro_batches(train):
+    report = _report(train, lambda: Burst(6), grad_accum_steps=2)
+    assert "Step 3 is" in report
+    assert "loss is nan" in report or "loss is inf" in report
+
+
+def test_replica_that_saw_it_is_named(train, points_task, two_replicas):
+    class OneBadHalf(points_task):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            x, y = inputs
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            x = x * tf.where((optimizer.iterations == 4) & (replica == 1), INF, 1.0)
+            return super().train_step((x, y), model, optimizer, metrics)
+
+    report = _report(train, task_cls=OneBadHalf, strategy=two_replicas)
+    assert "Step 5 is" in report
+    assert "on replica 1" in report
+    assert "the inputs of the model are not" in report
+
+
+def test_bad_gradients_of_a_good_loss_are_put_down_to_the_backward_pass(train):
+    report = _report(train, lambda: Burst(5, backward=True))
+    assert "Step 5 is" in report
+    assert "the loss are finite, so it is the backward pass" in report
+    assert "Not finite are 3 of 5 gradients" in report
+    assert "look at net/burst/scale" in report
+
+
+def test_bad_loss_of_good_outputs_is_put_down_to_the_loss(train, points_task):
+    class BadLoss(points_task):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return super().build_losses(labels, model_outputs) + tf.stop_gradient(
+                tf.math.log(tf.reduce_min(labels) * 0.0)
+            )
+
+    report = _report(train, task_cls=BadLoss)
+    assert "Step 1 is" in report
+    assert "look at the labels and the loss function" in report
+    assert "All gradients are finite." in report
+
+
+def test_bad_update_is_told_from_a_bad_step(train):
+    class Exploding(hooks.GraphHook):
+        def call(self, logs):
+            bias = self.trainer.model.get_layer("top").bias
+            bias.assign(tf.where(self.trainer.global_step == 3, INF, bias.value))
+
+    with pytest.raises(errors.DivergedError, match=r"before its update: net/top/bias\."):
+        train(hooks.NonFinite(), others=[Exploding()])
+
+
+def test_without_layers_it_says_what_it_can(train):
+    report = _report(train, lambda: Burst(5), hook=hooks.NonFinite(layers=False))
+    assert "Step 5 is" in report
+    assert "(`layers=True`)" in report
+
+
+def test_overflow_that_loss_scaling_skips_is_no_divergence(train):
+    trainer = train(
+        hooks.NonFinite(),
+        runtime={"mixed_precision_dtype": "float16"},
+        optimizer={"optimizer": {"type": "sgd"}},
+    )
+    assert int(trainer.optimizer.iterations) < 20
+    assert int(trainer.global_step) == 20
+
+
+def test_bad_loss_is_reported_under_loss_scaling_too(train):
+    report = _report(train, lambda: Burst(5), runtime={"mixed_precision_dtype": "float16"})
+    assert "Step 5 is" in report
+    assert "Loss scaling skips" in report
+
+
+def test_only_logs_if_told_so(train, log_lines):
+    train(hooks.NonFinite(stop=False), lambda: Burst(5))
+    assert sum("Step 5 is the first" in line for line in log_lines) == 1
+
+
+def test_report_comes_with_the_error_that_was_first(train):
+    class Failing(hooks.NonFinite):
+        def after_step(self):
+            raise KeyError("x")
+
+    with pytest.raises(KeyError) as error:
+        train(Failing(), lambda: Burst(5))
+    assert "Step 5 is" in error.value.__notes__[0]
+
+
+def test_search_starts_anew_when_an_older_checkpoint_is_restored(
+    train, make_controller, log_lines, tmp_path
+):
+    hook = hooks.NonFinite(stop=False)
+    trainer = train(hook, lambda: Burst(25))
+    manager = tf.train.CheckpointManager(trainer.checkpoint, str(tmp_path), max_to_keep=1)
+    controller = make_controller(trainer, hooks=[hook], checkpoint_manager=manager)
+    saved = controller.save_checkpoint()
+    for _ in range(2):
+        controller.restore_checkpoint(saved)
+        controller.train(30)
+    assert sum("Step 25 is the first" in line for line in log_lines) == 2
+
+
+def test_training_is_the_same_with_and_without(train):
+    with_hook = train(hooks.NonFinite()).model.get_weights()
+    without = train(hooks.GradientNorm()).model.get_weights()
+    for one, other in zip(with_hook, without, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_layers_call_what_they_did_before_when_the_step_is_traced(train):
+    trainer = train(hooks.NonFinite())
+    assert all("call" not in vars(layer) for layer in trainer.model.layers)

@@ -1,0 +1,58 @@
+import os
+
+import pytest
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+
+def _steps(manager):
+    return [int(path.rpartition("-")[2]) for path in manager.checkpoints]
+
+
+@pytest.mark.parametrize("interval", [None, 5])
+def test_saves_at_the_multiples_and_at_the_end(
+    make_trainer, make_controller, make_manager, interval
+):
+    saved = []
+
+    class Listener(orbit.Hook):
+        def on_checkpoint(self, path):
+            saved.append(os.path.basename(path))
+
+    trainer = make_trainer()
+    manager = make_manager(trainer, interval)
+    controller = make_controller(
+        trainer, hooks=[hooks.PeriodicCheckpoint(10), Listener()], checkpoint_manager=manager
+    )
+    controller.train(25)
+    assert _steps(manager) == ([10, 20, 25] if interval is None else [5, 10, 15, 20, 25])
+    assert len(saved) == len(set(saved)) == len(manager.checkpoints)
+
+
+def test_evaluation_of_the_step_is_in_the_checkpoint(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    manager = make_manager(trainer)
+    listed = [hooks.PeriodicCheckpoint(10), hooks.EarlyStopping("accuracy", 5, direction="max")]
+    make_controller(trainer, hooks=listed, checkpoint_manager=manager).train_and_evaluate(
+        25, eval_interval=10
+    )
+    restored = hooks.EarlyStopping("accuracy", 5)
+    trainer = make_trainer()
+    controller = make_controller(
+        trainer, hooks=[restored], checkpoint_manager=make_manager(trainer)
+    )
+    controller.restore_checkpoint(manager.checkpoints[0])
+    assert (restored.best_value, restored.best_step) == (10, 10)
+
+
+def test_without_a_manager_it_is_refused(make_trainer, make_controller):
+    controller = make_controller(make_trainer(), hooks=[hooks.PeriodicCheckpoint(10)])
+    with pytest.raises(errors.ConfigValueError, match="needs a `checkpoint_manager`"):
+        controller.train(10)
+
+
+def test_interval_must_be_positive():
+    with pytest.raises(errors.ConfigValueError, match="at least 1"):
+        hooks.PeriodicCheckpoint(0)

@@ -1,0 +1,105 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+
+class Seen(orbit.Hook):
+    """Keeps the statistics that each evaluation has used."""
+
+    def __init__(self):
+        self.means = []
+
+    def after_eval(self, logs):
+        self.means.append(self.trainer.model.get_layer("normalize").moving_mean.numpy())
+
+
+@pytest.fixture
+def train(make_controller, make_task_trainer, points_task):
+    """Twelve steps with evaluations at 4, 8 and 12."""
+
+    class Task(points_task):
+        def layers(self):
+            return [
+                keras.layers.Dense(3, name="bottom"),
+                keras.layers.BatchNormalization(name="normalize"),
+                keras.layers.Dropout(0.5, seed=5),
+            ]
+
+    def run(*used, strategy=None, **kwargs):
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            trainer = make_task_trainer(Task, **kwargs)
+        controller = make_controller(trainer, hooks=used, strategy=strategy)
+        controller.train_and_evaluate(train_steps=12, eval_interval=4)
+        return trainer
+
+    return run
+
+
+def _mean(trainer, weights=None):
+    """Of what enters the layer, with the weights at the end, or others."""
+    kernel, bias = weights or trainer.model.get_layer("bottom").get_weights()
+    examples = np.concatenate([x for x, _ in trainer.build_train_dataset().take(8)])
+    return (examples @ kernel + bias).mean(0)
+
+
+def test_each_evaluation_has_the_statistics_of_its_weights(train):
+    seen = Seen()
+    trainer = train(hooks.PreciseBatchNorm(num_steps=8), seen)
+    assert len(seen.means) == 3
+    np.testing.assert_allclose(seen.means[-1], _mean(trainer), rtol=1e-4)
+    assert (seen.means[0] != seen.means[1]).any()
+
+
+def test_interval_of_its_own(train):
+    seen = Seen()
+    trainer = train(hooks.PreciseBatchNorm(num_steps=8, every_n_steps=12), seen)
+    lagging, _, precise = seen.means
+    assert np.abs(lagging).max() < 0.3 * np.abs(precise).max()
+    np.testing.assert_allclose(precise, _mean(trainer), rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_training_goes_on_as_without_it(train, two_replicas, is_distributed):
+    strategy = two_replicas if is_distributed else None
+    ends = [train(*used, strategy=strategy) for used in ([hooks.PreciseBatchNorm(3)], [])]
+    precise, plain = (end.model.trainable_variables for end in ends)
+    for one, other in zip(precise, plain, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+def test_averaged_weights_get_statistics_of_their_own(train):
+    class Averages(orbit.Hook):
+        def after_eval(self, logs):
+            optimizer = self.trainer.optimizer
+            optimizer.swap_weights()
+            self.weights = self.trainer.model.get_layer("bottom").get_weights()
+            optimizer.swap_weights()
+
+    seen, averages = Seen(), Averages()
+    trainer = train(hooks.PreciseBatchNorm(8), seen, averages, optimizer={"ema": {}})
+    np.testing.assert_allclose(seen.means[-1], _mean(trainer, averages.weights), rtol=1e-4)
+    assert np.abs(seen.means[-1] - _mean(trainer)).max() > 1e-4
+
+
+def test_evaluation_without_training_changes_nothing(make_controller, train):
+    trainer = train()
+    before = trainer.model.get_layer("normalize").moving_mean.numpy()
+    make_controller(trainer, hooks=[hooks.PreciseBatchNorm(8)]).evaluate()
+    np.testing.assert_array_equal(trainer.model.get_layer("normalize").moving_mean, before)
+
+
+def test_model_without_batch_normalization_is_refused(make_controller, make_task_trainer):
+    controller = make_controller(make_task_trainer(), hooks=[hooks.PreciseBatchNorm()])
+    with pytest.raises(errors.ConfigValueError, match="Remove the hook"):
+        controller.train(1)
+
+
+def test_number_of_batches_is_checked():
+    with pytest.raises(errors.ConfigValueError, match="`num_steps` is 0"):
+        hooks.PreciseBatchNorm(0)

@@ -1,0 +1,56 @@
+import math
+
+import numpy as np
+import pytest
+
+from official_lite.common import errors
+from official_lite.orbit.hooks.watched_metric import WatchedMetric, flatten
+
+
+@pytest.mark.parametrize("name", ["squad/f1", "squad|f1"])
+def test_nested_metric_is_found(name):
+    logs = {"squad": {"f1": np.float32(0.5)}}
+    assert WatchedMetric(name, "maximize").value(logs) == 0.5
+
+
+def test_unknown_metric_names_the_nearest():
+    with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
+        WatchedMetric("acuracy", "maximize").value({"accuracy": 1.0})
+
+
+def test_metric_that_is_no_single_number_is_refused():
+    with pytest.raises(errors.ConfigTypeError, match=r"\(2,\)"):
+        WatchedMetric("table", "maximize").value({"table": np.zeros(2)})
+
+
+@pytest.mark.parametrize("direction", ["minimize", "min", "lower"])
+def test_lower_is_better(direction):
+    metric = WatchedMetric("loss", direction)
+    assert metric.is_better(1.0, than=2.0)
+    assert not metric.is_better(2.0, than=2.0)
+
+
+@pytest.mark.parametrize("direction", ["maximize", "max", "higher"])
+def test_higher_is_better(direction):
+    assert WatchedMetric("accuracy", direction).is_better(2.0, than=1.0)
+
+
+def test_small_differences_do_not_count():
+    metric = WatchedMetric("loss", "minimize")
+    assert not metric.is_better(1.5, than=2.0, by_more_than=0.5)
+    assert metric.is_better(1.4, than=2.0, by_more_than=0.5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_what_is_not_finite_beats_nothing(value, direction):
+    assert not WatchedMetric("loss", direction).is_better(value, than=None)
+
+
+def test_unknown_direction_is_refused():
+    with pytest.raises(errors.ConfigValueError, match="Did you mean `maximize`"):
+        WatchedMetric("accuracy", "maximise")
+
+
+def test_nested_logs_become_flat():
+    assert flatten({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}

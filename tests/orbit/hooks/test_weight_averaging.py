@@ -1,0 +1,186 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.orbit import hooks
+
+
+class Weights(orbit.Hook):
+    """Keeps the trainable weights after each step; fails at one, if wanted."""
+
+    every_n_steps = 1
+
+    def __init__(self, fails_at=None):
+        self.at = {}
+        self.fails_at = fails_at
+
+    def after_step(self):
+        step = self.controller.step
+        self.at[step] = [w.numpy() for w in self.trainer.model.trainable_variables]
+        if step == self.fails_at:
+            raise KeyError("killed")
+
+
+@pytest.fixture
+def make(make_controller, make_task_trainer, points_task, tmp_path):
+    """A controller of a model with batch normalization, in a directory of its own."""
+
+    class Task(points_task):
+        def layers(self):
+            normalize = keras.layers.BatchNormalization(name="normalize")
+            return [keras.layers.Dense(3, name="bottom"), normalize]
+
+    def build(*used, directory="run", strategy=None, **kwargs):
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            trainer = make_task_trainer(Task, **kwargs)
+        manager = tf.train.CheckpointManager(
+            trainer.checkpoint,
+            str(tmp_path / directory),
+            max_to_keep=None,
+            step_counter=trainer.global_step,
+            checkpoint_interval=4,
+        )
+        return make_controller(trainer, hooks=used, strategy=strategy, checkpoint_manager=manager)
+
+    return build
+
+
+def _swa(**kwargs):
+    arguments = {"start_step": 4, "every_n_steps": 2, "recalibration_steps": 8}
+    return hooks.StochasticWeightAveraging(**(arguments | kwargs))
+
+
+def _values(controller):
+    return [v.numpy() for v in controller.trainer.model.variables]
+
+
+def _loaded(make, directory):
+    """A fresh controller with the weights of the averaged checkpoint."""
+    controller = make(directory="other")
+    path = tf.train.latest_checkpoint(directory)
+    controller.restore_checkpoint(path)
+    return controller, path
+
+
+def _assert_equal(ones, others):
+    for one, other in zip(ones, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_checkpoint_holds_the_mean_of_the_weights(make, tmp_path, two_replicas, is_distributed):
+    weights = Weights()
+    strategy = two_replicas if is_distributed else None
+    make(_swa(), weights, strategy=strategy).train(11)
+    controller, path = _loaded(make, str(tmp_path / "run" / "swa"))
+    assert path.endswith("ckpt-11")
+    for i, averaged in enumerate(controller.trainer.model.trainable_variables):
+        expected = np.mean([weights.at[step][i] for step in (4, 6, 8, 10)], axis=0)
+        np.testing.assert_allclose(averaged.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_batch_normalization_fits_the_average(make, tmp_path):
+    make(_swa()).train(8)
+    model = (trainer := _loaded(make, str(tmp_path / "run" / "swa"))[0].trainer).model
+    kernel, bias = model.get_layer("bottom").get_weights()
+    examples = np.concatenate([x for x, _ in trainer.build_train_dataset().take(8)])
+    expected = (examples @ kernel + bias).mean(0)
+    np.testing.assert_allclose(model.get_layer("normalize").moving_mean, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
+def test_training_ends_with_its_own_weights(make, optimizer):
+    ends = []
+    for name, used in (("plain", []), ("averaged", [_swa()])):
+        controller = make(*used, directory=name, optimizer=optimizer)
+        controller.train_and_evaluate(train_steps=10, eval_interval=5)
+        ends.append(
+            _values(controller) + [v.numpy() for v in controller.trainer.optimizer.variables]
+        )
+    _assert_equal(*ends)
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
+def test_reported_loss_is_that_of_the_saved_model(make, tmp_path, recording_writer, optimizer):
+    controller = make(_swa(), optimizer=optimizer)
+    controller.train_and_evaluate(train_steps=10, eval_interval=5)
+    reported = recording_writer.records[-1].values["swa/validation_loss"]
+    assert reported != controller.eval_logs["validation_loss"]
+    fresh = make(directory="other", optimizer=optimizer)
+    fresh.restore_checkpoint(tf.train.latest_checkpoint(str(tmp_path / "run" / "swa")))
+    assert fresh.evaluate()["validation_loss"] == pytest.approx(reported, rel=1e-6)
+
+
+def test_moving_average_of_the_optimizer_plays_no_part(make, recording_writer):
+    for optimizer in ({}, {"ema": {}}):
+        make(_swa(), directory=str(len(optimizer)), optimizer=optimizer).train(10)
+    losses = [record.values.get("swa/validation_loss") for record in recording_writer.records]
+    one, other = [loss for loss in losses if loss is not None]
+    assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_average_survives_a_restart_exactly(make, tmp_path):
+    make(_swa(), directory="unbroken").train(12)
+    with pytest.raises(KeyError):
+        make(_swa(), Weights(fails_at=9), directory="broken").train(12)
+    # The position in the data is not in a checkpoint: it is brought about by hand.
+    resumed = make(_swa(), directory="broken")
+    assert resumed.step == 8
+    resumed.trainer._train_iter = iter(resumed.trainer.train_dataset)
+    for _ in range(8):
+        next(resumed.trainer._train_iter)
+    resumed.train(12)
+    averages = [_loaded(make, str(tmp_path / name / "swa"))[0] for name in ("unbroken", "broken")]
+    _assert_equal(*map(_values, averages))
+
+
+def test_going_back_to_before_the_average_began_forgets_it(make):
+    hook = _swa()
+    controller = make(hook, Weights())
+    controller.train(3)
+    saved = controller.checkpoint_manager.latest_checkpoint
+    controller.train(8)
+    assert hook.state_dict()["num_averaged"] == 3
+    controller.restore_checkpoint(saved)
+    assert hook.state_dict() == {"num_averaged": 0}
+
+
+def test_nothing_is_written_after_a_failure(make, tmp_path):
+    with pytest.raises(KeyError):
+        make(_swa(), Weights(fails_at=6)).train(8)
+    assert not (tmp_path / "run" / "swa").exists()
+
+
+def test_weights_come_back_if_the_evaluation_fails(make):
+    class Failing(orbit.Hook):
+        def before_train(self):
+            self.controller.evaluator = self
+
+        def evaluate(self, num_steps):
+            raise KeyError("evaluation")
+
+    weights = Weights()
+    controller = make(Failing(), weights, _swa())
+    with pytest.raises(KeyError, match="evaluation"):
+        controller.train(8)
+    _assert_equal(weights.at[8], [w.numpy() for w in controller.trainer.model.trainable_variables])
+
+
+def test_says_so_if_training_ended_too_early(make, tmp_path, log_lines):
+    make(_swa(start_step=100)).train(8)
+    assert any("has averaged nothing" in line for line in log_lines)
+    assert not (tmp_path / "run" / "swa").exists()
+
+
+def test_arguments_are_checked():
+    with pytest.raises(errors.ConfigValueError, match="`every_n_steps` is 0"):
+        _swa(every_n_steps=0)
+
+
+def test_needs_a_directory(make_controller, make_task_trainer):
+    with pytest.raises(errors.ConfigValueError, match="Pass `model_dir`"):
+        make_controller(make_task_trainer(), hooks=[_swa()]).train(1)

@@ -1,0 +1,189 @@
+"""LiBai's page on training, line by line: its hook, its trainers, its model that logs, its loop."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from experiments.vision.digits import configs as digits_configs
+from experiments.vision.digits import task as digits_task
+from official_lite import orbit, telemetry
+from official_lite.core import base_trainer, train_lib, trainer_factory
+from official_lite.orbit import hooks
+
+
+class InfoHook(orbit.Hook):
+    every_n_steps = 1
+
+    def before_train(self):
+        logging.info(f"start training at {self.iter}")
+
+    def after_train(self, success):
+        logging.info(f"end training ad {self.iter}")
+
+    def after_step(self):
+        if self.iter % 100 == 0:
+            logging.info(f"iteration {self.iter}!")
+
+
+@trainer_factory.register_trainer_cls("test/libai")
+class MyTrainer(base_trainer.Trainer):
+    def build_hooks(self):
+        ret = [
+            hooks.IterationTimer(),
+            hooks.LearningRateLogger(every_n_steps=50),
+            hooks.PeriodicCheckpoint(self.config.trainer.checkpoint_interval),
+        ]
+        ret.append(InfoHook())
+        return ret
+
+
+class MyEagerTrainer(base_trainer.Trainer):
+    @property
+    def previous_output(self):
+        return self.last_step_outputs
+
+    def train_step(self, iterator):
+        inputs = self.next_train_inputs(iterator)
+        return self.strategy.run(self._step_fn, args=(inputs,))
+
+    def _step_fn(self, inputs):
+        loss_dict = self.task.train_step(
+            inputs, model=self.model, optimizer=self.optimizer, metrics=self.train_metrics
+        )
+        self.train_loss.update_state(loss_dict["loss"])
+        self.global_step.assign_add(1)
+        return loss_dict
+
+
+class LoggingModel(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.flatten = keras.layers.Flatten()
+        self.dense = keras.layers.Dense(10)
+
+    def call(self, x, training=False):
+        x = self.flatten(x)
+        if training:
+            value = tf.reduce_mean(x)
+            storage = telemetry.get_event_storage()
+            storage.put_scalar("some_accuracy", value)
+        return self.dense(x)
+
+
+class LoggingTask(digits_task.DigitsTask):
+    def build_model(self):
+        return LoggingModel()
+
+
+class Recorder(orbit.Hook):
+    every_n_steps = 1
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def before_train(self):
+        self.calls.append("before_train")
+
+    def before_step(self):
+        self.calls.append(f"before_step {self.iter}")
+
+    def after_step(self):
+        self.calls.append(f"after_step {self.iter}")
+
+    def after_train(self, success):
+        self.calls.append(f"after_train {self.iter}")
+
+
+def _params(**trainer):
+    params = digits_configs.digits_mlp()
+    params.override({"trainer": {"train_steps": 3, "checkpoint_interval": 0, **trainer}})
+    return params
+
+
+def _run(params, model_dir, task_cls=digits_task.DigitsTask, strategy=None, **kwargs):
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        task = task_cls(params.task)
+    return train_lib.run_experiment(strategy, task, "train", params, str(model_dir), **kwargs)
+
+
+def _records(model_dir):
+    lines = (model_dir / "metrics.json").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_hooks_and_steps_alternate_as_in_the_source(tmp_path, monkeypatch):
+    calls = []
+    run_steps = base_trainer.Trainer.run_steps
+
+    def recorded(self, num_steps):
+        run_steps(self, num_steps)
+        calls.append(f"run_step x{int(num_steps)}")
+
+    monkeypatch.setattr(base_trainer.Trainer, "run_steps", recorded)
+    _run(_params(), tmp_path, hooks=[Recorder(calls)])
+    assert calls == [
+        "before_train",
+        *["before_step 0", "run_step x1", "after_step 0"],
+        *["before_step 1", "run_step x1", "after_step 1"],
+        *["before_step 2", "run_step x1", "after_step 2"],
+        "after_train 3",
+    ]
+
+
+def test_trainer_brings_its_hooks(tmp_path, monkeypatch):
+    # As `app.run` of a driver sets it.
+    monkeypatch.setattr(logging.get_absl_logger(), "level", logging.converter.STANDARD_INFO)
+    params = _params(name="test/libai", train_steps=201, checkpoint_interval=200)
+    _run(params, tmp_path)
+    log = (tmp_path / "log.txt").read_text()
+    lines = ["start training at 0", "iteration 0!", "iteration 100!", "iteration 200!"]
+    places = [log.index(line) for line in [*lines, " iterations in ", "end training ad 201"]]
+    assert places == sorted(places)
+    assert (tmp_path / "ckpt-200.index").exists()
+    assert (tmp_path / "ckpt-201.index").exists()
+    report = _records(tmp_path)[-1] | _records(tmp_path)[0]
+    assert report["learning_rate"] > 0
+    assert report["seconds_per_step"] > 0
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_previous_output_is_that_of_the_last_step(tmp_path, run_eagerly):
+    params = _params(train_steps=10)
+    params.override({"runtime": {"run_eagerly": run_eagerly}})
+
+    def trained(steps):
+        keras.utils.set_random_seed(0)
+        task = digits_task.DigitsTask(params.task)
+        optimizer = task.create_optimizer(params.trainer.optimizer_config)
+        trainer = MyEagerTrainer(params, task, task.build_model(), optimizer, evaluate=False)
+        trainer.train(tf.constant(steps))
+        return trainer
+
+    before = trained(9)
+    batch = next(iter(before.task.build_inputs(params.task.train_data).skip(9)))
+    expected = before.task.train_step(batch, before.model, before.optimizer)["loss"]
+    np.testing.assert_allclose(trained(10).previous_output["loss"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("enable_xla", [False, True])
+def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replicas, enable_xla):
+    params = _params(train_steps=6, steps_per_loop=3)
+    params.override({"runtime": {"enable_xla": enable_xla}})
+    strategy = two_replicas if replicas == 2 else None
+    _run(params, tmp_path, LoggingTask, strategy)
+    dataset = digits_task.DigitsTask(params.task).build_inputs(params.task.train_data)
+    means = [float(np.mean(images)) for images, _ in dataset.take(6)]
+    logged = [r["some_accuracy"] for r in _records(tmp_path) if r["split"] == "train"]
+    np.testing.assert_allclose(logged, [np.mean(means[:3]), np.mean(means[3:])], rtol=1e-5)
+
+
+def test_model_runs_outside_a_run_as_well():
+    assert LoggingModel()(tf.zeros((2, 8, 8, 1)), training=True).shape == (2, 10)
+    with pytest.raises(Exception, match="storage"):
+        telemetry.get_event_storage(required=True)
