@@ -1,0 +1,112 @@
+"""What a hook costs: no hook, one at every step, one at every 100 steps; side by side.
+
+python -m benchmarks.hook_overhead
+"""
+
+import statistics
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+from absl import app, flags, logging
+
+from benchmarks import paired
+from official_lite import orbit, telemetry
+from official_lite.core import base_task, base_trainer
+from official_lite.core import config_definitions as cfg
+
+ROUNDS = flags.DEFINE_integer("rounds", 15, "Counted rounds of each variant.")
+
+NUM_FEATURES = NUM_CLASSES = 10
+BATCH_SIZE = 32
+STEPS = {"mlp of width 32": (32, 2000), "mlp of width 512": (512, 500)}
+
+
+class MlpTask(base_task.Task):
+    """Three layers on random data held in memory."""
+
+    def __init__(self, params: cfg.TaskConfig, width: int) -> None:
+        super().__init__(params)
+        self._width = width
+
+    def build_model(self) -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((self._width,)),
+                keras.layers.Dense(self._width, activation="relu"),
+                keras.layers.Dense(self._width, activation="relu"),
+                keras.layers.Dense(NUM_CLASSES),
+            ]
+        )
+
+    def build_inputs(
+        self, params: cfg.DataConfig, input_context: tf.distribute.InputContext | None = None
+    ) -> tf.data.Dataset:
+        x = tf.random.stateless_normal((BATCH_SIZE * 8, self._width), (0, 1))
+        y = tf.random.stateless_uniform((BATCH_SIZE * 8,), (0, 2), 0, NUM_CLASSES, tf.int32)
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE).repeat().prefetch(2)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None) -> tf.Tensor:
+        losses = keras.losses.sparse_categorical_crossentropy(
+            labels, model_outputs, from_logits=True
+        )
+        return tf.reduce_mean(losses)
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        return [
+            keras.metrics.SparseCategoricalAccuracy("accuracy"),
+            keras.metrics.SparseTopKCategoricalAccuracy(3, name="top_3"),
+        ]
+
+
+class EveryStep(orbit.Hook):
+    """Does what hooks do most: looks at the step."""
+
+    def __init__(self, every_n_steps: int) -> None:
+        self.every_n_steps = every_n_steps
+        self.seen = 0
+
+    def after_step(self) -> None:
+        self.seen += self.iter
+
+
+def build_run(width: int, steps: int, hooks: list[orbit.Hook]) -> Callable[[], None]:
+    """A function that trains `steps` further steps."""
+    params = cfg.ExperimentConfig(
+        trainer=cfg.TrainerConfig(
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": "adamw"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-3}},
+                }
+            )
+        )
+    )
+    task = MlpTask(params.task, width)
+    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
+    controller = orbit.Controller(
+        trainer=trainer,
+        global_step=trainer.global_step,
+        steps_per_loop=steps,
+        hooks=hooks,
+        writers=[telemetry.LastRecordsWriter()],
+    )
+    return lambda: controller.train(int(trainer.global_step.numpy()) + steps)
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.ERROR)
+    for title, (width, steps) in STEPS.items():
+        hooks = {"no hook": [], "every step": [EveryStep(1)], "every 100 steps": [EveryStep(100)]}
+        variants = {name: build_run(width, steps, listed) for name, listed in hooks.items()}
+        seconds = paired.time_in_turn(variants, ROUNDS.value)
+        print(title)
+        for name, times in seconds.items():
+            microseconds = 1e6 * statistics.median(times) / steps
+            ratio = paired.ratio(seconds, name, "no hook")
+            print(f"  {name:16} {microseconds:8.1f} µs/step   {ratio:5.3f} x no hook")
+
+
+if __name__ == "__main__":
+    app.run(main)
