@@ -249,9 +249,7 @@ class Trainer(async_trainer.AsyncTrainer):
             logs |= _result_of(metric)
             # Here too: metrics that a checkpoint or an evaluation finds full would leak.
             keras2_idioms.reset_metric(metric)
-        logs["learning_rate"] = orbit.utils.current_learning_rate(
-            self.optimizer, self.global_step
-        )
+        logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
         return logs
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ class Controller:
             trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call
             hooks.after_step
             report, if due: trainer.train_loop_end, train actions
-            evaluation, if due: hooks.before_eval, evaluator, eval actions, hooks.after_eval
+            evaluation, if due: evaluator, eval actions, hooks.after_eval
             hooks.after_epoch, if an epoch ends
             checkpoint, if due: hooks.on_checkpoint
             writers
@@ -98,6 +98,7 @@ class Controller:
       storage: The event storage.
       last_step: Where the training ends that is under way, or was last.
       steps_per_epoch: As given.
+      eval_preparations: Called before each evaluation; a hook may add to it.
       train_logs: The last value of everything that training has reported.
       eval_logs: The last evaluation.
       eval_steps: The steps that it was asked for; -1 is all the data.
@@ -164,6 +165,7 @@ class Controller:
             trainer.event_storage = self.storage
         checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
         self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
+        self.eval_preparations: list[Callable[[], None]] = []
         self.train_logs: runner.Output = {}
         self.eval_logs: runner.Output = {}
         self.eval_steps = -1
@@ -239,7 +241,8 @@ class Controller:
             raise errors.ConfigValueError(f"`steps` is {steps}; give a positive number, or -1.")
         logging.info("Evaluating at step %d.", self._step())
         self.eval_steps = steps
-        self._hooks.tell("before_eval")
+        for prepare in self.eval_preparations:
+            prepare()
         started = time.monotonic()
         with self.storage.muted(), self.eval_summary_manager.summary_writer().as_default():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})

@@ -60,8 +60,7 @@ class InnerLoop:
         self.is_open = False
 
     def next_step(self, step: int) -> float:
-        """Where the stretch that begins at `step` must end: with its reporting interval, or before.
-        """
+        """Where a stretch from `step` on must end: with its reporting interval, or before."""
         if not self.is_open:
             self._interval_end = self._next_interval_end(step)
         interval_end = self._interval_end.next_step(step)

@@ -7,7 +7,6 @@
         before_step                   of the hooks due at the end of this stretch
         … one compiled call …
         after_step                    of the hooks due here
-        before_eval                   if there is an evaluation here
         after_eval(logs)              if there was an evaluation here
         after_epoch                   if an epoch ends here
         on_checkpoint(path)           if a checkpoint was saved here
@@ -65,9 +64,6 @@ class Hook:
 
     def after_epoch(self) -> None:
         """After each `steps_per_epoch` steps, if the controller knows that number."""
-
-    def before_eval(self) -> None:
-        """Before each evaluation."""
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         """After each evaluation, with its results."""

@@ -63,6 +63,8 @@ class KerasCallback(Hook):
         self._set_model()
         self.callback.model.stop_training = False
         self._is_training = True
+        if self._begin_test not in self.controller.eval_preparations:
+            self.controller.eval_preparations.append(self._begin_test)
         self._call("on_train_begin", {})
         self._begin_epoch()
 
@@ -76,12 +78,10 @@ class KerasCallback(Hook):
     def after_epoch(self) -> None:
         self._end_epoch()
 
-    def before_eval(self) -> None:
-        if not self._is_training:
-            self._set_model()
-        self._call("on_test_begin", {})
-
     def after_eval(self, logs: Mapping[str, Any]) -> None:
+        if self._begin_test not in self.controller.eval_preparations:
+            self._set_model()
+            self._begin_test()
         validation_logs = _keras_logs(logs)
         self._call("on_test_end", validation_logs)
         self._validation_logs = {f"val_{name}": v for name, v in validation_logs.items()}
@@ -101,6 +101,9 @@ class KerasCallback(Hook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch = state["epoch"]
+
+    def _begin_test(self) -> None:
+        self._call("on_test_begin", {})
 
     def _begin_epoch(self) -> None:
         self._first_step = self.controller.step

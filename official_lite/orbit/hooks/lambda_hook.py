@@ -27,7 +27,6 @@ class LambdaHook(Hook):
       before_step: Called as `before_step(hook)`.
       after_step: Called as `after_step(hook)`.
       after_epoch: Called as `after_epoch(hook)`.
-      before_eval: Called as `before_eval(hook)`.
       after_eval: Called as `after_eval(hook, logs)`.
       on_checkpoint: Called as `on_checkpoint(hook, path)`.
       on_exception: Called as `on_exception(hook, error)`.
@@ -45,7 +44,6 @@ class LambdaHook(Hook):
         before_step: Function | None = None,
         after_step: Function | None = None,
         after_epoch: Function | None = None,
-        before_eval: Function | None = None,
         after_eval: Function | None = None,
         on_checkpoint: Function | None = None,
         on_exception: Function | None = None,
@@ -58,7 +56,6 @@ class LambdaHook(Hook):
             "before_step": before_step,
             "after_step": after_step,
             "after_epoch": after_epoch,
-            "before_eval": before_eval,
             "after_eval": after_eval,
             "on_checkpoint": on_checkpoint,
             "on_exception": on_exception,

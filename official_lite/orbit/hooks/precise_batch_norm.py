@@ -45,16 +45,18 @@ class PreciseBatchNorm(Hook):
                 "trainable. Remove the hook."
             )
         self._is_training = True
+        if not self.every_n_steps and self._before_eval not in self.controller.eval_preparations:
+            self.controller.eval_preparations.append(self._before_eval)
 
     def after_step(self) -> None:
         self._update()
 
-    def before_eval(self) -> None:
-        if self._is_training and not self.every_n_steps:
-            self._update()
-
     def after_train(self, success: bool) -> None:
         self._is_training = False
+
+    def _before_eval(self) -> None:
+        if self._is_training:
+            self._update()
 
     def _update(self) -> None:
         assert self._statistics is not None  # noqa: S101

@@ -21,7 +21,7 @@ def test_each_function_is_called_with_the_hook_and_what_the_event_brings(
     def log(name):
         return lambda hook, *args: calls.append((name, hook.controller.step, *args))
 
-    events = ["before_train", "before_step", "after_step", "before_eval", "after_epoch"]
+    events = ["before_train", "before_step", "after_step", "after_epoch"]
     trainer = make_trainer()
     hook = hooks.LambdaHook(
         **{event: log(event) for event in events},
@@ -38,7 +38,6 @@ def test_each_function_is_called_with_the_hook_and_what_the_event_brings(
         ("before_train", 0),
         ("before_step", 0),
         ("after_step", 2),
-        ("before_eval", 3),
         ("after_eval", ["accuracy"]),
         ("after_epoch", 3),
         ("on_checkpoint", "-3"),
