@@ -5,7 +5,7 @@ python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir
 
 import tempfile
 
-from absl import flags, logging
+from absl import flags
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite.common import app
@@ -24,9 +24,7 @@ def main(_: list[str]) -> None:
     elif FLAGS.dry_run:
         with tempfile.TemporaryDirectory() as model_dir:
             run(params, "train_and_eval", model_dir)
-    elif train_utils.is_finished(params, FLAGS.mode, FLAGS.model_dir):
-        logging.info("%s is finished: nothing left to do.", FLAGS.model_dir)
-    else:
+    elif not train_utils.is_finished(params, FLAGS.mode, FLAGS.model_dir):
         train_utils.check_model_dir(FLAGS.model_dir)
         run(params, FLAGS.mode, FLAGS.model_dir)
 

@@ -12,17 +12,26 @@ _SHOWN_CANDIDATES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Match:
-    """A variable of the model and the tensor of the checkpoint that is meant for it."""
+    """A variable of the model and the tensor of the checkpoint that is meant for it.
+
+    Attributes:
+        saved_name: The name that the checkpoint has for the tensor, if it says more than the key.
+        is_by_position: Whether nothing but their places in the model says that they belong
+            together.
+    """
 
     variable: str
     variable_shape: Shape
     key: str
     key_shape: Shape
+    saved_name: str = ""
+    is_by_position: bool = False
 
     def __str__(self) -> str:
-        if self.variable_shape == self.key_shape:
-            return f"{self.variable} {list(self.variable_shape)} <- {self.key}"
-        return f"{self.variable} {list(self.variable_shape)} <- {self.key} {list(self.key_shape)}"
+        text = f"{self.variable} {list(self.variable_shape)} <- {self.key}"
+        if self.variable_shape != self.key_shape:
+            text += f" {list(self.key_shape)}"
+        return f"{text} ({self.saved_name})" if self.saved_name else text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,8 @@ class ConversionReport:
 
     def __str__(self) -> str:
         lines = [f"{self.checkpoint}: {len(self.matched)} variables matched"]
+        by_position = [match for match in self.matched if match.is_by_position]
+        lines += _section("of these, by position", by_position)
         lines += _section("of another shape", self.mismatched)
         lines += _section("ambiguous", self.ambiguous)
         lines += _section("missing from the checkpoint", self.missing)

@@ -147,6 +147,14 @@ class Keras2Checkpoint:
             node = node.children[name]
         return node
 
+    def read_state(self, node: Node) -> bytes | None:
+        """What was saved of a `PythonState`; `None` for everything else."""
+        for attribute in self.graph.nodes[node.index].attributes:
+            if attribute.name == "py_state":
+                value: bytes = self._reader.get_tensor(attribute.checkpoint_key)
+                return value
+        return None
+
     def named_tensors(self) -> list[Tensor]:
         """The tensors of a checkpoint without objects: the key is the variable's name.
 

@@ -7,6 +7,8 @@ Keras 3 keeps layers (`self.blocks = [...]`), nor at the seed generators of drop
     tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
 """
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,17 +17,33 @@ import tensorflow as tf
 __all__ = ["hidden_items", "weight_items"]
 
 
+class _Names(tf.train.experimental.PythonState):
+    """Says whose weights a list has; its order alone can't, once a layer comes or goes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+
+    def serialize(self) -> str:
+        return json.dumps(self._names)
+
+    def deserialize(self, string_value: str) -> None:
+        """Keeps the names of this model, whatever they were in another process."""
+
+
 def hidden_items(model: Any) -> dict[str, Any]:
     """What to save beside the model: `hidden_weights` and `random_state`, where there are any.
 
-    Both are lists, in the order of `model.weights` and `model.variables`.
+    Both are lists, in the order of `model.weights` and `model.variables`. `hidden_names` are the
+    paths of the former.
     """
     if not isinstance(model, keras.Model):
         return {}
     weights = {id(v) for v in model.weights}
     random_state = [v for v in model.variables if id(v) not in weights and _is_seed(v)]
-    items = {"hidden_weights": _hidden_weights(model), "random_state": random_state}
-    return {name: variables for name, variables in items.items() if variables}
+    hidden = _hidden_weights(model)
+    names = _Names([v.path for v in hidden]) if hidden else None
+    items = {"hidden_weights": hidden, "hidden_names": names, "random_state": random_state}
+    return {name: item for name, item in items.items() if item}
 
 
 def weight_items(model: Any) -> dict[str, Any]:

@@ -6,14 +6,14 @@
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import conversion_report, keras2_checkpoint, model_state
+from official_lite.checkpoint import conversion_report, keras2_checkpoint, model_state, pairing
 from official_lite.common import errors, suggestions
 
 __all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights"]
@@ -22,8 +22,7 @@ WarmStartReport = conversion_report.ConversionReport
 
 ALL = "all"
 
-# A variable of the model, by identity -> it, and the tensor saved in its place.
-_Pairs = dict[int, tuple[Any, keras2_checkpoint.Tensor]]
+_Pairs = Mapping[int, pairing.Pair]
 
 
 def find_checkpoint(path: str) -> str | None:
@@ -41,14 +40,16 @@ def load_weights(
 
     The checkpoint is one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
     `model_state.weight_items(model)`. Optimizer, counters and random state in it are passed over.
+    Layers that have been moved are known by their names; then only weights are loaded, no tables.
 
     Args:
         model: The model, with its variables. If it has `checkpoint_items`, they are what is loaded.
         path: The prefix of a checkpoint, or a directory, whose latest is read.
         modules: `all`, or names of `checkpoint_items`, of layers, or of attributes that hold one;
             separated by commas if they are one text.
-        strict: Whether a weight that is missing, or has another shape, is an error; otherwise it
-            keeps its initial value.
+        strict: Whether a weight that is missing, or has another shape, is an error, and so are
+            layers without names in a list of another length. Otherwise such a weight keeps its
+            initial value, and such layers go by their position.
 
     Returns:
         What was loaded and what was left.
@@ -68,24 +69,37 @@ def load_weights(
     items = dict(getattr(model, "checkpoint_items", None) or whole)
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
-    pairs = _pair(items if names == [ALL] else items | whole, checkpoint)
-    # Also of a part, the weights in lists are saved as those of the model.
-    pairs = _pair_list(whole.get("hidden_weights", []), checkpoint) | pairs
+    hidden = whole.get("hidden_weights", [])
+    pairs = pairing.pair(model, items if names == [ALL] else items | whole, hidden, checkpoint)
     report = _report(checkpoint, items if names == [ALL] else {}, wanted, pairs)
     if wanted and not report.matched:
         raise errors.CheckpointError(_explain_misfit(report, items, checkpoint))
-    if strict and (report.missing or report.mismatched):
-        raise errors.CheckpointError(
-            f"The checkpoint does not hold all weights of the model.\n{report}\n"
-            "Set `task.init_checkpoint_strict` to false to load what fits. If Keras 2 wrote it, "
-            "`official_lite.checkpoint.keras2_converter` can load it."
-        )
-    if names == [ALL] and not report.mismatched:
+    if strict:
+        _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
+    is_moved = any(pair.is_moved for pair in pairs.values())
+    if names == [ALL] and not report.mismatched and not is_moved:
         # TensorFlow's way also reaches what is no weight, such as a lookup table.
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
     logging.info("Weights initialized from %s", report)
     return report
+
+
+def _require_all(report: WarmStartReport, pairs: Sequence[pairing.Pair]) -> None:
+    if report.missing or report.mismatched:
+        problem = "The checkpoint does not hold all weights of the model."
+    elif any(pair.evidence == pairing.Evidence.DOUBTFUL_POSITION for pair in pairs):
+        problem = (
+            "The model has more or fewer layers than were saved, and not all have names that tell "
+            "which is which."
+        )
+    else:
+        return
+    raise errors.CheckpointError(
+        f"{problem}\n{report}\n"
+        "Set `task.init_checkpoint_strict` to false to load what fits. If Keras 2 wrote it, "
+        "`official_lite.checkpoint.keras2_converter` can load it."
+    )
 
 
 def _names_of(modules: str | Sequence[str]) -> list[str]:
@@ -123,74 +137,12 @@ def _weights_in(model: Any, parts: Iterable[Any]) -> list[Any]:
     """The variables below the parts; of a Keras model those that are weights."""
     found: dict[int, Any] = {}
     for part in parts:
-        for variable in _variables_of(part):
+        for variable in pairing.variables_of(part):
             found[id(variable)] = variable
     if isinstance(model, keras.Model):
         weights = {id(weight) for weight in model.weights}
         return [variable for key, variable in found.items() if key in weights]
     return list(found.values())
-
-
-def _variables_of(part: Any) -> Iterator[Any]:
-    if isinstance(part, keras.Layer):
-        # Also those in lists, which the walk below does not reach.
-        yield from part.weights
-    elif isinstance(part, list | tuple):
-        for element in part:
-            yield from _variables_of(element)
-    elif isinstance(part, Mapping):
-        for element in part.values():
-            yield from _variables_of(element)
-    else:
-        nodes = tf.train.TrackableView(part).descendants()
-        yield from (node for node in nodes if _is_variable(node))
-
-
-def _pair(items: Mapping[str, Any], checkpoint: keras2_checkpoint.Keras2Checkpoint) -> _Pairs:
-    """Walks down the objects of the model and those that were saved, by the same names."""
-    pairs: _Pairs = {}
-    saved = checkpoint.node(0).children
-    for name, item in items.items():
-        if name in saved and name != "hidden_weights":
-            _descend(item, saved[name], pairs)
-    return pairs
-
-
-def _descend(part: Any, node: keras2_checkpoint.Node, pairs: _Pairs) -> None:
-    # A checkpoint wraps lists and dicts the same way.
-    root = tf.train.Checkpoint(part=part).part
-    seen: set[tuple[int, int]] = set()
-    pending: list[tuple[Any, keras2_checkpoint.Node]] = [(root, node)]
-    while pending:
-        trackable, node = pending.pop()
-        if (id(trackable), node.index) in seen:
-            continue
-        seen.add((id(trackable), node.index))
-        if _is_variable(trackable):
-            if node.tensor:
-                pairs.setdefault(id(trackable), (trackable, node.tensor))
-            continue
-        for name, child in tf.train.TrackableView.children(trackable).items():
-            if name in node.children:
-                pending.append((child, node.children[name]))
-
-
-def _pair_list(variables: Sequence[Any], checkpoint: keras2_checkpoint.Keras2Checkpoint) -> _Pairs:
-    """Pairs the `hidden_weights` by position, which means little in lists of unlike length.
-
-    There, what comes from the first unlike shape on is left alone.
-    """
-    node = checkpoint.node(0).children.get("hidden_weights")
-    count = len(node.children) if node else 0
-    saved = [node.children[str(i)].tensor for i in range(count)] if node else []
-    pairs: _Pairs = {}
-    for variable, tensor in zip(variables, saved, strict=False):
-        if tensor is None:
-            break
-        if len(saved) != len(variables) and tensor.shape != tuple(variable.shape):
-            break
-        pairs[id(variable)] = (variable, tensor)
-    return pairs
 
 
 def _report(
@@ -199,11 +151,11 @@ def _report(
     wanted: Sequence[Any],
     pairs: _Pairs,
 ) -> WarmStartReport:
-    found = [_match(v, pairs[id(v)][1]) for v in wanted if id(v) in pairs]
+    found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
     saved = checkpoint.node(0).children
-    taken = {tensor for _, tensor in pairs.values()}
+    taken = {pair.tensor.key for pair in pairs.values()}
     below = itertools.chain.from_iterable(saved[i].tensors() for i in items if i in saved)
-    unexpected = [tensor for tensor in dict.fromkeys(below) if tensor not in taken]
+    unexpected = [tensor for tensor in dict.fromkeys(below) if tensor.key not in taken]
     return WarmStartReport(
         checkpoint=checkpoint.prefix,
         matched=tuple(match for match in found if match.variable_shape == match.key_shape),
@@ -215,19 +167,22 @@ def _report(
     )
 
 
-def _match(variable: Any, tensor: keras2_checkpoint.Tensor) -> conversion_report.Match:
+def _match(pair: pairing.Pair) -> conversion_report.Match:
+    is_by_position = pair.evidence != pairing.Evidence.NAME
     return conversion_report.Match(
-        variable=_name_of(variable),
-        variable_shape=tuple(variable.shape),
-        key=tensor.key,
-        key_shape=tensor.shape,
+        variable=pairing.name_of(pair.variable),
+        variable_shape=tuple(pair.variable.shape),
+        key=pair.tensor.key,
+        key_shape=pair.tensor.shape,
+        saved_name=pair.tensor.full_name if is_by_position or pair.is_moved else "",
+        is_by_position=is_by_position,
     )
 
 
 def _missing(
     variable: Any, unexpected: Sequence[keras2_checkpoint.Tensor]
 ) -> conversion_report.Leftover:
-    name, shape = _name_of(variable), tuple(variable.shape)
+    name, shape = pairing.name_of(variable), tuple(variable.shape)
     alike = [tensor.key for tensor in unexpected if tensor.shape == shape]
     return conversion_report.Leftover(
         name=name,
@@ -240,9 +195,9 @@ def _assign(
     wanted: Sequence[Any], pairs: _Pairs, checkpoint: keras2_checkpoint.Keras2Checkpoint
 ) -> None:
     for variable in wanted:
-        _, tensor = pairs.get(id(variable), (None, None))
-        if tensor and tensor.shape == tuple(variable.shape):
-            variable.assign(checkpoint.read(tensor))
+        pair = pairs.get(id(variable))
+        if pair and pair.tensor.shape == tuple(variable.shape):
+            variable.assign(checkpoint.read(pair.tensor))
 
 
 def _explain_misfit(
@@ -256,11 +211,3 @@ def _explain_misfit(
         f"top, which has {top or 'no objects'}. If Keras 2 wrote it, "
         f"`official_lite.checkpoint.keras2_converter` can load it.\n{report}"
     )
-
-
-def _is_variable(trackable: Any) -> bool:
-    return isinstance(trackable, keras.Variable | tf.Variable)
-
-
-def _name_of(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or variable.name)

@@ -256,7 +256,15 @@ class Trainer(async_trainer.AsyncTrainer):
         """Evaluates, with the averaged weights if the optimizer keeps an average.
 
         The training weights come back however the evaluation ends.
+
+        Raises:
+            errors.ConfigValueError: The trainer was made with `evaluate=False`.
         """
+        if not hasattr(self, "_eval_options"):
+            raise errors.ConfigValueError(
+                "This trainer was made to train only (`evaluate=False`), as in the mode `train`; "
+                "use `train_and_eval` or `train_and_post_eval`."
+            )
         with ema_optimizer.averaged_weights(self.optimizer):
             return super().evaluate(num_steps)
 

@@ -187,8 +187,8 @@ class RuntimeConfig(base_config.Config):
 class TrainerConfig(base_config.Config):
     """How long to train, and what happens when. Every interval is in steps, of optimizer updates.
 
-    No interval has to divide another. What is given in epochs becomes steps before the run, and
-    takes the place of the steps given beside it; steps given later take its place.
+    No interval has to divide another. What is given in epochs becomes steps before the run. Of the
+    two the one given later counts; both at once, in one file or one call, are an error.
 
     Attributes:
         name: A trainer of one's own: a registered name, `package.module:Class` or `file.py:Class`.
@@ -229,7 +229,8 @@ class TrainerConfig(base_config.Config):
         train_epochs: Passes over the training data, in the place of `train_steps`.
         validate_every_epochs: The same, for `validation_interval`.
         checkpoint_every_epochs: The same, for `checkpoint_interval`.
-        steps_per_epoch: Steps in an epoch; 0 is as many as the training data has batches.
+        steps_per_epoch: Steps in an epoch; 0 is as many as the training data has whole batches.
+            Beside `train_data.num_examples`, it has to be that number.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = {
@@ -393,6 +394,14 @@ class ExperimentConfig(base_config.Config):
 
     def validate_fields(self) -> None:
         phase_configs.require_order(self.phases)
+
+    def _unknown_key(self, key: Any, cursor: Any) -> errors.UnknownKeyError:
+        if key != "runner":
+            return super()._unknown_key(key, cursor)
+        return errors.UnknownKeyError(
+            f"{cursor}: PaddleRec's `runner` is taken apart here: its classes are named under "
+            "`pipeline`, several runners are `phases`, and docs/stages.md has the other keys."
+        )
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

@@ -4,8 +4,9 @@ Steps are the only clock of a run. What a config says in epochs (`trainer.train_
 ratio (`warmup_ratio`, …) is worked out here and put where the steps stand; the field it came from
 becomes None. So the resolved config says the same when it is read back, whatever the data are then.
 
-An epoch is `trainer.steps_per_epoch` steps; or `num_examples / global_batch_size` of
-`task.train_data`, which need not be whole; or as many as the training dataset has batches. Nothing
+An epoch is `num_examples / global_batch_size` of `task.train_data`, which need not be whole; or
+`trainer.steps_per_epoch` steps; or as many as the training dataset has batches. Where the first two
+contradict each other, as they do if the data of a resolved config change, it is an error. Nothing
 here needs TensorFlow, unless the dataset has to be asked.
 """
 
@@ -40,7 +41,7 @@ def resolve(params: Any, task: Any = None) -> Any:
         A locked copy; or `params` itself if nothing changes.
 
     Raises:
-        errors.ConfigValueError: If nobody knows how long an epoch is.
+        errors.ConfigValueError: If nobody knows how long an epoch is, or two say different things.
     """
     trainer = getattr(params, "trainer", None)
     in_epochs: dict[str, float] = {
@@ -73,11 +74,11 @@ def _trainer_changes(
     for name, epochs in in_epochs.items():
         # Through the text, so that 0.1 epochs are a tenth.
         steps = Fraction(str(epochs)) * length
-        # The last step of a training that ends within an epoch counts; a look in between need not.
-        whole = math.ceil(steps) if name == "train_steps" else round(steps)
+        # Intervals are rounded down, so that the last of them ends within the training.
+        whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
     if getattr(trainer, "steps_per_epoch", None) == 0:
-        changes["steps_per_epoch"] = max(round(length), 1)
+        changes["steps_per_epoch"] = _whole_steps(length)
     return changes
 
 
@@ -119,15 +120,22 @@ def _stated_length(params: Any) -> Fraction | None:
     num_examples = getattr(data, "num_examples", None)
     batch_size = getattr(data, "global_batch_size", 0)
     counted = Fraction(num_examples, batch_size) if num_examples and batch_size else None
-    if stated and counted and round(counted) != stated:
-        logging.warning(
-            "`trainer.steps_per_epoch` is %d, though %d examples make %g batches of %d.",
-            stated,
-            num_examples,
-            float(counted),
-            batch_size,
+    if counted is None:
+        return Fraction(stated) if stated else None
+    if stated and stated != _whole_steps(counted):
+        raise errors.ConfigValueError(
+            f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
+            f"{num_examples}, which makes {float(counted):g} batches of {batch_size}: "
+            f"{_whole_steps(counted)} whole steps. Set one of them only: `steps_per_epoch` to 0 "
+            "to have it counted, or `num_examples` to null to go by the steps."
         )
-    return Fraction(stated) if stated else counted
+    # What the steps of an epoch are rounded from, so that many epochs are counted exactly.
+    return counted
+
+
+def _whole_steps(length: Fraction) -> int:
+    """The steps after which an epoch ends, as an event; never more than its length."""
+    return max(math.floor(length), 1)
 
 
 def _length_of_dataset(params: Any, task: Any) -> Fraction:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -38,7 +38,7 @@ class OrbitExperimentRunner:
         _build_controller
 
     `run` is all of a run. Its parts can be called by themselves: `restore` (if it was not done at
-    construction), `train`, `evaluate`, `close`, `show_summary`.
+    construction), `run_mode`, `train`, `evaluate`, `close`, `show_summary`.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class OrbitExperimentRunner:
 
         The other arguments are those of `run_experiment`.
         """
-        run_checks.check(params, mode, model_dir)
+        run_checks.check(params, mode)
+        if restore:
+            run_checks.check_evaluation(params, mode, model_dir)
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
         self._params = params
         self._model_dir = model_dir
@@ -98,6 +100,10 @@ class OrbitExperimentRunner:
             # A controller of one's own may have no files of its own to close.
             on_exit.callback(getattr(self._controller, "close", lambda: None))
             self._opened = on_exit.pop_all()
+        # A trainer that is only Orbit's may have no model.
+        model = getattr(self.trainer, "model", None)
+        if model is not None and (count := model_summary.try_count_params(model)):
+            logging.info("The model has %s parameters.", f"{count:,}")
 
     @property
     def params(self) -> config_definitions.ExperimentConfig:
@@ -128,15 +134,24 @@ class OrbitExperimentRunner:
             an empty dictionary.
         """
         logging.info("Starts to execute mode: %s", self._mode)
-        if count := model_summary.try_count_params(self.trainer.model):
-            logging.info("The model has %s parameters.", f"{count:,}")
         with contextlib.closing(self), self.strategy.scope():
-            logs = self.train() if self.trains else None
-            if not logs and self.evaluates_last:
-                logs = self.evaluate()
+            logs = self.run_mode(self.train, self.evaluate)
         self.show_summary()
         wants_logs = self._run_post_eval or self._mode == "train_and_post_eval"
-        return self.trainer.model, (logs or {}) if wants_logs else {}
+        return self.trainer.model, logs if wants_logs else {}
+
+    def run_mode(
+        self, train: Callable[[], Logs | None], evaluate: Callable[[], Logs | None]
+    ) -> Logs:
+        """Calls what the mode is made of: `train` and `evaluate`, or others in their place.
+
+        Returns:
+            The metrics of the last evaluation; an empty dictionary if there was none.
+        """
+        logs = train() if self.trains else None
+        if not logs and self.evaluates_last:
+            logs = evaluate()
+        return logs or {}
 
     @property
     def trains(self) -> bool:
@@ -154,7 +169,11 @@ class OrbitExperimentRunner:
 
         Returns:
             The path of the checkpoint; None if there was none.
+
+        Raises:
+            errors.CheckpointError: It does not fit; or there is nothing to evaluate.
         """
+        run_checks.check_evaluation(self.params, self._mode, self.model_dir)
         return self.controller.restore_checkpoint() if self.checkpoint_manager else None
 
     def train(self) -> Logs | None:

@@ -9,17 +9,30 @@
 Each phase is a run of its own in `model_dir/<name>`. Nothing here needs TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_lite.common import errors, flags, suggestions
 from official_lite.core import field_checks
 from official_lite.modeling import hyperparams
 
-__all__ = ["PhaseConfig", "check", "directory", "override_all", "require_order", "resolve"]
+__all__ = [
+    "PhaseConfig",
+    "check",
+    "directory",
+    "in_phase",
+    "lies_in",
+    "override_all",
+    "require_order",
+    "resolve",
+]
+
+# What a run writes into its own directory, which may be that of the phases as well.
+_TAKEN = ("train", "validation", "best_ckpt", "swa", "export", "ema_checkpoints", "profile")
 
 
 @dataclasses.dataclass
@@ -43,6 +56,11 @@ class PhaseConfig(hyperparams.Config):
         if not re.fullmatch(r"\w[\w.-]*", self.name) or self.name == "previous":
             raise errors.ConfigValueError(
                 f"`name` is {self.name!r}; wanted the name of a directory, such as 'pretrain'."
+            )
+        if self.name in _TAKEN:
+            raise errors.ConfigValueError(
+                f"`name` is {self.name!r}, which is a directory that a run writes by itself. Taken "
+                f"are {', '.join(_TAKEN)}."
             )
         if self.mode is not None:
             field_checks.require_one_of(self, "mode", flags.MODES)
@@ -68,6 +86,11 @@ def directory(params: Any, index: int, model_dir: str) -> str:
     return os.path.join(model_dir, params.phases[index].name)
 
 
+def lies_in(path: str, directory: str) -> bool:
+    """Whether `path` is the directory of a phase or inside it, as far as the names say."""
+    return f"{path.rstrip('/')}/".startswith(f"{directory.rstrip('/')}/")
+
+
 def resolve(params: Any, index: int, model_dir: str = "") -> Any:
     """The config of a phase: the experiment's with its overrides, and without `phases`.
 
@@ -84,16 +107,25 @@ def resolve(params: Any, index: int, model_dir: str = "") -> Any:
     """
     phase = params.phases[index]
     resolved = params.replace(phases=[])
-    try:
+    with in_phase(phase.name):
         _override(resolved, phase.overrides.as_dict())
         if phase.init_from:
             path = _source(params, index, model_dir)
             resolved.override({"task": {"init_checkpoint": path}})
         resolved.validate()
-    except errors.ConfigError as error:
-        raise type(error)(f"In the phase {phase.name!r}: {error}") from error
     resolved.lock()
     return resolved
+
+
+@contextlib.contextmanager
+def in_phase(name: str) -> Iterator[None]:
+    """Says in an error of ours of which phase it is; an empty name is a run without phases."""
+    try:
+        yield
+    except errors.OfficialLiteError as error:
+        if not name:
+            raise
+        raise type(error)(f"In the phase {name!r}: {error}") from error
 
 
 def check(params: Any) -> None:
@@ -110,6 +142,7 @@ def override_all(params: Any, values: dict[str, Any]) -> None:
     """Overrides dotted paths in the config and, above all that they say, in its phases."""
     _override(params, values)
     for phase in getattr(params, "phases", []):
+        # Without those replaced, so that the new ones come last: a phase may say `trainer` as well.
         kept = {k: v for k, v in phase.overrides.as_dict().items() if k not in values}
         phase.overrides = hyperparams.FreeConfig(kept | values)
 

@@ -1,14 +1,31 @@
 """What can be known to be wrong with a run before anything is built or written."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from official_lite.checkpoint import warm_start
 from official_lite.common import errors, flags, suggestions
-from official_lite.core import hook_factory, trainer_factory, writer_factory
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    hook_factory,
+    phase_configs,
+    task_factory,
+    trainer_factory,
+    writer_factory,
+)
 
-__all__ = ["check", "find_hooks", "find_writers", "writes_event_files"]
+__all__ = [
+    "check",
+    "check_evaluation",
+    "check_init_checkpoint",
+    "find_hooks",
+    "find_writers",
+    "writes_event_files",
+]
 
 RUNNER_MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and_post_eval")
 
@@ -16,19 +33,62 @@ RUNNER_MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
 
-def check(params: Any, mode: str, model_dir: str) -> None:
+def check(params: Any, mode: str) -> None:
     """Looks at the mode, and at everything that the config names.
 
     Raises:
         errors.UnknownNameError: There is no such mode, trainer, hook or writer.
         errors.ConfigTypeError: A hook or a writer takes other arguments.
-        errors.CheckpointError: There is nothing to evaluate.
     """
     _check_mode(mode)
-    _check_that_there_is_something_to_evaluate(params, mode, model_dir)
     trainer_factory.get_trainer_cls(params)
     find_hooks(params)
     find_writers(params)
+
+
+def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
+    """Looks whether there is something to evaluate, if that is all that the mode does.
+
+    Raises:
+        errors.CheckpointError: There is not.
+    """
+    if mode != "eval" or tf.train.latest_checkpoint(model_dir):
+        return
+    if not getattr(params.task, "init_checkpoint", ""):
+        raise errors.CheckpointError(
+            f"There is no checkpoint in {model_dir}, so --mode=eval would evaluate random weights. "
+            "Train first, or set `task.init_checkpoint`."
+        )
+
+
+def check_init_checkpoint(
+    params: Any, model_dir: str, earlier_phases: Mapping[str, str] | None = None
+) -> None:
+    """Looks for the checkpoint of `task.init_checkpoint`, if the run is going to read it.
+
+    A task or a trainer with an `initialize` of its own may take the field for something else than
+    a path, so there it is left alone.
+
+    Args:
+        params: The config of the run.
+        model_dir: The directory of the run, whose own checkpoint comes first.
+        earlier_phases: The directories, by phase, in which there may be one by then.
+
+    Raises:
+        errors.CheckpointError: There is none.
+    """
+    path = getattr(params.task, "init_checkpoint", "")
+    earlier = earlier_phases or {}
+    if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
+        return
+    if not _is_read_by_default_code(params) or tf.train.latest_checkpoint(model_dir):
+        return
+    if warm_start.find_checkpoint(path) is None:
+        nearest = suggestions.nearest(path.split("/")[0], earlier)
+        hint = f" Did you mean the phase `{nearest[0]}`?" if nearest else ""
+        raise errors.CheckpointError(
+            f"`task.init_checkpoint` is {path!r}, where there is no checkpoint.{hint}"
+        )
 
 
 def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
@@ -54,14 +114,17 @@ def _check_mode(mode: str) -> None:
         )
 
 
-def _check_that_there_is_something_to_evaluate(params: Any, mode: str, model_dir: str) -> None:
-    if mode != "eval" or tf.train.latest_checkpoint(model_dir):
-        return
-    if not getattr(params.task, "init_checkpoint", ""):
-        raise errors.CheckpointError(
-            f"There is no checkpoint in {model_dir}, so --mode=eval would evaluate random weights. "
-            "Train first, or set `task.init_checkpoint`."
-        )
+def _is_read_by_default_code(params: Any) -> bool:
+    task_cls = getattr(params.task, "BUILDER", None)
+    if task_cls is None:
+        # A stage of one's own may make a task that is registered nowhere.
+        with contextlib.suppress(errors.UnknownNameError):
+            task_cls = task_factory.get_task_cls(type(params.task))
+    trainer_cls = trainer_factory.get_trainer_cls(params)
+    return (
+        getattr(task_cls, "initialize", None) is base_task.Task.initialize
+        and trainer_cls.initialize is base_trainer.Trainer.initialize
+    )
 
 
 def _entries(params: Any, field: str, default: Sequence[str] = ()) -> list[Any]:

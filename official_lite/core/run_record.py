@@ -119,7 +119,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         status = "failed" if error else "done"
         self.note(
             status=status,
-            exit_reason=f"{type(error).__name__}: {error}" if error else "completed",
+            exit_reason=_describe(error) if error else "completed",
             end_time=_timestamp(time.time()),
             seconds=round(time.time() - self._start_time, 3),
         )
@@ -190,9 +190,11 @@ def save_gin_config(
 
 
 def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
-    """Whether a training run of this directory has nothing left to do. Needs no TensorFlow.
+    """Whether a training run of this directory has nothing left to do; if so, logs it.
 
-    A run with phases has a directory for each of them, and is not finished by itself.
+    It has not, even if the config is another one by now; then there is a warning as well. A run
+    with phases has a directory for each of them, and is not finished by itself. Needs no
+    TensorFlow.
     """
     path = os.path.join(model_dir, "run.json")
     if "train" not in mode or getattr(params, "phases", None) or not files.exists(path):
@@ -201,6 +203,19 @@ def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
         record = json.loads(files.read_text(path))
     except json.JSONDecodeError:
         return False
+    if not _has_reached_the_end(record, params, mode, model_dir):
+        return False
+    logging.info("%s is finished: nothing left to do.", model_dir)
+    if record.get("config_sha256") != _sha256(params):
+        logging.warning(
+            "It ran with another config than that of this command: see %s. To run this one, give "
+            "it another directory, or remove that one.",
+            os.path.join(model_dir, "params.yaml"),
+        )
+    return True
+
+
+def _has_reached_the_end(record: dict[str, Any], params: Any, mode: str, model_dir: str) -> bool:
     step, train_steps = record.get("global_step"), _train_steps(params, record)
     # A run that also evaluated has trained, too; one that only trained may lack an evaluation.
     has_run = mode in (record.get("mode"), "train")
@@ -265,6 +280,11 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     return versions
+
+
+def _describe(error: BaseException) -> str:
+    message = str(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _timestamp(seconds: float) -> str:

@@ -43,7 +43,7 @@ def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[Non
 
 
 def forget_last_run() -> None:
-    """Frees the last model, and makes names that Keras counts up begin anew.
+    """Makes names that Keras counts up begin anew, and frees what nobody has kept of the last run.
 
     Else a metric without a name of its own would be `mean_squared_error_1` in the second run.
     """

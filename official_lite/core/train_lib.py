@@ -24,6 +24,7 @@ __all__ = [
     "OrbitExperimentRunner",
     "execute",
     "maybe_create_best_ckpt_exporter",
+    "note_results",
     "run_experiment",
 ]
 
@@ -111,7 +112,8 @@ def execute(
 ) -> tuple[keras.Model, Logs]:
     """Builds and runs a runner under the config's seed and precision, and records the run."""
     # Before the record, which is the first thing that is written.
-    run_checks.check(params, mode, model_dir)
+    run_checks.check(params, mode)
+    run_checks.check_evaluation(params, mode, model_dir)
     with (
         run_record.RunRecord(
             params, mode, model_dir, is_chief=directories.is_chief(strategy)
@@ -120,8 +122,14 @@ def execute(
     ):
         runner = build_runner()
         try:
-            model, logs = runner.run()
+            return runner.run()
         finally:
-            record.note(global_step=int(runner.trainer.global_step.numpy()))
+            step = int(runner.trainer.global_step.numpy())
+            note_results(record, step, runner.trainer.model)
+
+
+def note_results(record: run_record.RunRecord, global_step: int, model: keras.Model | None) -> None:
+    """Puts how far a run has come into its record, and how large the model is if there is one."""
+    record.note(global_step=global_step)
+    if model is not None:
         record.note(num_parameters=model_summary.try_count_params(model))
-        return model, logs

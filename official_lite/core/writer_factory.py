@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from official_lite.common import plugins, registry
+from official_lite.common import errors, plugins, registry
 
 if TYPE_CHECKING:
     from official_lite import telemetry
@@ -25,14 +25,15 @@ __all__ = ["TENSORBOARD", "WriterFactory", "find_writers", "register_writer"]
 WriterFactory = Callable[["telemetry.RunInfo"], "telemetry.Writer"]
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
-# Not among the others: event files are written by the controller's summary managers, which the
-# training step shares for its own `tf.summary` calls.
 TENSORBOARD = "tensorboard"
 
 _WRITERS: registry.Collection = {
     name: f"official_lite.telemetry.run_writers:{name}"
     for name in ("console", "csv", "jsonl", "mlflow", "wandb")
 }
+# Never looked up, only kept from being taken: event files are written by the controller's summary
+# managers, which the training step shares for its own `tf.summary` calls.
+_WRITERS[TENSORBOARD] = "official_lite.orbit.controller:Controller"
 
 
 def register_writer(name: str) -> Callable[[_Registered], _Registered]:
@@ -49,13 +50,26 @@ def find_writers(entries: Sequence[Any], workspace: str | None = None) -> list[W
 
     Args:
         entries: Names, or dictionaries of `name` and arguments. `async: true` among the arguments
-            lets the writer work in a thread of its own. `tensorboard` is left out.
+            lets the writer work in a thread of its own. `tensorboard`, which takes no arguments, is
+            left out.
         workspace: What `{workspace}` stands for.
 
     Raises:
         errors.ConfigError: There is no such writer, or it takes other arguments.
     """
-    return [_find_writer(entry, workspace) for entry in entries if entry != TENSORBOARD]
+    return [_find_writer(entry, workspace) for entry in entries if not _is_tensorboard(entry)]
+
+
+def _is_tensorboard(entry: Any) -> bool:
+    named = entry if isinstance(entry, dict) else {"name": entry}
+    if named.get("name") != TENSORBOARD:
+        return False
+    if arguments := sorted(named.keys() - {"name"}):
+        raise errors.UnknownNameError(
+            f"The writer {TENSORBOARD!r} takes no arguments, not even `async`: the controller "
+            f"writes the event files itself. Got {', '.join(f'`{name}`' for name in arguments)}."
+        )
+    return True
 
 
 def _find_writer(entry: Any, workspace: str | None) -> WriterFactory:

@@ -99,10 +99,8 @@ class Controller:
       last_step: Where the training ends that is under way, or was last.
       steps_per_epoch: As given.
       eval_preparations: Called before each evaluation; a hook may add to it.
-      train_logs: The last value of everything that training has reported.
-      eval_logs: The last evaluation.
       eval_steps: The steps that it was asked for; -1 is all the data.
-      stop_reason: Why the last run ended early; `None` if it did not.
+      stop_reason: Why the last run was asked to end, if it was, even if at its last step.
 
     Raises:
       errors.ConfigValueError: An argument is missing or out of range.
@@ -159,15 +157,15 @@ class Controller:
             if shares_summaries
             else self._create_summary_manager(eval_summary_dir)
         )
-        self._reports = reports.Reports(writers)
         self.storage = getattr(trainer, "event_storage", None) or telemetry.EventStorage()
         if trainer is not None:
             trainer.event_storage = self.storage
+        self._reports = reports.Reports(
+            self.storage, writers, self.summary_manager, self.eval_summary_manager
+        )
         checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
         self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
         self.eval_preparations: list[Callable[[], None]] = []
-        self.train_logs: runner.Output = {}
-        self.eval_logs: runner.Output = {}
         self.eval_steps = -1
         self.last_step = 0
         self.steps_per_epoch = steps_per_epoch
@@ -250,19 +248,14 @@ class Controller:
         if steps > 0:
             seconds = max(time.monotonic() - started, 1e-9)
             logs["steps_per_second"] = (evaluator.steps_run or steps) / seconds
-        self.eval_logs = logs
-        self._reports.take(
-            logs,
-            step=self._step(),
-            split="validation",
-            summary_manager=self.eval_summary_manager,
-        )
+        self._reports.report_evaluation(logs, step=self._step())
         try:
             for action in self.eval_actions:
                 action(output)
             self._hooks.tell("after_eval", logs)
         finally:
             if not self._is_running:
+                self._reports.report_what_is_left(step=self._step())
                 self._reports.write()
         return logs
 
@@ -365,6 +358,16 @@ class Controller:
         return self._step()
 
     @property
+    def train_logs(self) -> runner.Output:
+        """The last value of everything that training has reported: NumPy and Python values."""
+        return self._reports.train_logs
+
+    @property
+    def eval_logs(self) -> runner.Output:
+        """The results of the last evaluation."""
+        return self._reports.eval_logs
+
+    @property
     def train_seconds(self) -> float:
         """The time that the trainer has taken so far, without what happens between its calls."""
         return self._inner.seconds if self.trainer is not None else 0.0
@@ -433,6 +436,11 @@ class Controller:
         if self._checkpoints is not None:
             if plan.save_at_end and self._checkpoints.has_intervals:
                 self.save_checkpoint()
+        self._sync_on_async_checkpointing()
+
+    def _sync_on_async_checkpointing(self) -> None:
+        """Waits for a save that is under way; subclasses written for Orbit call it."""
+        if self._checkpoints is not None:
             self._checkpoints.wait()
 
     def _report(self) -> None:
@@ -440,31 +448,23 @@ class Controller:
         logs = reports.as_numpy(output)
         logs["steps_per_second"] = self._inner.take_steps_per_second()
         # Before the actions, one of which may move the step.
-        self._take_train_report(logs)
+        self._report_training(logs)
         for action in self.train_actions:
             action(output)
 
-    def _take_train_report(self, logs: runner.Output, has_failed: bool = False) -> None:
+    def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
         # What graphs put in is summed over all workers; the others may not have failed.
         is_alone = getattr(self.strategy, "cluster_resolver", None) is None
-        events = self.storage.take(from_graphs=is_alone or not has_failed)
-        # The trainer knows best: what was put in may be of an earlier step.
-        logs = {**events.scalars, **logs}
-        if not (logs or events.images or events.histograms):
-            return
-        self.train_logs = {**self.train_logs, **logs}
-        self._reports.take(
+        self._reports.report_training(
             logs,
             step=self._step(),
-            split="train",
-            summary_manager=self.summary_manager,
-            events=events,
             total_steps=self.last_step,
+            from_graphs=is_alone or not has_failed,
         )
 
     def _write_what_is_left(self, has_failed: bool = False) -> None:
-        """Numbers that came up after the last report."""
-        self._take_train_report({}, has_failed)
+        """Writes numbers that came up after the last report."""
+        self._report_training({}, has_failed)
         self._reports.write()
 
     def _evaluate(self, plan: _Plan) -> None:
@@ -487,7 +487,6 @@ class Controller:
             except BaseException as error:
                 logging.error("Training failed at step %d: %s", self._step(), error)
                 self._inner.discard()
-                self._stop_request = None
                 # What fails from here on is logged: the first error is the one to raise.
                 _attempt(self._hooks.tell, "on_exception", error)
                 _attempt(self._hooks.tell, "after_train", False)
@@ -500,6 +499,8 @@ class Controller:
                     self._write_what_is_left()
             finally:
                 self._is_running = False
+                # One that came too late, from `after_train`, is not for the next run.
+                self._stop_request = None
 
     def _take_stop_request(self) -> None:
         self.stop_reason, self._stop_request = self._stop_request, None
@@ -537,7 +538,8 @@ class Controller:
         return self._checkpoints
 
     def _step(self) -> int:
-        return int(self.global_step.numpy())
+        # `value` makes no copy first, as `numpy` by itself does.
+        return int(self._tf_step.value().numpy())
 
 
 def _attempt(act: Callable[..., None], *args: Any) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.orbit import runner, standard_runner, triggers
-from official_lite.orbit.utils import loop_fns
+from official_lite.orbit.utils import common, loop_fns
 
 
 class InnerLoop:
@@ -50,6 +50,7 @@ class InnerLoop:
         self._trainer = trainer
         self._is_splittable = standard_runner.is_splittable(trainer)
         self._global_step = global_step
+        self._tf_step = common.as_tf_variable(global_step)
         self._steps_per_loop = steps_per_loop
         self._log_trigger = triggers.every(log_interval) if log_interval else None
         self._output: runner.Output | None = None
@@ -83,7 +84,7 @@ class InnerLoop:
         try:
             self._call_trainer(_num_steps(stop - start))
             # Reading the step waits for the device, so it belongs to the time.
-            reached = int(self._global_step.numpy())
+            reached = int(self._tf_step.value().numpy())
         except loop_fns.END_OF_DATA as error:
             raise standard_runner.end_of_training_data(self._global_step) from error
         finally:

@@ -9,28 +9,84 @@ from official_lite.orbit import runner, utils
 
 
 class Reports:
-    """Takes outputs as they come up, and hands records to the writers when told to.
+    """Takes numbers as they come up, and hands records to the writers when told to.
+
+    Summaries are written at once, since their managers read the step by themselves.
 
     Args:
+      storage: What came up in it since the report before is added to each report.
       writers: Take the records; the log, if there are none.
+      summary_manager: For reports of training.
+      eval_summary_manager: For reports of evaluations.
+
+    Attributes:
+      train_logs: The last value of everything that training has reported.
+      eval_logs: The last evaluation.
     """
 
-    def __init__(self, writers: Sequence[telemetry.Writer] = ()) -> None:
+    def __init__(
+        self,
+        storage: telemetry.EventStorage,
+        writers: Sequence[telemetry.Writer],
+        summary_manager: utils.SummaryManagerInterface,
+        eval_summary_manager: utils.SummaryManagerInterface,
+    ) -> None:
+        self._storage = storage
         self._writer = telemetry.MultiWriter(writers or [telemetry.ConsoleWriter()])
+        self._summary_managers = {"train": summary_manager, "validation": eval_summary_manager}
         self._records: list[telemetry.Record] = []
+        self.train_logs: runner.Output = {}
+        self.eval_logs: runner.Output = {}
 
-    def take(
+    def report_training(
+        self, logs: runner.Output, *, step: int, total_steps: int, from_graphs: bool = True
+    ) -> None:
+        """Reports an interval of training, or what came up after the last one if `logs` is empty.
+
+        Args:
+          logs: NumPy and Python values by name, nested ones too.
+          step: The step at which the interval ended.
+          total_steps: The step at which training ends.
+          from_graphs: Whether to take what graphs put into the storage; see `EventStorage.take`.
+        """
+        events = self._storage.take(from_graphs)
+        # The trainer knows best: what was put in may be of an earlier step.
+        logs = {**events.scalars, **logs}
+        self.train_logs = {**self.train_logs, **logs}
+        self._report(logs, "train", step, events, total_steps)
+
+    def report_evaluation(self, logs: runner.Output, *, step: int) -> None:
+        """Reports an evaluation. The storage's numbers wait for the next report of training."""
+        self.eval_logs = logs
+        self._report(logs, "validation", step, telemetry.Events())
+
+    def report_what_is_left(self, *, step: int) -> None:
+        """Reports what came up in an evaluation that is no part of a training."""
+        events = self._storage.take()
+        self._report(dict(events.scalars), "validation", step, events)
+
+    def write(self) -> None:
+        """Hands the records that have come up to the writers, and flushes them.
+
+        If a writer fails, the records behind wait for the next call.
+        """
+        if not self._records:
+            return
+        while self._records:
+            self._writer.write(self._records.pop(0))
+        self._writer.flush()
+
+    def _report(
         self,
         logs: runner.Output,
-        *,
-        step: int,
         split: str,
-        summary_manager: utils.SummaryManagerInterface,
-        events: telemetry.Events | None = None,
+        step: int,
+        events: telemetry.Events,
         total_steps: int | None = None,
     ) -> None:
-        """Writes summaries at once, since their manager reads the step itself; keeps a record."""
-        events = events or telemetry.Events()
+        if not (logs or events.images or events.histograms):
+            return
+        summary_manager = self._summary_managers[split]
         summary_manager.write_summaries(logs)
         with summary_manager.summary_writer().as_default():
             telemetry.write_media(events, step=step)
@@ -45,14 +101,6 @@ class Reports:
                 total_steps=total_steps,
             )
         )
-
-    def write(self) -> None:
-        """Hands the records that have come up to the writers, and flushes them."""
-        records, self._records = self._records, []
-        for record in records:
-            self._writer.write(record)
-        if records:
-            self._writer.flush()
 
 
 def as_numpy(output: runner.Output) -> runner.Output:

@@ -5,6 +5,7 @@ Where they do not fit, subclass `AbstractTrainer` or `AbstractEvaluator` instead
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
+from official_lite.data import autotuning
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns
 
@@ -94,30 +96,25 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         if self._train_loop_fn is None:
             self._train_loop_fn = self.create_train_loop_fn()
         if self._train_iter is None:
-            self._train_iter = tf.nest.map_structure(iter, self.train_dataset)
+            self._train_iter = tf.nest.map_structure(_iterate, self.train_dataset)
         try:
-            outputs = self._bound_train_loop_fn(num_steps)(self._train_iter, num_steps)
+            outputs = self._bound_train_loop_fn()(_as_int32(num_steps))
         except loop_fns.END_OF_DATA as error:
             raise end_of_training_data(getattr(self, "global_step", None)) from error
         # Past `tf.Module`, which would wrap and track a dictionary.
         self.__dict__["last_step_outputs"] = outputs
 
-    def _bound_train_loop_fn(self, num_steps: tf.Tensor) -> loop_fns.LoopFn:
-        """The loop function, past what a `tf.function` does at each call to find its trace.
-
-        Where loops are short, as with a hook at every step, that takes as long as the step.
-        """
-        if not hasattr(self._train_loop_fn, "get_concrete_function"):
-            return self._train_loop_fn
+    def _bound_train_loop_fn(self) -> Callable[[tf.Tensor], Any]:
+        """The loop function with its iterator, as a function of the number of steps."""
+        loop_fn, iterator = self._train_loop_fn, self._train_iter
+        if tf.config.functions_run_eagerly():
+            return functools.partial(loop_fn, iterator)
         is_current = (
-            self._bound is not None
-            and self._bound[0] is self._train_loop_fn
-            and self._bound[1] is self._train_iter
+            self._bound is not None and self._bound[0] is loop_fn and self._bound[1] is iterator
         )
         if not is_current:
-            concrete = self._train_loop_fn.get_concrete_function(self._train_iter, num_steps)
             # Past `tf.Module`, which would wrap a tuple.
-            self.__dict__["_bound"] = (self._train_loop_fn, self._train_iter, concrete)
+            self.__dict__["_bound"] = (loop_fn, iterator, _bind(loop_fn, iterator))
         return self._bound[2]
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
@@ -239,7 +236,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         if self._eval_loop_fn is None:
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
         if self._eval_iter is None:
-            self._eval_iter = tf.nest.map_structure(iter, self.eval_dataset)
+            self._eval_iter = tf.nest.map_structure(_iterate, self.eval_dataset)
         state = self._run_eval_loop(num_steps, state)
         self._check_steps_run(int(num_steps))
         return self.eval_end() if state is None else self.eval_end(state)
@@ -359,6 +356,29 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
         f"The training data ended{where}, before training did. Repeat them "
         "(`dataset.repeat()`), or train for fewer steps."
     )
+
+
+def _iterate(dataset: Any) -> Any:
+    return iter(autotuning.without_idle_autotuner(dataset))
+
+
+def _as_int32(num_steps: Any) -> tf.Tensor:
+    if getattr(num_steps, "dtype", None) == tf.int32:
+        return num_steps
+    return tf.cast(num_steps, tf.int32)
+
+
+def _bind(loop_fn: loop_fns.LoopFn, iterator: Any) -> Callable[[tf.Tensor], Any]:
+    """`loop_fn` of this iterator.
+
+    A `tf.function` that is given an iterator looks at its type in every call, which takes as long
+    as a short step: here it is captured, and the trace is found once.
+    """
+    if not hasattr(loop_fn, "python_function"):
+        return functools.partial(loop_fn, iterator)
+    python_fn = loop_fn.python_function
+    signature = [tf.TensorSpec([], tf.int32)]
+    return tf.function(lambda n: python_fn(iterator, n), signature).get_concrete_function()
 
 
 def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions) -> None:

@@ -2,13 +2,11 @@
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from official_lite.core import (
     base_task,
     base_trainer,
     epochs,
-    model_summary,
     runtime,
     task_factory,
     train_lib,
@@ -50,8 +48,6 @@ class Build(Stage):
         # A trainer of one's own may bring others, or wrap them.
         ctx.model = getattr(ctx.trainer, "model", ctx.model)
         ctx.optimizer = getattr(ctx.trainer, "optimizer", ctx.optimizer)
-        if count := model_summary.try_count_params(ctx.model):
-            logging.info("The model has %s parameters.", f"{count:,}")
         ctx.runner = self.make_runner(ctx)
 
     def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:

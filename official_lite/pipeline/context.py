@@ -25,7 +25,7 @@ class FinishedPhase:
         mode: Its mode.
         model_dir: Its directory.
         logs: The metrics of its last evaluation; empty if it had none, or ran in another process.
-        trained_model: Its model; None if it ran in another process.
+        trained_model: Its model; None if it has none in this process.
     """
 
     name: str
@@ -39,12 +39,12 @@ class FinishedPhase:
         """Its model.
 
         Raises:
-            errors.CheckpointError: It ran in another process, and only its checkpoints are left.
+            errors.CheckpointError: It ran in another process, or ended before it made one.
         """
         if self.trained_model is None:
             raise errors.CheckpointError(
-                f"The phase `{self.name}` was finished before this process began, so its model is "
-                f"not in memory. Its checkpoints are in {self.model_dir}."
+                f"The phase `{self.name}` has no model in this process. Its checkpoints are in "
+                f"{self.model_dir}."
             )
         return self.trained_model
 
@@ -56,7 +56,8 @@ class ExperimentContext:
     Stages read and write it. A field is None before the stage that makes it.
 
     Attributes:
-        params: The config. `build` puts steps in the place of its epochs.
+        params: The config. `build` puts steps in the place of its epochs, unless the config
+            itself says how long an epoch is: then they are there from the beginning.
         mode: What to run, such as `train_and_eval`.
         model_dir: The directory of the run.
         phase: The name of the phase; empty if the run has none.

@@ -9,8 +9,8 @@ __all__ = ["Finalize"]
 class Finalize(Stage):
     """Runs once, however the run ended. By default it prints the last numbers after a success.
 
-    All files of the run but its log are complete and closed by now. `ctx.error` is what ended the
-    run; what the run had not made by then is None in the context.
+    All files of the run but its log and `run.json` are complete and closed by now. `ctx.error` is
+    what ended the run; what the run had not made by then is None in the context.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:

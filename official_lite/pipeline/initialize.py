@@ -15,17 +15,19 @@ class Initialize(Stage):
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:
-        path = self.load(ctx)
-        self._log(ctx, path)
+        self.load(ctx)
         return None
 
     def load(self, ctx: ExperimentContext) -> str | None:
         """Restores the newest checkpoint of `model_dir`; without one, `task.init_checkpoint`.
 
+        Which of them it was, it logs.
+
         Returns:
             The path of the run's own checkpoint; None if it has none.
         """
         path: str | None = ctx.require("runner").restore()
+        self._log(ctx, path)
         return path
 
     def _log(self, ctx: ExperimentContext, path: str | None) -> None:

@@ -63,6 +63,9 @@ class Context(MutableMapping[str, Any]):
         self.__dict__["next_stage"] = None
 
     def __getattr__(self, name: str) -> Any:
+        # A copy is asked for things before it has anything.
+        if name == "ctx":
+            raise AttributeError(name)
         return getattr(self.ctx, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -119,14 +122,14 @@ class Context(MutableMapping[str, Any]):
         return {"phase": [{"name": self.ctx.phase or _ONLY_PHASE, "mode": self.ctx.mode}]}
 
     def _get_model(self) -> Mapping[str, Any]:
-        earlier = {name: _Parts(phase) for name, phase in self.ctx.phases.items()}
+        earlier = {name: _FinishedParts(phase) for name, phase in self.ctx.phases.items()}
         return {**earlier, self.ctx.phase or _ONLY_PHASE: _Parts(self.ctx)}
 
 
-class _Parts:
-    """`context["model"][phase]`: what a run is made of, under its names."""
+class _FinishedParts:
+    """`context["model"][phase]` of an earlier phase: what is left of it, only to be read."""
 
-    _NAMES = ("model", "optimizer", "task", "trainer")
+    _NAMES: tuple[str, ...] = ("model",)
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -135,15 +138,27 @@ class _Parts:
         return getattr(self._owner, self._checked(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self._owner, self._checked(name), value)
+        raise errors.ConfigValueError(
+            f"The {name!r} of the phase `{self._owner.name}`, which is over, can't be replaced."
+        )
 
     def _checked(self, name: str) -> str:
         if name in self._NAMES:
             return name
         raise errors.UnknownKeyError(
-            f"A run has no {name!r}: programs and scopes are TensorFlow's own business. "
+            f"There is no {name!r} here: programs and scopes are TensorFlow's own business, and of "
+            f"an earlier phase only its model is left. "
             f"{suggestions.did_you_mean(name, self._NAMES)}"
         )
+
+
+class _Parts(_FinishedParts):
+    """The same of this phase, with all that it is made of."""
+
+    _NAMES = ("model", "optimizer", "task", "trainer")
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._owner, self._checked(name), value)
 
 
 class _NamedMethod(Stage):
@@ -198,15 +213,23 @@ class RunnerBase(_NamedMethod, Run):
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """One pass over the training data, and no checkpoint."""
+        """One pass over the training data, or what is left of the training; saves nothing.
+
+        A loop of passes goes by the steps, so that a training that is resumed does the rest, and
+        ends when a hook asks for it::
+
+            while context.global_step < config.train_steps and not context.controller.stop_reason:
+                self._run(context)
+        """
         del model_dict
-        steps = context.params.trainer.steps_per_epoch
-        if not steps:
+        config = context.params.trainer
+        if not config.steps_per_epoch:
             raise errors.ConfigValueError(
                 "A pass over the data is `trainer.steps_per_epoch` steps; set it, or give the "
                 "length of the training in `trainer.train_epochs`."
             )
-        context.controller.train(context.global_step + steps, checkpoint_at_completion=False)
+        last_step = min(context.global_step + config.steps_per_epoch, config.train_steps)
+        context.controller.train(last_step, checkpoint_at_completion=False)
 
     def save(self, epoch_id: int, context: Any, is_fleet: bool = False) -> None:
         """Saves a checkpoint, whose name has the step."""

@@ -18,10 +18,7 @@ class Run(Stage):
 
     def __call__(self, ctx: ExperimentContext) -> str | None:
         runner = ctx.require("runner")
-        logs = self.train(ctx) if runner.trains else None
-        if not logs and runner.evaluates_last:
-            logs = self.evaluate(ctx)
-        ctx.logs = logs or {}
+        ctx.logs = runner.run_mode(lambda: self.train(ctx), lambda: self.evaluate(ctx))
         return None
 
     def train(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:

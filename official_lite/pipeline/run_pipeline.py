@@ -36,6 +36,8 @@ _STRATEGY_FIELDS = (
     "task_index",
 )
 
+_BRING_WEIGHTS = ("prepare", "build", "initialize")
+
 
 class RunPipeline:
     """Runs an experiment in stages that its config may replace.
@@ -45,7 +47,8 @@ class RunPipeline:
         model, logs = RunPipeline(params, "train_and_eval", "/tmp/digits").run()
 
     With `params.phases` it runs each of them in `model_dir/<name>`, and leaves out the trainings
-    that an earlier process has finished.
+    that an earlier process has finished. What a phase has learnt before stays: if the phase that it
+    started from has been trained anew or further since, there is a warning and nothing else.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class RunPipeline:
             errors.OfficialLiteError: If something in it can't be.
         """
         self._plans = list(_plans(params, mode, model_dir, stages))
-        for plan in self._plans:
-            run_checks.check(plan.params, plan.mode, plan.model_dir)
+        for index, plan in enumerate(self._plans):
+            with phase_configs.in_phase(plan.phase):
+                _check(plan, self._plans[:index])
         _check_that_one_strategy_serves_all(self._plans)
 
     def run(self) -> tuple[keras.Model | None, Mapping[str, Any]]:
@@ -84,11 +88,12 @@ class RunPipeline:
         """
         finished: dict[str, FinishedPhase] = {}
         strategy: tf.distribute.Strategy | None = None
+        trained: list[_Plan] = []
         for plan in self._plans:
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
+            _warn_of_an_old_start(plan, trained)
             if plan.phase and run_record.is_finished(plan.params, plan.mode, plan.model_dir):
-                logging.info("%s is finished: nothing left to do.", plan.model_dir)
                 finished[plan.phase] = plan.finished()
                 continue
             if finished:
@@ -97,6 +102,8 @@ class RunPipeline:
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy
+            if plan.trains:
+                trained.append(plan)
         last = finished[self._plans[-1].phase]
         return last.trained_model, last.logs
 
@@ -110,6 +117,10 @@ class _Plan:
     model_dir: str
     stages: Mapping[str, type[Stage]]
     phase: str = ""
+
+    @property
+    def trains(self) -> bool:
+        return "train" in self.mode
 
     def context(
         self, phases: Mapping[str, FinishedPhase], strategy: tf.distribute.Strategy | None
@@ -141,14 +152,44 @@ def _plans(
         found = stage_factory.find_stages(params, stages)
         yield _Plan(params=params, mode=mode, model_dir=model_dir, stages=found)
     for index, phase in enumerate(phases):
-        own = epochs.resolve(phase_configs.resolve(params, index, model_dir))
+        resolved = phase_configs.resolve(params, index, model_dir)
+        with phase_configs.in_phase(phase.name):
+            own = epochs.resolve(resolved)
+            found = stage_factory.find_stages(own, stages)
         yield _Plan(
             params=own,
             mode=phase.mode or mode,
             model_dir=phase_configs.directory(params, index, model_dir),
-            stages=stage_factory.find_stages(own, stages),
+            stages=found,
             phase=phase.name,
         )
+
+
+def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
+    """Finds whatever can be known to fail, before the first phase has cost anything."""
+    run_checks.check(plan.params, plan.mode)
+    run_record.check_model_dir(plan.model_dir)
+    # Stages of one's own may fetch the weights, or have their own idea of where they are.
+    if all(stage_factory.is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
+        run_checks.check_evaluation(plan.params, plan.mode, plan.model_dir)
+        sources = {other.phase: other.model_dir for other in earlier if other.trains}
+        run_checks.check_init_checkpoint(plan.params, plan.model_dir, sources)
+
+
+def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
+    """A phase's own checkpoint comes before the weights that it would start from today."""
+    path = getattr(plan.params.task, "init_checkpoint", "")
+    if not path or not plan.trains or not tf.train.latest_checkpoint(plan.model_dir):
+        return
+    for source in trained:
+        if phase_configs.lies_in(path, source.model_dir):
+            logging.warning(
+                "The phase `%s` has a checkpoint of its own and keeps to it, though `%s`, from "
+                "which it started, has been trained since. Remove %s to start it anew.",
+                plan.phase,
+                source.phase,
+                plan.model_dir,
+            )
 
 
 def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:

@@ -12,7 +12,7 @@ from official_lite.pipeline.prepare import Prepare
 from official_lite.pipeline.run import Run
 from official_lite.pipeline.stage import Stage
 
-__all__ = ["STAGES", "describe", "find_stages", "register_stage"]
+__all__ = ["STAGES", "describe", "find_stages", "is_default", "register_stage"]
 
 _DEFAULTS: dict[str, type[Stage]] = {
     "prepare": Prepare,
@@ -60,9 +60,19 @@ def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[st
     }
 
 
+def is_default(name: str, stage: type[Stage]) -> bool:
+    """Whether the stage is the one that a config without `pipeline` has."""
+    return stage is _DEFAULTS[name]
+
+
 def describe(name: str, stage: type[Stage]) -> str:
-    """One line: the stage's name, its class, and the file that the class is in."""
-    return f"stage {name}: {stage.__qualname__} ({inspect.getsourcefile(stage)})"
+    """One line: the stage's name, its class, and the file, or else module, that the class is in."""
+    try:
+        place = inspect.getsourcefile(stage)
+    except (TypeError, OSError):
+        # A class that was typed in has no file.
+        place = stage.__module__
+    return f"stage {name}: {stage.__qualname__} ({place})"
 
 
 def _find(name: str, spec: Any, workspace: str | None) -> type[Stage]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from absl import logging
 
 from official_lite.common import distribute_utils, errors, suggestions
-from official_lite.core import model_summary, run_record
+from official_lite.core import run_record, train_lib
 from official_lite.pipeline import engine, stage_factory
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.pipeline.stage import Stage
@@ -29,7 +29,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         the record is closed
 
     Raises:
-        BaseException: The first error, whatever fails after it.
+        BaseException: The first error, whatever fails after it. A `sys.exit()` without a reason
+            becomes one with the exit code 1.
     """
     chief = engine.is_chief(ctx.params.runtime)
     with run_record.RunRecord(ctx.params, ctx.mode, ctx.model_dir, is_chief=chief) as record:
@@ -82,7 +83,16 @@ def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) 
     strategy = ctx.strategy if name in _IN_SCOPE else None
     with distribute_utils.get_strategy_scope(strategy):
         view = stages[name].view(ctx)
-        return stages[name](view)(view)
+        try:
+            return stages[name](view)(view)
+        except SystemExit as error:
+            if error.code:
+                raise
+            # What the record calls failed must not look like a success to whoever waits for it.
+            raise SystemExit(
+                f"The stage `{name}` called `sys.exit`. To end a run early and in order, return "
+                "'finalize'."
+            ) from error
 
 
 def _next_stage(name: str, jump: str | None) -> str:
@@ -104,6 +114,4 @@ def _close(ctx: ExperimentContext) -> None:
 
 
 def _note_results(ctx: ExperimentContext, record: run_record.RunRecord) -> None:
-    record.note(global_step=ctx.global_step)
-    if ctx.model is not None:
-        record.note(num_parameters=model_summary.try_count_params(ctx.model))
+    train_lib.note_results(record, ctx.global_step, ctx.model)

@@ -59,10 +59,11 @@ class _Table:
     def _add_columns(self, names: list[str]) -> None:
         self._file.close()
         rows = self._read_rows()[1:]
-        self._columns += names
-        width = len(self._columns)
-        padded = [self._columns, *(row + [""] * (width - len(row)) for row in rows)]
+        columns = self._columns + names
+        padded = [columns, *(row + [""] * (len(columns) - len(row)) for row in rows)]
         files.write_text(self._file.path, "".join(_to_line(row) + "\n" for row in padded))
+        # Only now: a writing that failed must be made up for with the next row.
+        self._columns = columns
 
     def _read_rows(self) -> list[list[str]]:
         if not files.exists(self._file.path):

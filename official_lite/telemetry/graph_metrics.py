@@ -16,9 +16,6 @@ __all__ = ["GraphEvents", "GraphMetrics"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# Pixels that nobody has put in.
-_NO_PIXELS = -1.0
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphEvents:
@@ -51,8 +48,10 @@ class GraphMetrics:
         self._lock = threading.Lock()
         self._scalars: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
-        # A size of its own for each shape: that an image came, and its pixels.
-        self._images: dict[tuple[str, tuple[int, ...]], tuple[Any, Any]] = {}
+        # An image of another size needs other pixels. The number of the size that came last, from
+        # 1 on in the order of `_pixels`, is by name; 0 is none.
+        self._last_sizes: dict[str, Any] = {}
+        self._pixels: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._read_and_reset: Callable[[], tf.Tensor] | None = None
 
     def put_scalar(self, name: str, value: tf.Tensor, *, keeps_latest: bool) -> None:
@@ -73,23 +72,16 @@ class GraphMetrics:
     def put_image(self, name: str, image: Any) -> None:
         """Takes the place of the image before."""
         image = pixels.to_pixels(name, image)
-        shape = tuple(image.shape)
-        came, kept = self._find(
-            self._images,
-            (name, shape),
-            lambda: (self._create([1]), self._create(shape, fill=_NO_PIXELS)),
-        )
-        self._part_here(came).assign([1.0])
+        key = (name, tuple(image.shape))
+        last_size = self._find(self._last_sizes, name, lambda: self._create([1]))
+        kept = self._find(self._pixels, key, lambda: self._create(image.shape))
+        self._part_here(last_size).assign([1.0 + list(self._pixels).index(key)])
         self._part_here(kept).assign(image)
 
     def take(self) -> GraphEvents:
         """What came up since the last time; all workers have to ask for it together."""
         scalars, counts, arrived = self._take_sums()
-        images = {
-            name: image
-            for (name, shape), (_, kept) in self._images.items()
-            if (name, shape) in arrived and (image := self._take_pixels(kept)) is not None
-        }
+        images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
         return GraphEvents(scalars=scalars, images=images, histograms=counts)
 
     def _find(self, variables: dict[Any, Any], key: Any, create: Callable[[], Any]) -> Any:
@@ -99,11 +91,11 @@ class GraphMetrics:
                 self._read_and_reset = None
             return variables[key]
 
-    def _create(self, shape: Iterable[int], fill: float = 0.0) -> Any:
+    def _create(self, shape: Iterable[int]) -> Any:
         def create() -> Any:
             with self._strategy.scope():
                 return tf.Variable(
-                    tf.fill(list(shape), fill),
+                    tf.zeros(list(shape)),
                     trainable=False,
                     synchronization=tf.VariableSynchronization.ON_READ,
                     aggregation=tf.VariableAggregation.SUM,
@@ -128,7 +120,7 @@ class GraphMetrics:
 
     def _take_sums(
         self,
-    ) -> tuple[dict[str, tuple[float, float]], dict[str, Array], set[tuple[str, tuple[int, ...]]]]:
+    ) -> tuple[dict[str, tuple[float, float]], dict[str, Array], list[str]]:
         """Scalars, histograms, and which images came: all that is summed over the replicas."""
         if self._read_and_reset is None:
             self._read_and_reset = self._build_read_and_reset()
@@ -144,21 +136,22 @@ class GraphMetrics:
                 for name, array in zip(sorted(self._histograms), counts, strict=True)
                 if array.any()
             },
-            {key for key, came in zip(sorted(self._images), arrived, strict=True) if came},
+            [name for name, came in zip(sorted(self._last_sizes), arrived, strict=True) if came],
         )
 
     def _build_read_and_reset(self) -> Callable[[], tf.Tensor]:
         # Everything in one vector: one reduction, and one copy from the device. By name, so that
         # it is the same order on all workers.
-        variables = [
+        counted = [
             *(self._scalars[name] for name in sorted(self._scalars)),
             *(self._histograms[name] for name in sorted(self._histograms)),
-            *(self._images[key][0] for key in sorted(self._images)),
         ]
+        # These say no more than whether there is an image; then each replica's own is looked at.
+        last_sizes = [self._last_sizes[name] for name in sorted(self._last_sizes)]
 
         def on_replica() -> tf.Tensor:
-            values = tf.concat([variable.read_value() for variable in variables], axis=0)
-            for variable in variables:
+            values = tf.concat([v.read_value() for v in (*counted, *last_sizes)], axis=0)
+            for variable in counted:
                 variable.assign(tf.zeros_like(variable))
             return values
 
@@ -169,11 +162,16 @@ class GraphMetrics:
 
         return read_and_reset
 
-    def _take_pixels(self, variable: Any) -> Array | None:
+    def _take_image(self, name: str) -> Array | None:
         """The image of the first replica of this worker that has one."""
-        parts = self._strategy.experimental_local_results(variable)
-        found = [part.numpy() for part in parts]
+        parts = self._strategy.experimental_local_results(self._last_sizes[name])
+        sizes = [int(part.numpy().item()) for part in parts]
         for part in parts:
-            part.assign(tf.fill(part.shape, _NO_PIXELS))
-        images = [image for image in found if image.flat[0] != _NO_PIXELS]
-        return images[0].astype(np.uint8) if images else None
+            part.assign([0.0])
+        for replica, size in enumerate(sizes):
+            if size:
+                kept = list(self._pixels.values())[size - 1]
+                pixels_here = self._strategy.experimental_local_results(kept)[replica]
+                image: Array = pixels_here.numpy().astype(np.uint8)
+                return image
+        return None

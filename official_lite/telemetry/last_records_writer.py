@@ -7,16 +7,22 @@ from official_lite.telemetry.record import Record
 
 
 class LastRecordsWriter(writer.Writer):
-    """Remembers what was reported last."""
+    """Remembers what was reported last.
+
+    Several records of one step are one: what comes up after the last report of a training, such as
+    numbers of a hook's `after_train`, makes a record of its own and must not hide the loss.
+    """
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._rows: dict[str, dict[str, Any]] = {}
 
     def write(self, record: Record) -> None:
-        self._records[record.split] = record
+        before = self._rows.get(record.split, {})
+        kept = before if before.get("step") == record.step else {}
+        # Twice: the first keeps it in front, the second keeps a value from taking its name.
+        key = {"step": record.step}
+        self._rows[record.split] = {**key, **kept, **record.flat(), **key}
 
     def rows(self) -> dict[str, Any]:
-        """The step and the values of the last record, by split: rows for `summary_table`."""
-        return {
-            split: {"step": record.step, **record.values} for split, record in self._records.items()
-        }
+        """The step and the values reported last, by split: rows for `summary_table`."""
+        return dict(self._rows)

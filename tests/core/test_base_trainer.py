@@ -315,6 +315,11 @@ def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
     np.testing.assert_allclose(restored.evaluate(tf.constant(-1))["validation_loss"], chosen)
 
 
+def test_trainer_that_only_trains_says_so(experiment, make_trainer) -> None:
+    with pytest.raises(errors.ConfigValueError, match="made to train only"):
+        make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))
+
+
 def test_nothing_is_counted_in_a_step_without_data(experiment, make_trainer, make_task) -> None:
     class Counting(keras.metrics.Metric):
         def __init__(self):

@@ -37,7 +37,9 @@ def test_epochs_become_steps_and_one_line_says_so(caplog: pytest.LogCaptureFixtu
     assert [r.message for r in caplog.records if "3 epochs = 30 steps" in r.message]
 
 
-@pytest.mark.parametrize(("num_examples", "count", "steps"), [(103, 3, 31), (100, 0.7, 7)])
+@pytest.mark.parametrize(
+    ("num_examples", "count", "steps"), [(103, 3, 31), (102, 2, 21), (100, 0.7, 7)]
+)
 def test_fractions_of_a_batch_are_counted_exactly(num_examples, count, steps) -> None:
     assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
 
@@ -102,9 +104,58 @@ def test_empty_dataset_is_an_error() -> None:
         epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
 
 
-def test_contradiction_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    epochs.resolve(_params(steps_per_epoch=7, train_epochs=1))
-    assert "100 examples make 10 batches of 10" in caplog.text
+@pytest.mark.parametrize("given", [{"train_epochs": 1}, {"train_steps": 5}])
+def test_contradiction_is_an_error_with_both_numbers(given: dict[str, float]) -> None:
+    params = _params(steps_per_epoch=7, **given)
+    with pytest.raises(errors.ConfigValueError, match=r"is 7,.*100, which makes 10 batches of 10"):
+        epochs.resolve(params)
+
+
+def test_resolved_config_does_not_go_stale_with_other_data() -> None:
+    resolved = epochs.resolve(_params(train_epochs=3))
+    more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
+    with pytest.raises(errors.ConfigValueError, match="`steps_per_epoch` to 0"):
+        epochs.resolve(resolved.replace(**more))
+    more["trainer"]["steps_per_epoch"] = 0
+    assert epochs.resolve(resolved.replace(**more)).trainer.train_steps == 400
+
+
+def test_resolved_config_counts_other_epochs_as_the_first_one_did() -> None:
+    resolved = epochs.resolve(_params(106, train_epochs=2))
+    assert resolved.trainer.steps_per_epoch == 10
+    again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))
+    assert again.trainer.train_steps == 32
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "batch_size", "count"), [(106, 10, 3), (60000, 128, 10), (106, 10, 1)]
+)
+def test_last_epoch_ends_within_the_training(num_examples, batch_size, count) -> None:
+    params = _params(
+        num_examples, train_epochs=count, validate_every_epochs=1, checkpoint_every_epochs=count
+    )
+    params.task.train_data.global_batch_size = batch_size
+    trainer = epochs.resolve(params).trainer
+    assert count * trainer.steps_per_epoch <= trainer.train_steps
+    assert count * trainer.validation_interval <= trainer.train_steps
+    assert trainer.checkpoint_interval <= trainer.train_steps
+
+
+def test_part_of_a_step_is_a_step() -> None:
+    often = {"validate_every_epochs": 0.01, "checkpoint_every_epochs": 0.01}
+    trainer = epochs.resolve(_params(5, train_epochs=1, **often)).trainer
+    assert (trainer.steps_per_epoch, trainer.train_steps) == (1, 1)
+    assert (trainer.validation_interval, trainer.checkpoint_interval) == (1, 1)
+
+
+def test_short_training_decays_in_a_step_and_need_not_warm_up() -> None:
+    schedules = {
+        "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.01}},
+        "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.01}},
+    }
+    config = epochs.resolve(_params(train_steps=10, optimizer_config=schedules)).trainer
+    config = config.optimizer_config
+    assert (config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps) == (1, 0)
 
 
 def test_several_tasks_pass_unless_they_count_in_epochs() -> None:

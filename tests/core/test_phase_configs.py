@@ -45,6 +45,8 @@ def test_weights_come_from_an_earlier_phase_or_a_path(init_from: str, path: str)
         ([{"name": "a"}, {"name": "a"}], "Two `phases` are named 'a'"),
         ([{"name": "a/b"}], "wanted the name of a directory"),
         ([{"name": ".."}], "wanted the name of a directory"),
+        ([{"name": "validation"}], "a run writes by itself"),
+        ([{"name": "best_ckpt"}], "a run writes by itself"),
         ([{"name": "a", "mode": "trian"}], "Did you mean `train`"),
         ([{"name": "a", "init_from": "previous"}], "no earlier phase"),
         ([{"name": "a", "init_from": "b"}, {"name": "b"}], "no earlier phase"),
@@ -71,6 +73,28 @@ def test_mistake_in_a_later_phase_shows_at_once(overrides, error, message) -> No
         phase_configs.check(_params({"name": "a"}, {"name": "b", "overrides": overrides}))
 
 
+def test_pasted_block_of_paddlerec_is_told_where_its_parts_go() -> None:
+    runner = [{"name": "train_runner", "class": "train", "epochs": 2}]
+    with pytest.raises(errors.UnknownKeyError, match=r"`pipeline`.*docs/stages\.md"):
+        cfg.ExperimentConfig().override({"runner": runner})
+    with pytest.raises(errors.UnknownKeyError, match="`trainer`"):
+        cfg.ExperimentConfig().override({"trainr": {}})
+
+
+def test_error_says_of_which_phase_it_is() -> None:
+    for name, message in (("second", "^In the phase 'second': why$"), ("", "^why$")):
+        with pytest.raises(errors.DataError, match=message), phase_configs.in_phase(name):
+            raise errors.DataError("why")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/run/a", True), ("/run/a/", True), ("/run/a/best_ckpt", True), ("/run/ab", False)],
+)
+def test_path_in_a_phase_is_known_by_its_name(path: str, expected: bool) -> None:
+    assert phase_configs.lies_in(path, "/run/a") is expected
+
+
 def test_override_of_all_is_above_what_a_phase_says() -> None:
     overrides = {"trainer.train_steps": 7, "trainer": {"max_to_keep": 2}}
     params = _params({"name": "a", "overrides": overrides})
@@ -78,3 +102,10 @@ def test_override_of_all_is_above_what_a_phase_says() -> None:
     assert params.trainer.train_steps == 1
     resolved = phase_configs.resolve(params, 0)
     assert (resolved.trainer.train_steps, resolved.trainer.max_to_keep) == (1, 2)
+
+
+def test_override_of_all_comes_behind_a_phase_that_says_it_twice() -> None:
+    overrides = {"trainer.train_steps": 7, "trainer": {"train_steps": 9, "max_to_keep": 2}}
+    params = _params({"name": "a", "overrides": overrides})
+    phase_configs.override_all(params, {"trainer.train_steps": 1})
+    assert phase_configs.resolve(params, 0).trainer.train_steps == 1

@@ -1,7 +1,9 @@
 import pytest
+import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import run_checks
+from official_lite.core import base_task, base_trainer, run_checks, task_factory, trainer_factory
+from official_lite.core import config_definitions as cfg
 
 
 @pytest.mark.parametrize(
@@ -16,15 +18,68 @@ from official_lite.core import run_checks
 )
 def test_wrong_name_or_argument_is_answered(experiment, trainer, nearest) -> None:
     with pytest.raises(errors.UnknownNameError, match=nearest):
-        run_checks.check(experiment(trainer=trainer), "train", "")
+        run_checks.check(experiment(trainer=trainer), "train")
 
 
 def test_mode_and_what_it_needs_are_checked(experiment, tmp_path) -> None:
     with pytest.raises(errors.UnknownNameError, match="`eval`"):
-        run_checks.check(experiment(), "evla", str(tmp_path))
+        run_checks.check(experiment(), "evla")
     with pytest.raises(errors.CheckpointError, match="random weights"):
-        run_checks.check(experiment(), "eval", str(tmp_path))
-    run_checks.check(experiment(task={"init_checkpoint": "x"}), "eval", str(tmp_path))
+        run_checks.check_evaluation(experiment(), "eval", str(tmp_path))
+    params = experiment(task={"init_checkpoint": "x"})
+    run_checks.check_evaluation(params, "eval", str(tmp_path))
+
+
+class _Task(base_task.Task):
+    def build_inputs(self, params, input_context=None):
+        """Is not called."""
+
+
+@pytest.fixture
+def starting(experiment):
+    """Makes a config that starts from a checkpoint, of a task of this class."""
+
+    def make(task_cls=_Task, **overrides):
+        class TaskConfig(cfg.TaskConfig):
+            pass
+
+        task_factory.register_task_cls(TaskConfig)(task_cls)
+        params = experiment(**overrides)
+        params.task = TaskConfig(init_checkpoint="finetun/best_ckpt")
+        return params
+
+    return make
+
+
+def test_missing_checkpoint_is_answered_unless_there_may_be_one_by_then(starting, tmp_path) -> None:
+    def check(model_dir, **phases):
+        run_checks.check_init_checkpoint(params, str(model_dir), phases)
+
+    params = starting()
+    with pytest.raises(errors.CheckpointError, match="Did you mean the phase `finetune`"):
+        check(tmp_path, pretrain="/run/pretrain", finetune="/run/finetune")
+    check(tmp_path, finetun="finetun")
+    with pytest.raises(errors.CheckpointError, match="finetun/best_ckpt"):
+        check(tmp_path, fine="fine", other="finetun/best")
+    tf.train.Checkpoint(v=tf.Variable(1.0)).save(str(tmp_path / "ckpt"))
+    check(tmp_path)
+    params.task.init_checkpoint = str(tmp_path)
+    check("elsewhere")
+
+
+def test_task_or_trainer_may_read_the_field_in_its_own_way(starting, tmp_path) -> None:
+    class Task(_Task):
+        def initialize(self, model):
+            """Takes the field for the name of a model in the web."""
+
+    class Trainer(base_trainer.Trainer):
+        def initialize(self):
+            """The same."""
+
+    trainer_factory.register_trainer_cls("tests/starts_by_itself")(Trainer)
+    run_checks.check_init_checkpoint(starting(Task), str(tmp_path))
+    trainer = {"name": "tests/starts_by_itself"}
+    run_checks.check_init_checkpoint(starting(trainer=trainer), str(tmp_path))
 
 
 def test_parts_may_be_in_a_file_of_the_workspace(experiment, tmp_path) -> None:

@@ -40,6 +40,13 @@ def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
 
+def test_error_without_a_message_is_recorded_by_its_name(tmp_path: pathlib.Path) -> None:
+    record = run_record.RunRecord(_params(), "train", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt), record:
+        raise KeyboardInterrupt
+    assert _read(tmp_path / "run.json")["exit_reason"] == "KeyboardInterrupt"
+
+
 def test_last_line_says_how_the_run_ended(tmp_path: pathlib.Path) -> None:
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
@@ -95,6 +102,18 @@ def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
     assert run_record.is_finished(_params(), "train", str(tmp_path))
     assert not run_record.is_finished(_params(train_steps=4), "train", str(tmp_path))
     assert not run_record.is_finished(_params(), "eval", str(tmp_path))
+
+
+def test_finished_run_of_another_config_is_pointed_out(tmp_path: pathlib.Path, caplog) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    (tmp_path / "ckpt-3.index").touch()
+    other = _params()
+    other.runtime.seed = 5
+    for params, warnings in ((_params(), 0), (other, 1)):
+        caplog.clear()
+        assert run_record.is_finished(params, "train", str(tmp_path))
+        assert caplog.text.count("another config") == warnings
 
 
 def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.Path) -> None:

@@ -48,3 +48,16 @@ def test_event_files_are_the_controllers_affair():
 def test_wrong_name_is_refused_with_the_nearest():
     with pytest.raises(errors.ConfigError, match="jsonl"):
         writer_factory.find_writers(["jsonlines"])
+
+
+def test_event_files_take_no_arguments():
+    assert writer_factory.find_writers([{"name": "tensorboard"}]) == []
+    with pytest.raises(errors.ConfigError, match=r"'tensorboard' takes no arguments.*`async`"):
+        writer_factory.find_writers([{"name": "tensorboard", "async": True}])
+
+
+def test_name_of_the_event_files_is_taken():
+    with pytest.raises(errors.ConfigError, match="'tensorboard' is already registered"):
+        writer_factory.register_writer("tensorboard")(Pager)
+    with pytest.raises(errors.ConfigError, match="Did you mean `tensorboard`"):
+        writer_factory.find_writers(["tensorbord"])

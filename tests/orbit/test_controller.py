@@ -636,3 +636,54 @@ def test_second_controller_reads_what_the_traced_step_puts_in(make_trainer, make
 def test_trainer_that_knows_no_graph_hooks_refuses_them(make_trainer, make_controller):
     with pytest.raises(errors.ConfigTypeError, match="CountingTrainer can't run the graph hook"):
         make_controller(make_trainer(), hooks=[orbit.GraphHook()])
+
+
+def test_stop_that_is_asked_for_too_late_is_not_for_the_next_run(make_trainer, make_controller):
+    class Late(orbit.Hook):
+        def after_train(self, success):
+            self.controller.request_stop("late")
+
+    controller = make_controller(make_trainer(), hooks=[Late()])
+    controller.train(5)
+    controller.train(10)
+    assert (controller.step, controller.stop_reason) == (10, None)
+
+
+def test_stop_asked_for_at_the_last_step_is_known_afterwards(make_trainer, make_controller):
+    class AtTheEnd(orbit.Hook):
+        def after_eval(self, logs):
+            self.controller.request_stop("good enough")
+
+    controller = make_controller(make_trainer(), hooks=[AtTheEnd()])
+    controller.train_and_evaluate(5)
+    assert controller.stop_reason == "good enough"
+
+
+def test_evaluation_puts_nothing_into_the_storage(make_trainer, make_controller, recording_writer):
+    class Loud(make_trainer):
+        def eval_step(self, iterator):
+            next(iterator)
+            telemetry.put_scalar("loud", 1.0)
+
+    make_controller(Loud()).train_and_evaluate(10, eval_interval=5)
+    assert recording_writer.steps("validation") == [5, 10]
+    assert not any("loud" in record.flat() for record in recording_writer.records)
+
+
+def test_hooks_of_an_evaluation_alone_are_heard(make_trainer, make_controller, recording_writer):
+    class Counts(orbit.Hook):
+        def after_eval(self, logs):
+            self.controller.storage.put_scalar("seen", 1.0)
+
+    make_controller(make_trainer(), hooks=[Counts()]).evaluate()
+    assert [record.flat().get("seen") for record in recording_writer.records] == [None, 1.0]
+
+
+def test_stretches_are_no_longer_than_steps_per_loop(make_trainer, make_controller, monkeypatch):
+    lengths = []
+    run_steps = make_trainer.run_steps
+    monkeypatch.setattr(
+        make_trainer, "run_steps", lambda self, n: (lengths.append(int(n)), run_steps(self, n))
+    )
+    make_controller(make_trainer(), steps_per_loop=4, log_interval=10).train(10)
+    assert lengths == [4, 4, 2]

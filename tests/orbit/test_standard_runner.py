@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -180,3 +181,25 @@ def test_outputs_of_the_last_step_are_those_of_every_replica(two_replicas):
         trainer.train(tf.constant(2))
         values = two_replicas.experimental_local_results(trainer.previous_output["doubled"])
     assert [value.numpy().tolist() for value in values] == [[8.0, 10.0], [12.0, 14.0]]
+
+
+def test_steps_can_be_made_to_run_eagerly_for_debugging():
+    trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
+    eager = []
+    trainer.wrap_train_step(
+        lambda step: lambda it: (eager.append(tf.executing_eagerly()), step(it))
+    )
+    try:
+        tf.config.run_functions_eagerly(True)
+        trainer.train(tf.constant(2))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert eager == [True, True]
+
+
+@pytest.mark.parametrize("convert", [int, tf.constant, np.int64])
+def test_number_of_steps_may_be_of_any_integer_type(convert):
+    trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
+    trainer.train(tf.constant(1))
+    trainer.train(convert(3))
+    assert trainer.last_step_outputs["sum"].numpy() == 3.0

@@ -1,7 +1,11 @@
+import contextlib
+import copy
+
 import pytest
 
-from official_lite import pipeline
+from official_lite import orbit, pipeline
 from official_lite.common import errors
+from official_lite.core import hook_factory
 from official_lite.pipeline import paddlerec
 
 
@@ -45,7 +49,12 @@ def test_earlier_phases_are_there_by_name(context) -> None:
             name="pretrain", mode="train", model_dir="", trained_model="old"
         )
     }
-    assert paddlerec.Context(ctx)["model"]["pretrain"]["model"] == "old"
+    earlier = paddlerec.Context(ctx)["model"]["pretrain"]
+    assert earlier["model"] == "old"
+    with pytest.raises(errors.UnknownKeyError, match=r"only its model.*`model`"):
+        earlier["optimizer"]
+    with pytest.raises(errors.ConfigValueError, match="pretrain"):
+        earlier["model"] = "new"
     assert paddlerec.Context(ctx)["env"]["phase"] == [{"name": "finetune", "mode": "train"}]
 
 
@@ -57,6 +66,20 @@ def test_unknown_keys_are_answered_with_what_is_near(context) -> None:
         old["model"]["phase1"]["main_program"] = None
     with pytest.raises(errors.ConfigValueError, match="read"):
         old["engine"] = None
+
+
+def test_context_can_be_copied(context) -> None:
+    old = paddlerec.Context(context())
+    assert copy.copy(old).ctx is old.ctx
+
+
+def test_startup_that_loads_says_where_from(experiment, log_of, tmp_path) -> None:
+    class Startup(paddlerec.StartupBase):
+        def startup(self, context):
+            self.load(context)
+
+    pipeline.RunPipeline(experiment(), "train", str(tmp_path), {"initialize": Startup}).run()
+    assert log_of().count("initialize: cold start") == 1
 
 
 def test_status_is_the_stage_that_comes_next(context) -> None:
@@ -82,3 +105,64 @@ def test_one_pass_needs_the_length_of_an_epoch(experiment, tmp_path) -> None:
 
     with pytest.raises(errors.ConfigValueError, match="steps_per_epoch"):
         pipeline.RunPipeline(experiment(), "train", str(tmp_path), {"run": Runner}).run()
+
+
+class _Passes(paddlerec.RunnerBase):
+    """The loop that the docs have."""
+
+    def run(self, context):
+        config = context.params.trainer
+        while context.global_step < config.train_steps and not context.controller.stop_reason:
+            self._run(context)
+            self.save(0, context)
+            context["ends"] = [*context.get("ends", []), context.global_step]
+            if context["ends"] == context.get("dies_after"):
+                raise ZeroDivisionError
+
+
+class _Ends(paddlerec.TerminalBase):
+    def terminal(self, context):
+        context.extras["told"].append(context["ends"])
+
+
+@pytest.fixture
+def ends_of(experiment, tmp_path):
+    """Where the passes of a run ended: 20 examples in batches of 8, in 10 epochs."""
+
+    def run(dies_after=None, **trainer):
+        class Prepare(pipeline.Prepare):
+            def __call__(self, ctx):
+                ctx.extras.update(told=told, dies_after=dies_after)
+
+        told = []
+        params = experiment(
+            task={"train_data": {"num_examples": 20}}, trainer={"train_epochs": 10.0, **trainer}
+        )
+        stages = {"prepare": Prepare, "run": _Passes, "finalize": _Ends}
+        with pytest.raises(ZeroDivisionError) if dies_after else contextlib.nullcontext():
+            pipeline.RunPipeline(params, "train", str(tmp_path), stages).run()
+        return told[0]
+
+    return run
+
+
+def test_passes_end_with_the_training(ends_of) -> None:
+    # 2.5 batches an epoch: 25 steps, in passes of 2 whole ones.
+    assert ends_of() == [*range(2, 25, 2), 25]
+
+
+def test_passes_of_a_resumed_run_are_those_that_are_left(ends_of) -> None:
+    assert ends_of(dies_after=[2, 4, 6]) == [2, 4, 6]
+    assert ends_of() == [*range(8, 25, 2), 25]
+
+
+def test_requested_stop_ends_all_passes(ends_of) -> None:
+    class Stopping(orbit.Hook):
+        every_n_steps = 1
+
+        def after_step(self):
+            if self.controller.step == 3:
+                self.controller.request_stop("enough")
+
+    hook_factory.register_hook("tests/stops_at_step_3")(Stopping)
+    assert ends_of(hooks=["tests/stops_at_step_3"], steps_per_loop=1) == [2, 3]

@@ -1,6 +1,11 @@
 import os
+import shutil
+
+import pytest
 
 from official_lite import pipeline
+from official_lite.common import errors
+from official_lite.core import epochs
 
 
 def test_prepare_runs_before_anything_is_there_and_the_data_see_its_environment(
@@ -16,3 +21,44 @@ def test_prepare_runs_before_anything_is_there_and_the_data_see_its_environment(
     model, _ = pipeline.RunPipeline(params, "train", str(tmp_path), {"prepare": Prepare}).run()
     assert seen == [(None, None, None)]
     assert -5.1 < float(model.layers[0].kernel[0, 0]) < -4.9
+
+
+def test_prepare_that_finds_other_data_says_the_epochs_anew(experiment, tmp_path) -> None:
+    class Prepare(pipeline.Prepare):
+        def __call__(self, ctx):
+            seen.append((ctx.params.trainer.train_steps, ctx.params.trainer.train_epochs))
+            ctx.params = ctx.params.replace(
+                task={"train_data": {"num_examples": 32}},
+                trainer={"train_epochs": 3, "steps_per_epoch": 0},
+            )
+
+    class Finalize(pipeline.Finalize):
+        def __call__(self, ctx):
+            seen.append((ctx.global_step, ctx.params.trainer.steps_per_epoch))
+
+    seen = []
+    params = epochs.resolve(
+        experiment(task={"train_data": {"num_examples": 16}}, trainer={"train_epochs": 2.0})
+    )
+    stages = {"prepare": Prepare, "finalize": Finalize}
+    pipeline.RunPipeline(params, "train", str(tmp_path), stages).run()
+    assert seen == [(4, None), (12, 4)]
+
+
+def test_prepare_may_fetch_what_is_to_be_evaluated(experiment, tmp_path) -> None:
+    class Prepare(pipeline.Prepare):
+        def __call__(self, ctx):
+            shutil.copytree(tmp_path / "elsewhere", ctx.model_dir, dirs_exist_ok=True)
+
+    pipeline.RunPipeline(experiment(), "train", str(tmp_path / "elsewhere")).run()
+    model_dir = str(tmp_path / "run")
+    _, logs = pipeline.RunPipeline(experiment(), "eval", model_dir, {"prepare": Prepare}).run()
+    assert logs["validation_loss"] > 0
+
+
+def test_prepare_that_fetched_nothing_does_not_lead_to_random_weights(experiment, tmp_path) -> None:
+    class Prepare(pipeline.Prepare):
+        pass
+
+    with pytest.raises(errors.CheckpointError, match="random weights"):
+        pipeline.RunPipeline(experiment(), "eval", str(tmp_path), {"prepare": Prepare}).run()

@@ -1,3 +1,7 @@
+import json
+import pathlib
+import re
+
 import tensorflow as tf
 from absl import logging
 
@@ -23,6 +27,20 @@ def test_training_alone_can_be_replaced(experiment, records, tmp_path) -> None:
     assert "validation_loss" in logs
     assert records(tmp_path, "validation") == [8]
     assert _checkpoints(tmp_path) == [2, 4, 6, 8]
+
+
+def test_passes_of_the_page_end_with_the_training(experiment, tmp_path) -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
+    (code,) = re.findall(r"```python\n(class Passes.*?)```", page, re.DOTALL)
+    found = {"pipeline": pipeline}
+    exec(code, found)
+    params = experiment(
+        task={"train_data": {"num_examples": 20}},
+        trainer={"train_epochs": 10.0, "checkpoint_interval": 0},
+    )
+    _run(params, "train", tmp_path, run=found["Passes"])
+    step = json.loads((tmp_path / "run.json").read_text())["global_step"]
+    assert step == 25
 
 
 def test_inner_loop_alone_can_be_replaced(experiment, records, tmp_path) -> None:

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from official_lite import pipeline
 from official_lite.common import errors
@@ -146,3 +147,77 @@ def test_phases_that_want_different_strategies_fail_before_anything_runs(
     assert not (tmp_path / "run").exists()
     seeded = {"name": "other", "overrides": {"runtime.seed": 5}}
     pipeline.RunPipeline(experiment(phases=[{"name": "first"}, seeded]), "train", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        ({"trainer.hooks": ["iteration_tmer"]}, errors.UnknownNameError, "iteration_timer"),
+        ({"pipeline.run": "no_such_stage"}, errors.UnknownNameError, "no_such_stage"),
+    ],
+)
+def test_wrong_name_in_a_phase_is_told_with_the_phase(
+    experiment, tmp_path, overrides, error, message
+) -> None:
+    params = experiment(phases=[*TWO, {"name": "check", "overrides": overrides}])
+    with pytest.raises(error, match=f"In the phase 'check': .*{message}"):
+        pipeline.RunPipeline(params, "train", str(tmp_path))
+
+
+def test_missing_checkpoint_of_a_later_phase_is_told_before_the_first_one_runs(
+    experiment, tmp_path
+) -> None:
+    def plan(init_from, mode="train", **stages):
+        params = experiment(phases=[*TWO, {"name": "check", "init_from": init_from}])
+        pipeline.RunPipeline(params, mode, str(tmp_path / "run"), stages)
+
+    class Prepare(pipeline.Prepare):
+        """May fetch it."""
+
+    with pytest.raises(errors.CheckpointError, match=r"'check': .*'secnd/best_ckpt'.*`second`"):
+        plan("secnd/best_ckpt")
+    plan("second/best_ckpt")
+    plan("secnd/best_ckpt", prepare=Prepare)
+    single = experiment(task={"init_checkpoint": "/nonexistent/dir"})
+    with pytest.raises(errors.CheckpointError, match=r"^`task.init_checkpoint`"):
+        pipeline.RunPipeline(single, "train", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_phase_that_only_evaluates_because_of_the_command_leaves_no_checkpoint(
+    experiment, tmp_path
+) -> None:
+    phases = [{"name": "first"}, {"name": "second", "mode": "train", "init_from": "first"}]
+    with pytest.raises(errors.CheckpointError, match=r"'second': .*/first'"):
+        pipeline.RunPipeline(
+            experiment(phases=phases, task={"init_checkpoint": _checkpoint(tmp_path)}),
+            "eval",
+            str(tmp_path),
+        )
+
+
+def _checkpoint(directory) -> str:
+    return tf.train.Checkpoint(v=tf.Variable(1.0)).save(str(directory / "other" / "ckpt"))
+
+
+def test_directory_of_a_phase_that_is_a_file_is_told_before_anything_runs(
+    experiment, tmp_path
+) -> None:
+    (tmp_path / "second").touch()
+    with pytest.raises(errors.ConfigValueError, match=r"'second': .*is a file"):
+        pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path))
+    assert not (tmp_path / "first").exists()
+
+
+def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
+    experiment, recorders, caplog, tmp_path
+) -> None:
+    calls, stages = recorders
+    _run(experiment(phases=TWO), tmp_path)
+    _run(experiment(phases=TWO), tmp_path, **stages)
+    assert (calls, caplog.text.count("has been trained since")) == ([], 0)
+    longer = [TWO[0] | {"overrides": {"trainer.train_steps": 6}}, TWO[1]]
+    _run(experiment(phases=longer), tmp_path, **stages)
+    assert calls == list(pipeline.STAGES)
+    assert "`second` has a checkpoint of its own" in caplog.text
+    assert f"Remove {tmp_path / 'second'}" in caplog.text

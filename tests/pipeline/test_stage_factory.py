@@ -95,3 +95,10 @@ def test_argument_comes_before_the_config_and_unknown_ones_fail(experiment) -> N
     assert stage_factory.find_stages(params, {"run": Mine})["run"] is Mine
     with pytest.raises(errors.UnknownNameError, match="`run`"):
         stage_factory.find_stages(params, {"rum": Mine})
+
+
+def test_class_that_was_typed_in_is_described_without_a_file() -> None:
+    typed = type("Typed", (pipeline.Run,), {"__module__": "__main__"})
+    assert stage_factory.describe("run", typed).startswith("stage run: Typed (")
+    nowhere = type("Typed", (pipeline.Run,), {"__module__": "nowhere"})
+    assert stage_factory.describe("run", nowhere) == "stage run: Typed (nowhere)"

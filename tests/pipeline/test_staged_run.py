@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 import tensorflow as tf
@@ -95,6 +96,24 @@ def test_finalize_runs_once_whatever_fails(
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["status"] == "failed"
     assert record["exit_reason"] == f"{error.__name__}: on purpose"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "reason"),
+    [(0, "`run` called `sys.exit`", "called"), (None, "`run` called", "called"), (3, "3", "3")],
+)
+def test_exit_from_a_stage_is_never_a_success(
+    experiment, tmp_path, code, exit_code, reason
+) -> None:
+    class Run(pipeline.Run):
+        def train(self, ctx):
+            sys.exit(code)
+
+    with pytest.raises(SystemExit, match=exit_code) as caught:
+        _run(experiment(), tmp_path, run=Run)
+    # A text is printed, and makes the exit code 1.
+    assert caught.value.code
+    assert reason in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
 def test_finalize_sees_the_error_and_its_own_does_not_hide_it(experiment, log_of, tmp_path) -> None:

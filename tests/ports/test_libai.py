@@ -135,9 +135,15 @@ def test_hooks_and_steps_alternate_as_in_the_source(tmp_path, monkeypatch):
     ]
 
 
-def test_trainer_brings_its_hooks(tmp_path, monkeypatch):
-    # As `app.run` of a driver sets it.
-    monkeypatch.setattr(logging.get_absl_logger(), "level", logging.converter.STANDARD_INFO)
+@pytest.fixture
+def log_as_a_driver_does():
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    yield
+    logging.set_verbosity(before)
+
+
+def test_trainer_brings_its_hooks(tmp_path, log_as_a_driver_does):
     params = _params(name="test/libai", train_steps=201, checkpoint_interval=200)
     _run(params, tmp_path)
     log = (tmp_path / "log.txt").read_text()

@@ -4,7 +4,10 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from official_lite import telemetry
+from official_lite.common import files
 
 
 def write(path, *records):
@@ -84,4 +87,21 @@ with open({str(tmp_path / "m_train.csv")!r}, "a") as file:
         ("1", "0.125"),
         ("2", "0.125"),
         ("3", "0.5"),
+    ]
+
+
+def test_header_that_could_not_be_written_is_made_up_for_with_the_next_row(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("disk full")
+
+    with telemetry.CsvWriter(tmp_path / "m.csv") as writer:
+        writer.write(telemetry.Record(step=1, split="train", values={"a": 1}))
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_text", fail)
+            with pytest.raises(OSError, match="disk full"):
+                writer.write(telemetry.Record(step=2, split="train", values={"a": 2, "b": 2}))
+        writer.write(telemetry.Record(step=3, split="train", values={"a": 3, "b": 3}))
+    assert read(tmp_path / "m_train.csv") == [
+        {"step": "1", "a": "1", "b": ""},
+        {"step": "3", "a": "3", "b": "3"},
     ]

@@ -162,3 +162,27 @@ def test_image_may_change_its_size(storage):
     for size in (2, 3, 2):
         put(tf.zeros([size, size, 1]))
         assert storage.take().images["i"].shape == (size, size, 1)
+
+
+def test_latest_of_images_of_several_sizes_is_taken(storage, two_replicas):
+    put = tf.function(lambda image: two_replicas.run(telemetry.put_image, ("i", image)))
+    for size in (2, 3, 2):
+        put(tf.fill([size, size, 1], size / 255.0))
+    np.testing.assert_array_equal(storage.take().images["i"], np.full([2, 2, 1], 2))
+    assert storage.take().images == {}
+
+
+@pytest.mark.parametrize("is_python_last", [False, True])
+def test_latest_is_either_of_the_replicas_or_of_the_code_around_them(
+    storage, two_replicas, is_python_last
+):
+    def put_outside():
+        telemetry.put_scalar("x", 5.0, smoothing_hint=False)
+
+    if not is_python_last:
+        put_outside()
+    for value in (1.0, 2.0):
+        two_replicas.run(lambda v=value: telemetry.put_scalar("x", v, smoothing_hint=False))
+    if is_python_last:
+        put_outside()
+    assert storage.take().scalars == {"x": 5.0 if is_python_last else 2.0}

@@ -53,7 +53,9 @@ class Config(params_dict.ParamsDict):
     open: the constructor takes any keys.
 
     A subclass may say in `ALIASES` by which other names a field goes wherever values come in, and
-    in `CLEARS` which field becomes None when another one is given without it.
+    in `CLEARS` for which field another one, None by default, may stand in. Of the two the one
+    given last counts, and the other goes back to its default or to None. It is a
+    `ConfigValueError` to give both at once, as far as the first one is not at its default.
 
     Args:
       default_params: nested values that override the fields' defaults.
@@ -76,6 +78,7 @@ class Config(params_dict.ParamsDict):
     ) -> None:
         self.__dict__["_locked"] = False
         self.__dict__["_restrictions"] = list(restrictions or ())
+        self._refuse_rivals(self.__dict__, self._cursor())
         if default_params:
             self._override(default_params, self._cursor()._replace(strict=not self._is_open()))
 
@@ -98,6 +101,9 @@ class Config(params_dict.ParamsDict):
         if key not in self._field_types() and key not in self:
             raise self._unknown_key(key, cursor)
         self._set(key, value, self.__dict__.get(key), cursor)
+        if "_locked" in self.__dict__:
+            # Not while the fields get their first values.
+            self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
         # Of open configs only: dataclasses compare their fields.
@@ -150,10 +156,26 @@ class Config(params_dict.ParamsDict):
         """
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
+        self._refuse_rivals(params, cursor)
         super()._merge(params, cursor)
-        for given, cleared in self.CLEARS.items():
-            if params.get(given) is not None and cleared not in params:
-                self.__dict__[cleared] = None
+        self._clear_rivals(params)
+
+    def _clear_rivals(self, given: Mapping[str, Any]) -> None:
+        for name, rival in self.CLEARS.items():
+            if given.get(name) is not None and rival not in given:
+                self.__dict__[rival] = None
+            elif given.get(rival) is not None and name not in given:
+                self.__dict__[name] = getattr(type(self), name)
+
+    def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
+        for name, rival in self.CLEARS.items():
+            # A config that is written out has the default beside what stands in for it.
+            is_given = given.get(name) not in (None, getattr(type(self), name))
+            if is_given and given.get(rival) is not None:
+                raise errors.ConfigValueError(
+                    f"{cursor.key(rival, given)}: `{name}` is {given[name]!r} and `{rival}` is "
+                    f"{given[rival]!r}, but one stands in for the other; give one of them."
+                )
 
     def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
         field_type = self._field_types().get(key)

@@ -36,11 +36,13 @@ class Hook:
         around the stretch of steps that ends at each multiple of this number. The compiled loop
         is cut there, so a large number is cheap. 0 stands for not at all. A hook that overrides
         one of the two methods and leaves this at `None` gets every step, and a warning.
+      name: What its state is called in a checkpoint; by default the name of its class.
       controller: The controller that runs the hook, set by it.
       trainer: The trainer of that controller, set by it.
     """
 
     every_n_steps: int | None = None
+    name: str | None = None
     controller: Controller
     trainer: runner.AbstractTrainer | None
 

@@ -34,8 +34,14 @@ class KerasCallback(Hook):
     * `logs` of a batch: the last report, and with a trainer that keeps `last_step_outputs` as a
       dictionary, its numbers.
     * `model.stop_training = True` requests a stop. `model.optimizer` is the trainer's.
-    * As in Keras, each worker runs it, `on_train_end` is not called after an error, and what the
-      callback remembers is not in the checkpoints; the number of the epoch is.
+    * `on_train_end` comes with the end of the last epoch, before that step is saved: the best
+      weights, which `EarlyStopping(restore_best_weights=True)` puts back there, are in the last
+      checkpoint; an evaluation of that step was of the weights before. Training that ends within
+      an epoch, as when another hook stops it, has been saved by then, and a warning tells of
+      weights that change after that.
+    * As in Keras, each worker runs it, it hears no evaluation between `on_train_end` and the end of
+      the run, `on_train_end` is not called after an error, and what the callback remembers is not
+      in the checkpoints; the number of the epoch is.
 
     Args:
       callback: A callback; or the name of a class in `keras.callbacks`, or `module:Class`.
@@ -56,6 +62,7 @@ class KerasCallback(Hook):
         self._epoch = 0
         self._first_step = 0
         self._is_training = False
+        self._has_ended = False
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
 
@@ -63,6 +70,7 @@ class KerasCallback(Hook):
         self._set_model()
         self.callback.model.stop_training = False
         self._is_training = True
+        self._has_ended = False
         if self._begin_test not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._begin_test)
         self._call("on_train_begin", {})
@@ -76,25 +84,27 @@ class KerasCallback(Hook):
         self._call("on_train_batch_end", self._batch(), logs)
 
     def after_epoch(self) -> None:
-        self._end_epoch()
+        self._next_epoch()
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
+        if self._has_ended:
+            return
         if self._begin_test not in self.controller.eval_preparations:
             self._set_model()
             self._begin_test()
         validation_logs = _keras_logs(logs)
         self._call("on_test_end", validation_logs)
         self._validation_logs = {f"val_{name}": v for name, v in validation_logs.items()}
-        if self._is_training and not self.controller.steps_per_epoch:
-            self._end_epoch()
+        if not self.controller.steps_per_epoch:
+            self._next_epoch()
 
     def after_train(self, success: bool) -> None:
-        if not self._is_training:
-            return
-        if success:
-            self._end_epoch()
-            self._call("on_train_end", self._epoch_logs)
+        if success and self._is_training:
+            if self._has_trained():
+                self._end_epoch()
+            self._end_train()
         self._is_training = False
+        self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self._epoch}
@@ -103,7 +113,8 @@ class KerasCallback(Hook):
         self._epoch = state["epoch"]
 
     def _begin_test(self) -> None:
-        self._call("on_test_begin", {})
+        if not self._has_ended:
+            self._call("on_test_begin", {})
 
     def _begin_epoch(self) -> None:
         self._first_step = self.controller.step
@@ -111,18 +122,49 @@ class KerasCallback(Hook):
             self._epoch = self.controller.step // self.controller.steps_per_epoch
         self._call("on_epoch_begin", self._epoch, {})
 
-    def _end_epoch(self) -> None:
-        if self.controller.step == self._first_step:  # As in a run that has nothing left to train.
+    def _next_epoch(self) -> None:
+        if not self._is_training or not self._has_trained():
             return
-        self._epoch_logs = {**_keras_logs(self.controller.train_logs), **self._validation_logs}
-        self._validation_logs = {}
-        self._call("on_epoch_end", self._epoch, self._epoch_logs)
-        self._epoch, self._first_step = self._epoch + 1, self.controller.step
+        self._end_epoch()
         if (
             self.controller.step < self.controller.last_step
             and not self.callback.model.stop_training
         ):
             self._begin_epoch()
+        else:
+            # Not left to `after_train`, before which the last checkpoint is saved.
+            self._end_train()
+
+    def _has_trained(self) -> bool:
+        """Whether the epoch has steps; a run that has nothing left to train has none."""
+        return self.controller.step != self._first_step
+
+    def _end_epoch(self) -> None:
+        self._epoch_logs = {**_keras_logs(self.controller.train_logs), **self._validation_logs}
+        self._validation_logs = {}
+        self._call("on_epoch_end", self._epoch, self._epoch_logs)
+        self._epoch, self._first_step = self._epoch + 1, self.controller.step
+
+    def _end_train(self) -> None:
+        weights = self._saved_weights()
+        self._call("on_train_end", self._epoch_logs)
+        if weights != self._saved_weights():
+            logging.warning(
+                "%s changed the weights in `on_train_end`: the checkpoint of step %d does not have "
+                "them, since training did not end with an epoch. The hook `best_checkpoint` keeps "
+                "the best weights in any case.",
+                type(self.callback).__name__,
+                self.controller.step,
+            )
+        self._is_training = False
+        self._has_ended = True
+
+    def _saved_weights(self) -> list[bytes]:
+        """The weights, to be compared, if this step has been saved already."""
+        path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
+        if not path.endswith(f"-{self.controller.step}"):
+            return []
+        return [weight.tobytes() for weight in self.callback.model.get_weights()]
 
     def _batch(self) -> int:
         """The number of the step within its epoch."""

@@ -129,7 +129,8 @@ class StochasticWeightAveraging(Hook):
 
     def _evaluate(self) -> None:
         evaluator, storage = self.controller.evaluator, self.controller.storage
-        if evaluator is None:
+        # In the mode `train` the trainer stands there, but was not made to evaluate.
+        if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
         # Not `controller.evaluate`: this is no evaluation of the weights that the run goes on with,

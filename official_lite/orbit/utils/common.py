@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.data import autotuning
 
 
 def create_global_step() -> tf.Variable:
@@ -52,7 +53,8 @@ def make_distributed_dataset(
     strategy = strategy or tf.distribute.get_strategy()
     input_options = kwargs.pop("input_options", None)
     if isinstance(dataset_or_fn, tf.data.Dataset):
-        return strategy.experimental_distribute_dataset(dataset_or_fn, input_options)
+        dataset = autotuning.without_idle_autotuner(dataset_or_fn)
+        return strategy.experimental_distribute_dataset(dataset, input_options)
     if not callable(dataset_or_fn):
         raise errors.ConfigValueError(
             f"`dataset_or_fn` is a {type(dataset_or_fn).__name__}; pass a `tf.data.Dataset` or a "
@@ -62,7 +64,7 @@ def make_distributed_dataset(
 
     def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
-        return dataset_or_fn(*args, **kwargs, **context)
+        return autotuning.without_idle_autotuner(dataset_or_fn(*args, **kwargs, **context))
 
     return strategy.distribute_datasets_from_function(dataset_fn, input_options)
 

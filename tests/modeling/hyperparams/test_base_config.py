@@ -287,9 +287,45 @@ def test_error_behind_an_alias_names_the_line(tmp_path):
         RunConfig.from_yaml(path)
 
 
-def test_field_given_alone_clears_its_rival():
+def test_of_two_rivals_the_later_one_counts(tmp_path):
     config = StagesConfig(epochs=3)
-    config.override({"steps": 0, "epochs": 2})
-    assert config.epochs == 2
     config.override({"steps": 5})
     assert (config.steps, config.epochs) == (5, None)
+    config.override({"epochs": 2})
+    assert (config.steps, config.epochs) == (0, 2)
+    config.steps = 7
+    assert (config.steps, config.epochs) == (7, None)
+    config.epochs = 1
+    assert (config.steps, config.epochs) == (0, 1)
+    path = tmp_path / "stages.yaml"
+    hyperparams.save_params_dict_to_yaml(config, path)
+    assert StagesConfig.from_yaml(path) == config
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda: StagesConfig(steps=5, epochs=3),
+        lambda: StagesConfig({"steps": 5, "epochs": 3}),
+        lambda: StagesConfig().override({"epochs": 3, "steps": 5}),
+        lambda: StagesConfig().replace(steps=5, epochs=3),
+        lambda: hyperparams.override_params_dict(
+            RunConfig(), "stages.steps=5,stages.epochs=3", is_strict=True
+        ),
+    ],
+)
+def test_both_rivals_at_once_are_refused(give):
+    with pytest.raises(errors.ConfigValueError, match=r"`steps` is 5 and `epochs` is 3"):
+        give()
+
+
+def test_rivals_in_one_file_are_refused_with_the_line(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("stages:\n  steps: 5\n  epochs: 3\n")
+    with pytest.raises(errors.ConfigValueError, match=r"run\.yaml:3"):
+        RunConfig.from_yaml(path)
+
+
+def test_rival_that_is_null_is_not_given():
+    assert StagesConfig({"steps": 5, "epochs": None}).steps == 5
+    assert StagesConfig(steps=0, epochs=3).epochs == 3

@@ -63,6 +63,36 @@ def test_hooks_that_do_not_remember_leave_the_checkpoint_as_it_is(
     assert not hasattr(manager.checkpoint, "hooks")
 
 
-def test_what_can_not_be_saved_is_refused():
+@pytest.mark.parametrize(
+    "value", [object(), np.array([{}, None]), [np.zeros(2)], np.complex64(1), np.longdouble(1)]
+)
+def test_what_can_not_be_loaded_is_not_saved(value):
     with pytest.raises(errors.ConfigTypeError, match="NumPy arrays"):
-        hook_states.pack({"Hook": {"file": object()}})
+        hook_states.pack({"Hook": {"file": value}})
+
+
+def test_name_keeps_the_states_of_one_class_apart():
+    def named(name, seen):
+        hook = Counter()
+        hook.name, hook.seen, hook.average = name, seen, np.full(1, float(seen))
+        return hook
+
+    saved = hook_states.HookStates([named("x", 1), named("a/b", 2)]).serialize()
+    restored = [named("new", 0), named("a/b", 0), named("x", 0)]
+    hook_states.HookStates(restored).deserialize(saved)
+    assert [hook.seen for hook in restored] == [0, 2, 1]
+    assert [hook.average.tolist() for hook in restored] == [[0.0], [2.0], [1.0]]
+
+
+def test_name_can_not_be_given_twice():
+    hooks = [Counter(), Counter(), Counter()]
+    hooks[2].name = "Counter_1"
+    with pytest.raises(errors.ConfigValueError, match="Two hooks are called `Counter_1`"):
+        hook_states.HookStates(hooks)
+
+
+def test_numbers_of_numpy_come_back_as_those_of_python():
+    state = {"best": np.float32(0.5), "steps": [np.int64(3)], "is_done": np.bool_(True)}
+    assert hook_states.unpack(hook_states.pack({"Hook": state})) == {
+        "Hook": {"best": 0.5, "steps": [3], "is_done": True}
+    }

@@ -215,6 +215,81 @@ def test_epoch_that_stops_is_the_last_one(train):
     assert callback.events == ["train_begin", "epoch_begin 0", "epoch_end 0", "train_end"]
 
 
+@pytest.fixture
+def make_model_manager(tmp_path):
+    def make(trainer, interval):
+        return tf.train.CheckpointManager(
+            tf.train.Checkpoint(model=trainer.model),
+            str(tmp_path / "model"),
+            max_to_keep=None,
+            step_counter=trainer.global_step,
+            checkpoint_interval=interval,
+        )
+
+    return make
+
+
+def _saved_weight(manager):
+    model = manager.checkpoint.model
+    manager.checkpoint.restore(manager.latest_checkpoint)
+    return model.get_weights()[0].item()
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 2])
+@pytest.mark.parametrize("interval", [2, 100])
+@pytest.mark.parametrize("train_steps", [4, 20])
+def test_best_weights_of_early_stopping_are_in_the_last_checkpoint(
+    train, make_keras_trainer, make_model_manager, steps_per_epoch, interval, train_steps
+):
+    trainer = make_keras_trainer()
+    manager = make_model_manager(trainer, interval)
+    # The loss only falls, so that the first epoch is the best one.
+    callback = keras.callbacks.EarlyStopping(
+        "val_loss", mode="max", patience=2, restore_best_weights=True
+    )
+    controller = train(
+        callback,
+        train_steps,
+        eval_interval=2,
+        trainer=trainer,
+        checkpoint_manager=manager,
+        steps_per_epoch=steps_per_epoch,
+    )
+    after_two_steps = 2 - 0.8**2
+    assert controller.step == min(train_steps, 6)
+    assert trainer.model.get_weights()[0].item() == pytest.approx(after_two_steps)
+    assert manager.latest_checkpoint.endswith(f"-{controller.step}")
+    assert _saved_weight(manager) == pytest.approx(after_two_steps)
+
+
+def test_weights_that_change_after_the_last_checkpoint_are_warned_of(
+    train, make_keras_trainer, make_model_manager, log_lines
+):
+    class Resets(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            self.model.set_weights([np.zeros([1, 1])])
+
+    for callback, is_told in ((Events(), False), (Resets(), True)):
+        trainer = make_keras_trainer()
+        manager = make_model_manager(trainer, 100)
+        train(callback, 5, trainer=trainer, checkpoint_manager=manager, steps_per_epoch=2)
+        assert is_told == any("Resets changed the weights" in line for line in log_lines)
+
+
+def test_nothing_is_heard_after_the_end(train):
+    class Stops(Events):
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.model.stop_training = True
+
+    callback = Stops()
+    controller = train(callback, 20, eval_interval=20, steps_per_epoch=4)
+    assert controller.eval_logs
+    assert callback.events == ["train_begin", "epoch_begin 0", "epoch_end 0", "train_end"]
+    controller.evaluate()
+    assert callback.events[4:] == ["test_begin", "test_end"]
+
+
 def test_model_checkpoint_saves_what_loads(train, make_keras_trainer, tmp_path):
     trainer = make_keras_trainer()
     whole = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))

@@ -3,8 +3,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.vision.digits import configs as digits_configs
+from experiments.vision.digits import task as digits_task
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.core import train_lib
 from official_lite.orbit import hooks
 
 
@@ -184,3 +187,12 @@ def test_arguments_are_checked():
 def test_needs_a_directory(make_controller, make_task_trainer):
     with pytest.raises(errors.ConfigValueError, match="Pass `model_dir`"):
         make_controller(make_task_trainer(), hooks=[_swa()]).train(1)
+
+
+def test_training_without_evaluation_keeps_the_average(tmp_path):
+    params = digits_configs.digits_mlp()
+    params.override({"trainer": {"train_steps": 8}})
+    task = digits_task.DigitsTask(params.task)
+    strategy = tf.distribute.get_strategy()
+    train_lib.run_experiment(strategy, task, "train", params, str(tmp_path), hooks=[_swa()])
+    assert (tmp_path / "swa" / "ckpt-8.index").exists()

@@ -84,6 +84,17 @@ def test_five_stages_of_the_page_replace_the_default_ones(
     }
 
 
+def test_epochs_that_are_no_whole_batches_are_trained_to_the_end(tmp_path: pathlib.Path) -> None:
+    workspace, run = HERE / "five_stages", tmp_path / "run"
+    data = ("--set=task.train_data.num_examples=1437", "--set=trainer.steps_per_epoch=0")
+    first = _train(workspace, run, *data, "--set=trainer.train_epochs=1")
+    assert re.findall(r"epoch (\d+) done", first) == ["0", "1"]
+    # 10 epochs are 224.5 batches; the second command has 23 of them behind it.
+    second = _train(workspace, run, *data, "--set=trainer.train_epochs=10")
+    assert len(re.findall(r"epoch \d+ done", second)) == 10
+    assert [r["step"] for r in _records(run, "train")] == list(range(1, 226))
+
+
 @pytest.mark.parametrize(
     ("devices", "said"),
     [("null", "single startup"), ("[CPU:0, CPU:1]", "cluster startup of 2 replicas")],

@@ -10,10 +10,10 @@ class Runner(RunnerBase):
         print("Running Runner.")
 
     def run(self, context):
-        trainer_config = context.params.trainer
-        epochs = trainer_config.train_steps // trainer_config.steps_per_epoch
+        config = context.params.trainer
         model_dict = context["env"]["phase"][0]
-        for epoch in range(epochs):
+        while context.global_step < config.train_steps and not context.controller.stop_reason:
+            epoch = context.global_step // config.steps_per_epoch
             begin_time = time.time()
             self._run(context, model_dict)
             seconds = time.time() - begin_time

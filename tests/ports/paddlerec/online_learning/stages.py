@@ -27,15 +27,16 @@ class DayByDay(pipeline.Run):
     """An epoch a day."""
 
     def __call__(self, ctx):
-        for number, day in enumerate(DAYS):
-            first_step = number * ctx.params.trainer.steps_per_epoch
-            if ctx.global_step > first_step:
-                logging.info("%s was learnt before.", day)
-                continue
-            self._turn_to(ctx, str(ctx.extras["folder"] / f"{day}.csv"))
-            logging.info("Predicts and learns %s.", day)
-            ctx.logs = self.evaluate(ctx)
-            ctx.controller.train(first_step + ctx.params.trainer.steps_per_epoch)
+        config = ctx.params.trainer
+        while ctx.global_step < config.train_steps and not ctx.controller.stop_reason:
+            number, steps_done = divmod(ctx.global_step, config.steps_per_epoch)
+            self._turn_to(ctx, str(ctx.extras["folder"] / f"{DAYS[number]}.csv"))
+            # A day that was broken off has been predicted before.
+            if steps_done == 0:
+                ctx.logs = self.evaluate(ctx)
+            logging.info("Learns %s.", DAYS[number])
+            last_step = (number + 1) * config.steps_per_epoch
+            ctx.controller.train(min(last_step, config.train_steps))
 
     def _turn_to(self, ctx, path):
         data = ctx.params.task.train_data.replace(input_path=path)

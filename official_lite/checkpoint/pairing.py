@@ -1,0 +1,243 @@
+"""Finds for each variable of a model the tensor of a checkpoint that is meant for it.
+
+Attributes are names: what was `model.head` is `model.head` again. The layers of a functional or
+sequential model, and those in lists, are saved by their place, which is another one as soon as a
+layer comes or goes. There the names of the variables decide, as far as they say anything: Keras
+numbers the layers without a name of their own through the whole process, so that `dense_2` may be
+`dense` in another one.
+"""
+
+import collections
+import dataclasses
+import enum
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.checkpoint import keras2_checkpoint
+
+__all__ = ["Evidence", "Pair", "is_variable", "name_of", "pair", "variables_of"]
+
+
+class Evidence(enum.IntEnum):
+    """What says that a variable and a tensor belong together, the strongest first."""
+
+    NAME = 0
+    POSITION = 1
+    DOUBTFUL_POSITION = 2
+    """In a list that was longer or shorter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A variable, its tensor, and why."""
+
+    variable: Any
+    tensor: keras2_checkpoint.Tensor
+    evidence: Evidence
+    is_moved: bool = False
+    """Whether it has another place in the model than in the checkpoint."""
+
+
+_Pairs = dict[int, Pair]
+
+
+def pair(
+    model: Any,
+    items: Mapping[str, Any],
+    hidden: Sequence[Any],
+    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+) -> _Pairs:
+    """The pairs by the identity of the variable.
+
+    Args:
+        model: The model, whose layers tell which names Keras made up.
+        items: What may have been saved at the top of the checkpoint, by name.
+        hidden: The `hidden_weights` of the model.
+        checkpoint: The checkpoint.
+    """
+    saved = checkpoint.node(0).children
+    common = [name for name in items if name in saved and name != "hidden_weights"]
+    places: _Pairs = {}
+    for name in common:
+        for found in _walk(items[name], saved[name]):
+            known = places.get(id(found.variable))
+            if known is None or found.evidence < known.evidence:
+                places[id(found.variable)] = found
+    # Also of a part, the weights in lists are saved as those of the model.
+    in_list = _hidden_tensors(checkpoint)
+    places = _pair_list(hidden, in_list) | places
+    variables = {id(v): v for name in common for v in variables_of(items[name])}
+    variables |= {id(v): v for v in hidden if in_list}
+    tensors = [tensor for name in common for tensor in saved[name].tensors()] + in_list
+    return _settle(model, variables, list(dict.fromkeys(tensors)), places)
+
+
+def variables_of(part: Any) -> Iterator[Any]:
+    """All variables below a layer, an object that TensorFlow tracks, a list or a mapping."""
+    if isinstance(part, keras.Layer):
+        # Also those in lists, which the walk below does not reach.
+        yield from part.weights
+    elif isinstance(part, list | tuple):
+        for element in part:
+            yield from variables_of(element)
+    elif isinstance(part, Mapping):
+        for element in part.values():
+            yield from variables_of(element)
+    else:
+        nodes = tf.train.TrackableView(part).descendants()
+        yield from (node for node in nodes if is_variable(node))
+
+
+def is_variable(trackable: Any) -> bool:
+    return isinstance(trackable, keras.Variable | tf.Variable)
+
+
+def name_of(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def _walk(part: Any, node: keras2_checkpoint.Node) -> Iterator[Pair]:
+    """Goes down the objects of the model and those that were saved, by the same names."""
+    # A checkpoint wraps lists and dicts the same way.
+    root = tf.train.Checkpoint(part=part).part
+    seen: set[tuple[int, int, Evidence]] = set()
+    pending: list[tuple[Any, keras2_checkpoint.Node, Evidence]] = [(root, node, Evidence.NAME)]
+    while pending:
+        trackable, node, evidence = pending.pop()
+        if (id(trackable), node.index, evidence) in seen:
+            continue
+        seen.add((id(trackable), node.index, evidence))
+        if is_variable(trackable):
+            if node.tensor:
+                yield Pair(trackable, node.tensor, evidence)
+            continue
+        children = tf.train.TrackableView.children(trackable)
+        by_position = max(evidence, _evidence_of_places(children, node.children))
+        for name, child in children.items():
+            if name in node.children:
+                below = by_position if name.isdigit() else evidence
+                pending.append((child, node.children[name], below))
+
+
+def _evidence_of_places(first: Mapping[str, Any], second: Mapping[str, Any]) -> Evidence:
+    counts = [sum(name.isdigit() for name in names) for names in (first, second)]
+    return Evidence.POSITION if counts[0] == counts[1] else Evidence.DOUBTFUL_POSITION
+
+
+def _hidden_tensors(
+    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+) -> list[keras2_checkpoint.Tensor]:
+    """The weights in lists, under the names that were saved beside them."""
+    saved = checkpoint.node(0).children
+    if "hidden_weights" not in saved:
+        return []
+    nodes = saved["hidden_weights"].children
+    tensors = [nodes[str(i)].tensor for i in range(len(nodes))]
+    text = checkpoint.read_state(saved["hidden_names"]) if "hidden_names" in saved else None
+    # Without them there are those that TensorFlow made up, which lack the layer.
+    names = json.loads(text) if text else [""] * len(tensors)
+    return [
+        dataclasses.replace(tensor, full_name=name)
+        for tensor, name in zip(tensors, names, strict=True)
+        if tensor
+    ]
+
+
+def _pair_list(variables: Sequence[Any], tensors: Sequence[keras2_checkpoint.Tensor]) -> _Pairs:
+    """Pairs by position, which means little in lists of unlike length.
+
+    There, what comes from the first unlike shape on is left alone.
+    """
+    is_alike = len(tensors) == len(variables)
+    evidence = Evidence.POSITION if is_alike else Evidence.DOUBTFUL_POSITION
+    pairs: _Pairs = {}
+    for variable, tensor in zip(variables, tensors, strict=False):
+        if not is_alike and tensor.shape != tuple(variable.shape):
+            break
+        pairs[id(variable)] = Pair(variable, tensor, evidence)
+    return pairs
+
+
+def _settle(
+    model: Any,
+    variables: Mapping[int, Any],
+    tensors: Sequence[keras2_checkpoint.Tensor],
+    places: _Pairs,
+) -> _Pairs:
+    """Lets the names decide where there is nothing but places."""
+    pairs = {key: found for key, found in places.items() if found.evidence == Evidence.NAME}
+    certain = {found.tensor.key for found in pairs.values()}
+    open_variables = [v for key, v in variables.items() if key not in pairs]
+    open_tensors = [tensor for tensor in tensors if tensor.key not in certain]
+    names = _Names(model, open_variables, open_tensors)
+    named_variables = _unique(names.of_variable, open_variables)
+    named_tensors = _unique(names.of_tensor, open_tensors)
+    for name in named_variables.keys() & named_tensors.keys():
+        variable, tensor = named_variables[name], named_tensors[name]
+        place = places.get(id(variable))
+        is_moved = place is None or place.tensor.key != tensor.key
+        pairs[id(variable)] = Pair(variable, tensor, Evidence.NAME, is_moved)
+    taken = {found.tensor.key for found in pairs.values()}
+    for key, found in places.items():
+        if key in pairs or found.tensor.key in taken:
+            continue
+        name, saved_name = names.of_variable(found.variable), names.of_tensor(found.tensor)
+        is_agreed = name == saved_name and found.evidence == Evidence.POSITION
+        pairs[key] = dataclasses.replace(found, evidence=Evidence.NAME) if is_agreed else found
+    return pairs
+
+
+def _unique(name_of_item: Any, items: Sequence[Any]) -> dict[str, Any]:
+    """By name; without those that several have, which tell nothing apart."""
+    counts = collections.Counter(name_of_item(item) for item in items)
+    named = {name_of_item(item): item for item in items}
+    return {name: item for name, item in named.items() if name and counts[name] == 1}
+
+
+class _Names:
+    """Names without what differs between two models of one kind."""
+
+    def __init__(
+        self,
+        model: Any,
+        variables: Sequence[Any],
+        tensors: Sequence[keras2_checkpoint.Tensor],
+    ) -> None:
+        layers = model._flatten_layers() if isinstance(model, keras.Layer) else []
+        self._kinds = {_snake_case(type(layer).__name__) for layer in layers}
+        self._model_name = _first_part([name_of(variable) for variable in variables])
+        self._saved_model_name = _first_part([tensor.full_name for tensor in tensors])
+        if self._model_name != getattr(model, "name", "") or not self._saved_model_name:
+            self._model_name = self._saved_model_name = ""
+
+    def of_variable(self, variable: Any) -> str:
+        name = name_of(variable).removesuffix(":0")
+        return self._without_numbers(name.removeprefix(f"{self._model_name}/"))
+
+    def of_tensor(self, tensor: keras2_checkpoint.Tensor) -> str:
+        return self._without_numbers(tensor.full_name.removeprefix(f"{self._saved_model_name}/"))
+
+    def _without_numbers(self, name: str) -> str:
+        return "/".join(self._kind(part) or part for part in name.split("/"))
+
+    def _kind(self, name: str) -> str | None:
+        """The class that Keras named a layer after."""
+        stem = re.sub(r"_\d+$", "", name)
+        return stem if stem in self._kinds else None
+
+
+def _first_part(names: Sequence[str]) -> str:
+    """What all names begin with, as the weights of a model do with its name."""
+    firsts = {name.partition("/")[0] for name in names}
+    return firsts.pop() if len(firsts) == 1 else ""
+
+
+def _snake_case(name: str) -> str:
+    """As Keras makes the name of a layer from that of its class."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()

@@ -1,0 +1,28 @@
+"""Datasets that end when they are told to."""
+
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["without_idle_autotuner"]
+
+
+def without_idle_autotuner(dataset: Any) -> Any:
+    """The dataset with tf.data's autotuner switched off, unless its options say something of it.
+
+    The autotuner is a thread that sleeps twice as long each time, up to a minute, and may miss the
+    call that its iterator is going: then whoever lets go of the iterator (the next evaluation, the
+    end of the process) waits for it. Without it `AUTOTUNE` stands for one call a core.
+
+    Args:
+      dataset: What is no `tf.data.Dataset` is returned as it is.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    wanted = dataset.options().autotune
+    settings = (wanted.enabled, wanted.cpu_budget, wanted.ram_budget, wanted.autotune_algorithm)
+    if any(setting is not None for setting in settings):
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
