@@ -18,7 +18,7 @@ from official_lite.core import config_definitions as cfg
 ROUNDS = flags.DEFINE_integer("rounds", 15, "Counted rounds of each variant.")
 
 NUM_FEATURES = NUM_CLASSES = 10
-BATCH_SIZE = 32
+BATCH_SIZE = 64
 STEPS = {"mlp of width 32": (32, 2000), "mlp of width 512": (512, 500)}
 
 

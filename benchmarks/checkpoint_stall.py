@@ -1,0 +1,162 @@
+"""How long training stands still while a large state is saved.
+
+Each way of saving trains the same number of small steps, and saves once halfway. Its stall is the
+wall time above that of a training that saves nothing; so a save in the background pays for what it
+takes from the steps beside it.
+
+python -m benchmarks.checkpoint_stall --gigabytes=1
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from benchmarks import paired, report, toy_runs
+from official_lite.core import train_lib
+
+NUM_TABLES = 8
+D_EMBEDDING = 64
+IDS_PER_TABLE = 4
+BATCH_SIZE = 32
+
+BASELINE = "nothing is saved"
+
+
+def build_model(gigabytes: float) -> keras.Model:
+    """Embedding tables of so many gigabytes in all, of which a batch sees a few rows.
+
+    They are not trained: Keras copies a table in each step that changes rows of it, and what is
+    wanted here is a small step beside a large state.
+    """
+    rows = int(gigabytes * 2**30 / 4 / D_EMBEDDING / NUM_TABLES)
+    inputs = keras.Input((NUM_TABLES, IDS_PER_TABLE), dtype="int32")
+    embedded = [
+        keras.layers.Embedding(
+            rows, D_EMBEDDING, embeddings_initializer="random_uniform", trainable=False
+        )(inputs[:, index])
+        for index in range(NUM_TABLES)
+    ]
+    x = keras.layers.Flatten()(keras.layers.Concatenate()(embedded))
+    return keras.Model(inputs, keras.layers.Dense(1)(x))
+
+
+def make_batches() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 1000, (50, BATCH_SIZE, NUM_TABLES, IDS_PER_TABLE)).astype(np.int32)
+    return ids, rng.normal(size=(50, BATCH_SIZE, 1)).astype(np.float32)
+
+
+class Saving:
+    """The ways of saving, and how long each call took."""
+
+    def __init__(self, runner: train_lib.OrbitExperimentRunner, directory: str) -> None:
+        self._runner = runner
+        self._plain_manager = tf.train.CheckpointManager(
+            runner.trainer.checkpoint, directory, max_to_keep=1
+        )
+        self.seconds: dict[str, list[float]] = {}
+
+    def ways(self) -> Mapping[str, Callable[[], object]]:
+        return {
+            BASELINE: lambda: None,
+            "tf.train.CheckpointManager.save": self._plain_manager.save,
+            "controller.save_checkpoint": self._runner.controller.save_checkpoint,
+        }
+
+    def call(self, name: str) -> None:
+        start = time.perf_counter()
+        self.ways()[name]()
+        self.seconds.setdefault(name, []).append(time.perf_counter() - start)
+
+    def settle(self) -> None:
+        """Waits until nothing is being written any more."""
+        sync = getattr(self._runner.checkpoint_manager, "sync", None)
+        if sync is not None:
+            sync()
+        os.sync()
+
+
+def measure(
+    runner: train_lib.OrbitExperimentRunner, saving: Saving, steps: int, rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of `steps` steps with a save halfway, by the way of saving."""
+    seconds: dict[str, list[float]] = {name: [] for name in saving.ways()}
+    # One round more than is counted: the first save builds what later ones use.
+    for index in range(rounds + 1):
+        for name in saving.ways():
+            start = time.perf_counter()
+            toy_runs.train_further(runner.controller, steps // 2)
+            saving.call(name)
+            toy_runs.train_further(runner.controller, steps - steps // 2)
+            if index:
+                seconds[name].append(time.perf_counter() - start)
+            saving.settle()
+    return seconds
+
+
+def seconds_per_step(runner: train_lib.OrbitExperimentRunner, steps: int = 100) -> float:
+    toy_runs.train_further(runner.controller, steps)
+    start = time.perf_counter()
+    toy_runs.train_further(runner.controller, steps)
+    return (time.perf_counter() - start) / steps
+
+
+def tabulate(
+    seconds: Mapping[str, list[float]], saving: Saving, steps: int, gigabytes: float
+) -> report.Table:
+    rows = []
+    for name, times in seconds.items():
+        stalls = [one - other for one, other in zip(times, seconds[BASELINE], strict=True)]
+        rows.append(
+            (
+                name,
+                statistics.median(times),
+                None if name == BASELINE else statistics.median(stalls),
+                None if name == BASELINE else statistics.median(saving.seconds[name][1:]),
+                paired.ratio(seconds, name, BASELINE),
+            )
+        )
+    return report.Table(
+        title=f"{gigabytes:g} GiB of state, saved once in {steps} steps",
+        columns=("", "s for all steps", "stall s", "s in the call", f"× {BASELINE}"),
+        rows=rows,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=10.0, help="Of training in a round.")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--directory", help="On the disk that checkpoints are to be written to.")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)
+    params = toy_runs.create_params("sgd", ["trainer.max_to_keep=1", *args.set])
+    task = toy_runs.ToyTask(lambda: build_model(args.gigabytes), make_batches())
+    with (
+        toy_runs.open_run(task, params, args.directory) as runner,
+        tempfile.TemporaryDirectory(dir=args.directory) as directory,
+    ):
+        steps = max(2, int(args.seconds / seconds_per_step(runner)))
+        saving = Saving(runner, directory)
+        seconds = measure(runner, saving, steps, args.rounds)
+    report.Report(
+        benchmark="checkpoint_stall",
+        command=report.command_line("checkpoint_stall"),
+        tables=[tabulate(seconds, saving, steps, args.gigabytes)],
+        measurements={"seconds": seconds, "seconds_in_call": saving.seconds},
+    ).publish(args.results_dir)
+
+
+if __name__ == "__main__":
+    main()

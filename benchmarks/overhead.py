@@ -1,0 +1,126 @@
+"""What a step costs more with more hooks, metrics and writers: 0, 1, 4 and 16 of each.
+
+python -m benchmarks.overhead
+"""
+
+import argparse
+import functools
+import pathlib
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+
+import keras
+from absl import logging
+
+from benchmarks import paired, report, toy_runs
+from official_lite import orbit, telemetry
+
+COUNTS = (0, 1, 4, 16)
+STEPS = 2000
+STEPS_PER_LOOP = 1000
+# Hooks that look now and then, and reports.
+INTERVAL = 100
+
+
+class Look(orbit.Hook):
+    """Does what hooks do most: looks at the step."""
+
+    def __init__(self, every_n_steps: int) -> None:
+        self.every_n_steps = every_n_steps
+        self.seen = 0
+
+    def after_step(self) -> None:
+        self.seen += self.iter
+
+
+def create_metrics(count: int) -> list[keras.metrics.Metric]:
+    return [keras.metrics.MeanAbsoluteError(name=f"error_{index}") for index in range(count)]
+
+
+def build_run(
+    directory: pathlib.Path,
+    *,
+    hooks: int = 0,
+    every_n_steps: int = 1,
+    metrics: int = 0,
+    writers: int = 0,
+    log_interval: int | None = None,
+) -> Callable[[], None]:
+    """A function that trains `STEPS` further steps of a small MLP."""
+    task = toy_runs.ToyTask(
+        toy_runs.build_mlp,
+        toy_runs.regression_batches(),
+        functools.partial(create_metrics, metrics),
+    )
+    directory.mkdir(parents=True)
+    controller = toy_runs.build_controller(
+        task,
+        toy_runs.create_params(),
+        steps_per_loop=STEPS_PER_LOOP,
+        log_interval=log_interval,
+        hooks=[Look(every_n_steps) for _ in range(hooks)],
+        writers=[
+            telemetry.JsonLinesWriter(str(directory / f"{index}.json")) for index in range(writers)
+        ],
+    )
+    return functools.partial(toy_runs.train_further, controller, STEPS)
+
+
+def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
+    """What is varied, and a run for each count of it."""
+    kinds: dict[str, Callable[[int], dict[str, int]]] = {
+        "hooks, every step": lambda count: {"hooks": count},
+        f"hooks, every {INTERVAL} steps": lambda count: {
+            "hooks": count,
+            "every_n_steps": INTERVAL,
+        },
+        "metrics": lambda count: {"metrics": count},
+        f"writers of JSON lines, every {INTERVAL} steps": lambda count: {
+            "writers": count,
+            "log_interval": INTERVAL,
+        },
+    }
+    return {
+        kind: {
+            str(count): build_run(directory / str(number) / str(count), **arguments(count))
+            for count in COUNTS
+        }
+        for number, (kind, arguments) in enumerate(kinds.items())
+    }
+
+
+def tabulate(measured: Mapping[str, Mapping[str, list[float]]]) -> report.Table:
+    rows = []
+    for kind, seconds in measured.items():
+        base = str(COUNTS[0])
+        microseconds = [1e6 * statistics.median(times) / STEPS for times in seconds.values()]
+        rows.append((kind, *microseconds, paired.ratio(seconds, str(COUNTS[-1]), base)))
+    return report.Table(
+        title="µs a step of a small MLP, by how many there are",
+        columns=("", *map(str, COUNTS), f"{COUNTS[-1]} ÷ {COUNTS[0]}"),
+        rows=rows,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)
+    with tempfile.TemporaryDirectory() as directory:
+        measured = {
+            kind: paired.time_in_turn(variants, args.rounds)
+            for kind, variants in create_series(pathlib.Path(directory)).items()
+        }
+    report.Report(
+        benchmark="overhead",
+        command=report.command_line("overhead"),
+        tables=[tabulate(measured)],
+        measurements=measured,
+    ).publish(args.results_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Seconds until something has happened, in new processes, one beside the other.
+
+python -m benchmarks.start_up
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from benchmarks import environments, machine, paired, report, turns
+
+_EXPERIMENT = ("--experiment=vision/digits_mlp", "--mode=train")
+_ONE_STEP_A_LOOP = "trainer.steps_per_loop=1"
+_HOOK = 'trainer.hooks=["benchmarks.start_up.first_step:EndAtFirstStep"]'
+_TYPO = "trainer.train_stepz=10"
+
+# Help is an exit code of 1 to absl.
+_EXIT_CODES = {"help": (0, 1), "a mistake in the config": (1, 2)}
+# What has to be in the output, or something else was measured.
+_EVIDENCE = {
+    "help": "--",
+    "a mistake in the config": "train_stepz",
+    "the first step": "first step",
+}
+
+
+def create_commands(own: str, tfm: str | None) -> Mapping[str, Sequence[str]]:
+    """What is run, by what is measured.
+
+    Args:
+        own: The interpreter that has official_lite.
+        tfm: That of the Model Garden; None leaves it out.
+    """
+    train = [own, "train.py", *_EXPERIMENT]
+    commands: dict[str, Sequence[str]] = {
+        "python": [own, "-c", ""],
+        "import tensorflow": [own, "-c", "import tensorflow"],
+        "import keras": [own, "-c", "import keras"],
+        "import official_lite.core.train_lib": [own, "-c", "import official_lite.core.train_lib"],
+        "help": [own, "train.py", "--help"],
+        "a mistake in the config": [*train, f"--set={_TYPO}"],
+        "the first step": [*train, f"--set={_ONE_STEP_A_LOOP}", f"--set={_HOOK}"],
+    }
+    if tfm:
+        train = [tfm, "-m", "benchmarks.start_up.tfm_train", *_EXPERIMENT]
+        commands |= {
+            "tfm: import tensorflow": [tfm, "-c", "import tensorflow"],
+            "tfm: import official.core.train_lib": [tfm, "-c", "import official.core.train_lib"],
+            "tfm: help": [tfm, "-m", "benchmarks.start_up.tfm_train", "--help"],
+            "tfm: a mistake in the config": [*train, f"--params_override={_TYPO}"],
+            "tfm: the first step": [*train, f"--params_override={_ONE_STEP_A_LOOP}"],
+        }
+    return commands
+
+
+def run(name: str, command: Sequence[str]) -> None:
+    """Runs a command to its end.
+
+    Raises:
+        RuntimeError: If it did not do what its name says.
+    """
+    trains = any(word.startswith("--experiment") for word in command)
+    with tempfile.TemporaryDirectory() as model_dir:
+        finished = subprocess.run(
+            [*command, f"--model_dir={model_dir}"] if trains else command,
+            cwd=turns.REPOSITORY,
+            capture_output=True,
+            text=True,
+            env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+        )
+    what = name.removeprefix("tfm: ")
+    if finished.returncode not in _EXIT_CODES.get(what, (0,)) or _EVIDENCE.get(what, "") not in (
+        finished.stdout + finished.stderr
+    ):
+        raise RuntimeError(f"{name}: exit code {finished.returncode}\n{finished.stderr[-2000:]}")
+
+
+def tabulate(seconds: Mapping[str, list[float]]) -> report.Table:
+    """Medians, in the order of the commands."""
+    baseline = "import tensorflow"
+    rows = [
+        (
+            name,
+            statistics.median(times),
+            min(times),
+            paired.ratio(seconds, name, baseline),
+        )
+        for name, times in seconds.items()
+    ]
+    return report.Table(
+        title="Seconds in a new process",
+        columns=("", "s", "fastest", f"× {baseline}"),
+        rows=rows,
+        note="The first step: from the command to the end of the first training step of "
+        "`vision/digits_mlp`, which the Model Garden has been given, too.",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--no_tfm", action="store_true", help="Leave the Model Garden out.")
+    environments.add_arguments(parser)
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    names = ["tensorflow"] if args.no_tfm else ["tensorflow", "tfm"]
+    pythons = {
+        name: environments.find_python(name, env_dir=args.env_dir, pythons=dict(args.python))
+        for name in names
+    }
+    commands = create_commands(pythons["tensorflow"], pythons.get("tfm"))
+    variants = {name: functools.partial(run, name, command) for name, command in commands.items()}
+    # The first of each reads from the disk what all others find in memory.
+    seconds = paired.time_in_turn(variants, args.rounds, warmup=1)
+    report.Report(
+        benchmark="start_up",
+        command=report.command_line("start_up"),
+        tables=[tabulate(seconds)],
+        environments=machine.versions_in(pythons),
+        measurements=seconds,
+    ).publish(args.results_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Steps a second on four models, of everyone who can train them."""

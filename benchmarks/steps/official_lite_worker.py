@@ -1,0 +1,45 @@
+"""official_lite, as `train.py` would run it: trainer, controller and writers of the default config.
+
+python -m benchmarks.steps.official_lite_worker --model=tiny_mlp --set=runtime.enable_xla=true
+"""
+
+import argparse
+import tempfile
+
+import keras
+from absl import logging
+
+from benchmarks.steps import models, tasks, worker
+from official_lite.core import base_task, runtime, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.modeling import hyperparams, optimization
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
+    args = worker.parse_args(parser)
+    logging.set_verbosity(logging.ERROR)
+    intervals = models.intervals(args.steps)
+    params = tasks.create_params(cfg, optimization, args.model, intervals[0])
+    for assignment in args.set:
+        hyperparams.override_params_dict(params, assignment, is_strict=True)
+    strategy = runtime.build_strategy(params.runtime)
+    task_class = tasks.create_task_class(base_task.Task, keras)
+    with tempfile.TemporaryDirectory() as model_dir, strategy.scope():
+        runner = train_lib.OrbitExperimentRunner(
+            strategy, task_class(params.task, args.model), "train", params, model_dir
+        )
+        controller, step = runner.controller, 0
+        for measured in args.rounds:
+            with measured:
+                step += args.steps
+                controller.train(step, checkpoint_at_completion=False)
+                logs = controller.train_logs
+                loss, metric = float(logs["training_loss"]), float(logs["metric"])
+                measured.note(steps=args.steps, loss=loss, metric=metric)
+        runner.close()
+
+
+if __name__ == "__main__":
+    main()

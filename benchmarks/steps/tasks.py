@@ -1,0 +1,100 @@
+"""The four models as a task, once for official_lite and once for the Model Garden.
+
+The classes differ in what they inherit and in the version of Keras; their bodies are the same.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.steps import keras_models, models
+
+__all__ = ["create_params", "create_task_class"]
+
+# Far enough for any number of rounds.
+_NEVER = 10**9
+
+
+def create_task_class(base: type, keras: Any) -> type:
+    """A task for the models.
+
+    Args:
+        base: `base_task.Task` of either framework.
+        keras: The module `keras` or `tf_keras`.
+    """
+
+    class BenchmarkTask(base):
+        """Trains one of the models on its data in memory."""
+
+        def __init__(self, params: Any, model: models.Model) -> None:
+            super().__init__(params)
+            self._benchmark_model = model
+            self._is_auc = model.metric == "auc"
+
+        def build_model(self) -> Any:
+            return keras_models.build(self._benchmark_model, keras)
+
+        def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+            return keras_models.build_dataset(self._benchmark_model)
+
+        def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Any:
+            if self._is_auc:
+                labels = tf.cast(labels, tf.float32)[:, tf.newaxis]
+                outputs = model_outputs[:, tf.newaxis]
+                losses = keras.losses.binary_crossentropy(labels, outputs, from_logits=True)
+            else:
+                losses = keras.losses.sparse_categorical_crossentropy(
+                    labels, model_outputs, from_logits=True
+                )
+            return tf.reduce_mean(losses)
+
+        def build_metrics(self, training: bool = True) -> list[Any]:
+            if self._is_auc:
+                return [keras.metrics.AUC(from_logits=True, name="metric")]
+            return [keras.metrics.SparseCategoricalAccuracy(name="metric")]
+
+        def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+    return BenchmarkTask
+
+
+def create_params(cfg: Any, optimization: Any, model: models.Model, interval: int) -> Any:
+    """The experiment: defaults, but for the optimizer, and no checkpoint in the midst of a round.
+
+    Args:
+        cfg: The module `config_definitions` of either framework.
+        optimization: Its package `modeling.optimization`.
+        model: The model to train.
+        interval: Steps between two reports.
+    """
+    if model.optimizer == "adagrad":
+        optimizer = {
+            "initial_accumulator_value": models.INITIAL_ACCUMULATOR,
+            "epsilon": models.EPSILON,
+        }
+    else:
+        optimizer = {
+            "weight_decay_rate": models.WEIGHT_DECAY,
+            "epsilon": models.EPSILON,
+            # Neither framework's default; nobody else clips.
+            "gradient_clip_norm": 0.0,
+        }
+    return cfg.ExperimentConfig(
+        task=cfg.TaskConfig(),
+        trainer=cfg.TrainerConfig(
+            train_steps=_NEVER,
+            steps_per_loop=interval,
+            summary_interval=interval,
+            checkpoint_interval=_NEVER,
+            optimizer_config=optimization.OptimizationConfig(
+                {
+                    "optimizer": {"type": model.optimizer, model.optimizer: optimizer},
+                    "learning_rate": {
+                        "type": "constant",
+                        "constant": {"learning_rate": models.LEARNING_RATE},
+                    },
+                }
+            ),
+        ),
+    )

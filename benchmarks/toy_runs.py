@@ -1,0 +1,148 @@
+"""Small runs of official_lite: a task put together from functions, and its controller."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite import orbit, telemetry
+from official_lite.core import base_task, base_trainer, runtime, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.modeling import hyperparams
+
+__all__ = [
+    "ToyTask",
+    "build_controller",
+    "build_mlp",
+    "create_params",
+    "open_run",
+    "regression_batches",
+    "train_further",
+]
+
+BATCH_SIZE = 32
+_NEVER = 10**9
+
+
+class ToyTask(base_task.Task):
+    """A regression.
+
+    Args:
+        build_model: Makes the model.
+        batches: `(features, labels)`, arrays of which the first axis is the batch.
+        metrics: Makes the metrics.
+    """
+
+    def __init__(
+        self,
+        build_model: Callable[[], keras.Model],
+        batches: tuple[np.ndarray, np.ndarray],
+        metrics: Callable[[], list[keras.metrics.Metric]] = list,
+    ) -> None:
+        super().__init__(cfg.TaskConfig())
+        self._build_model = build_model
+        self._batches = batches
+        self._metrics = metrics
+
+    def build_model(self) -> keras.Model:
+        return self._build_model()
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(self._batches).repeat().prefetch(2)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(model_outputs - labels))
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        return self._metrics()
+
+
+def build_mlp(width: int = 32) -> keras.Model:
+    """Two layers."""
+    inputs = keras.Input((width,))
+    x = keras.layers.Dense(width, activation="relu")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(1)(x))
+
+
+def regression_batches(width: int = 32) -> tuple[np.ndarray, np.ndarray]:
+    """Batches for `build_mlp`."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, BATCH_SIZE, width)).astype(np.float32)
+    return x, x.mean(-1, keepdims=True)
+
+
+def create_params(
+    optimizer: str = "adamw", assignments: Sequence[str] = ()
+) -> cfg.ExperimentConfig:
+    """A config that saves nothing by itself, and trains as long as it is told to.
+
+    Args:
+        optimizer: Its type.
+        assignments: What else is different, as `path=value`.
+    """
+    params = cfg.ExperimentConfig(
+        trainer=cfg.TrainerConfig(
+            train_steps=_NEVER,
+            checkpoint_interval=_NEVER,
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": optimizer},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-3}},
+                }
+            ),
+        )
+    )
+    for assignment in assignments:
+        hyperparams.override_params_dict(params, assignment, is_strict=True)
+    return params
+
+
+def build_controller(
+    task: base_task.Task,
+    params: cfg.ExperimentConfig,
+    *,
+    steps_per_loop: int,
+    log_interval: int | None = None,
+    hooks: Sequence[orbit.Hook] = (),
+    writers: Sequence[telemetry.Writer] = (),
+) -> orbit.Controller:
+    """Trainer and controller with these hooks and writers, and no others."""
+    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
+    return orbit.Controller(
+        trainer=trainer,
+        global_step=trainer.global_step,
+        steps_per_loop=steps_per_loop,
+        log_interval=log_interval,
+        hooks=hooks,
+        # Without a writer the controller would bring its own.
+        writers=writers or [telemetry.LastRecordsWriter()],
+    )
+
+
+@contextlib.contextmanager
+def open_run(
+    task: base_task.Task, params: cfg.ExperimentConfig, directory: str | None = None
+) -> Iterator[train_lib.OrbitExperimentRunner]:
+    """A run as `train.py` builds it, in a directory that is gone afterwards.
+
+    Args:
+        task: The task.
+        params: Its config.
+        directory: Where to make the run's directory.
+    """
+    strategy = runtime.build_strategy(params.runtime)
+    with tempfile.TemporaryDirectory(dir=directory) as model_dir, strategy.scope():
+        runner = train_lib.OrbitExperimentRunner(strategy, task, "train", params, model_dir)
+        with contextlib.closing(runner):
+            yield runner
+
+
+def train_further(controller: orbit.Controller, steps: int) -> None:
+    """Trains so many steps more, and saves nothing."""
+    step = int(controller.trainer.global_step.numpy())
+    controller.train(step + steps, checkpoint_at_completion=False)

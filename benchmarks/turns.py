@@ -1,0 +1,256 @@
+"""Processes that measure in turn: all are alive at once, and only one of them works.
+
+Rounds that lie side by side in time meet the same machine, whatever else it is doing. A worker
+does something again and again and says how long it took::
+
+    rounds = turns.Rounds.from_args(args)
+    for measured in rounds:
+        with measured:
+            measured.note(loss=train())
+
+By itself it runs all its rounds and prints a line of JSON for each. Under a driver, which passes
+`--paced`, it waits for a line on its standard input before each of them::
+
+    with turns.Workers(commands) as workers:
+        answers = workers.run(rounds=15)
+
+A worker needs only the standard library, whatever environment it runs in.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["Answers", "Rounds", "Workers", "add_arguments", "medians", "ratio_to"]
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+# Thread pools of numeric libraries spin for a while before they sleep, at the cost of the next one.
+_SECONDS_BETWEEN_TURNS = 0.3
+
+# One that hangs must not keep the others waiting for ever.
+_MOST_SECONDS_FOR_A_ROUND = 900.0
+
+Answers = dict[str, list[dict[str, Any]]]
+
+
+class Rounds:
+    """The rounds of a worker. Iterating waits for the start of each; `with` takes its time.
+
+    From its creation on, what is printed goes to the standard error: create it first.
+
+    Args:
+        count: How many there are, at most.
+        paced: Whether each waits for a line on the standard input.
+    """
+
+    def __init__(self, count: int, *, paced: bool) -> None:
+        self.count = count
+        self._paced = paced
+        self._started = 0.0
+        self._notes: dict[str, Any] = {}
+        self._answers = _take_stdout()
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> "Rounds":
+        """As `--rounds` and `--paced` say."""
+        return cls(args.rounds, paced=args.paced)
+
+    def __iter__(self) -> Iterator["Rounds"]:
+        for _ in range(self.count):
+            if not self.wait():
+                return
+            yield self
+
+    def __enter__(self) -> "Rounds":
+        self.start()
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
+            self.finish()
+
+    def wait(self) -> bool:
+        """Waits for its turn.
+
+        Returns:
+            False if there will be none.
+        """
+        return not self._paced or bool(sys.stdin.readline().strip())
+
+    def start(self) -> None:
+        """Begins a round."""
+        self._notes = {}
+        self._started = time.perf_counter()
+
+    def note(self, **notes: Any) -> None:
+        """Adds what else is to be known about this round."""
+        self._notes |= notes
+
+    def finish(self) -> None:
+        """Ends a round. What it computed must be there by now, not only begun."""
+        answer = {"seconds": time.perf_counter() - self._started, **self._notes}
+        answer["peak_memory_mb"] = _peak_memory_mb()
+        if "steps" in answer:
+            answer["seconds_per_step"] = answer["seconds"] / answer["steps"]
+        print(json.dumps(answer), file=self._answers, flush=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--rounds` and `--paced`."""
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--paced", action="store_true", help="Wait for a line before each round.")
+
+
+class Workers:
+    """Worker processes, by name. One that fails is left out, and said so.
+
+    Args:
+        commands: The command line of each.
+    """
+
+    def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
+        self._commands = commands
+        # Kept, to be looked into after a failure.
+        self._log_dir = pathlib.Path(tempfile.mkdtemp(prefix="benchmark-"))
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._warmups: Answers = {}
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> "Workers":
+        for name, command in self._commands.items():
+            log = self._opened.enter_context((self._log_dir / f"{name}.log").open("w"))
+            self._processes[name] = subprocess.Popen(
+                [*command, "--paced"],
+                cwd=REPOSITORY,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            _end(process)
+        self._opened.close()
+
+    def run(self, rounds: int, warmup: int = 2) -> tuple[Answers, Answers]:
+        """Lets everyone run all rounds; in each the next one begins.
+
+        Args:
+            rounds: Counted rounds.
+            warmup: Rounds before them.
+
+        Returns:
+            The answers of the counted rounds, and of those before, by name.
+        """
+        for name in list(self._processes):
+            self._warm_up(name, warmup)
+        counted: Answers = {name: [] for name in self._processes}
+        for index in range(rounds):
+            names = list(self._processes)
+            shift = index % max(len(names), 1)
+            for name in names[shift:] + names[:shift]:
+                if (answer := self._ask(name)) is not None:
+                    counted[name].append(answer)
+                    time.sleep(_SECONDS_BETWEEN_TURNS)
+        finished = {name: counted[name] for name in self._processes}
+        return finished, {name: self._warmups[name] for name in finished}
+
+    def _warm_up(self, name: str, rounds: int) -> None:
+        self._warmups[name] = []
+        for _ in range(rounds):
+            answer = self._ask(name)
+            if answer is None:
+                return
+            self._warmups[name].append(answer)
+
+    def _ask(self, name: str) -> dict[str, Any] | None:
+        process = self._processes[name]
+        with _killed_after(process, _MOST_SECONDS_FOR_A_ROUND):
+            line = _say_and_listen(process)
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        del self._processes[name]
+        _end(process)
+        log = self._log_dir / f"{name}.log"
+        print(f"{name} failed; its last words, from {log}:\n{_tail(log)}", file=sys.stderr)
+        return None
+
+
+def medians(answers: Answers, key: str) -> dict[str, float]:
+    """The median of a number over the rounds, by name."""
+    return {name: statistics.median(one[key] for one in found) for name, found in answers.items()}
+
+
+def ratio_to(answers: Answers, name: str, baseline: str, key: str) -> float | None:
+    """The median over the rounds of a number of `name` over that of `baseline`, if it is there."""
+    if baseline not in answers:
+        return None
+    pairs = zip(answers[name], answers[baseline], strict=True)
+    return statistics.median(one[key] / other[key] for one, other in pairs)
+
+
+def _say_and_listen(process: subprocess.Popen[str]) -> str:
+    """Starts a round; its answer, or nothing if the worker is no more."""
+    with contextlib.suppress(BrokenPipeError):
+        print("go", file=process.stdin, flush=True)
+        for line in process.stdout or ():
+            # What a library prints while it is imported comes before.
+            if line.startswith("{"):
+                return line
+    return ""
+
+
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a worker; one that takes a SIGTERM for a preemption notice, too."""
+    process.kill()
+    process.communicate()
+
+
+def _take_stdout() -> Any:
+    """A file for answers. Whatever else is printed goes to the standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def _peak_memory_mb() -> float:
+    """The most memory that this process has held."""
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():
+        # `ru_maxrss` begins with what the parent held when it forked.
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024.0 if sys.platform != "darwin" else 1024.0**2)
+
+
+def _tail(path: pathlib.Path, lines: int = 8) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
