@@ -24,6 +24,7 @@ import json
 import logging as python_logging
 import os
 import platform
+import shlex
 import socket
 import sys
 import time
@@ -96,6 +97,9 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
     def _write_start(self) -> None:
         self._write_params()
+        versions = {"python": platform.python_version()} | _versions()
+        logging.info("Command: %s", shlex.join(sys.argv))
+        logging.info("Versions: %s", ", ".join(f"{n} {v}" for n, v in versions.items()))
         self._entries = {
             "status": "running",
             "mode": self._mode,
@@ -106,7 +110,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "platform": platform.platform(),
-            "versions": {"python": platform.python_version()} | _versions(),
+            "versions": versions,
         }
         self._write()
 

@@ -396,3 +396,44 @@ def test_other_graph_hooks_take_the_place_of_the_ones_before(experiment, make_tr
     calls = first.calls.numpy()
     _watched(trainer, second)
     assert (first.calls.numpy(), second.calls.numpy()) == (calls, calls)
+
+
+class _Count(keras.metrics.Metric):
+    """How many examples there were."""
+
+    def __init__(self):
+        super().__init__(name="examples")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(tf.cast(tf.shape(y_true)[0], tf.float32))
+
+    def result(self):
+        return self.total
+
+
+def test_every_example_counts_once_on_any_number_of_replicas(
+    experiment, make_trainer, make_task, two_replicas
+) -> None:
+    class Ranking(type(make_task(experiment()))):
+        def build_inputs(self, params, input_context=None):
+            x = tf.random.stateless_normal((103, 2), (1, 2))
+            y = tf.cast(x[:, :1] + 0.5 * x[:, 1:] > 0, tf.float32)
+            batch_size = params.global_batch_size
+            if input_context:
+                batch_size = input_context.get_per_replica_batch_size(batch_size)
+            return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
+
+        def build_metrics(self, training=True):
+            return [keras.metrics.AUC(name="auc", from_logits=True), _Count()]
+
+    params = experiment(task={"validation_data": {"global_batch_size": 10}})
+    results = []
+    for strategy in (tf.distribute.get_strategy(), two_replicas):
+        with strategy.scope():
+            trainer = make_trainer(params, task_cls=Ranking)
+            trainer.model.layers[-1].kernel.assign([[1.0], [0.0]])
+        results.append(trainer.evaluate(tf.constant(-1)))
+    assert [float(tf.convert_to_tensor(result["examples"])) for result in results] == [103, 103]
+    assert 0.5 < float(tf.convert_to_tensor(results[0]["auc"])) < 1
+    np.testing.assert_allclose(results[0]["auc"], results[1]["auc"], rtol=1e-6)

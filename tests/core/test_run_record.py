@@ -2,6 +2,8 @@ import json
 import logging as python_logging
 import os
 import pathlib
+import re
+from collections.abc import Iterator
 
 import pytest
 from absl import logging
@@ -47,9 +49,27 @@ def test_error_without_a_message_is_recorded_by_its_name(tmp_path: pathlib.Path)
     assert _read(tmp_path / "run.json")["exit_reason"] == "KeyboardInterrupt"
 
 
-def test_last_line_says_how_the_run_ended(tmp_path: pathlib.Path) -> None:
+@pytest.fixture
+def log_as_a_driver_does() -> Iterator[None]:
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
+    yield
+    logging.set_verbosity(verbosity)
+
+
+def test_log_begins_with_the_command_and_the_versions(
+    tmp_path: pathlib.Path, log_as_a_driver_does: None
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        pass
+    first, second = (tmp_path / "log.txt").read_text().splitlines()[:2]
+    assert "Command: " in first
+    assert re.search(r"Versions: python 3\..*tensorflow \d", second)
+
+
+def test_last_line_says_how_the_run_ended(
+    tmp_path: pathlib.Path, log_as_a_driver_does: None
+) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
     last = (tmp_path / "log.txt").read_text().splitlines()[-1]
@@ -58,7 +78,6 @@ def test_last_line_says_how_the_run_ended(tmp_path: pathlib.Path) -> None:
         1 / 0  # noqa: B018  (the failure)
     last = (tmp_path / "log.eval.txt").read_text().splitlines()[-1]
     assert last.endswith("experiment finished: status=failed step=0")
-    logging.set_verbosity(verbosity)
 
 
 def test_log_has_the_lines_of_pythons_own_loggers(tmp_path: pathlib.Path) -> None:
