@@ -18,16 +18,16 @@ from official_lite.core import config_definitions as cfg
 ROUNDS = flags.DEFINE_integer("rounds", 15, "Counted rounds of each variant.")
 
 NUM_FEATURES = NUM_CLASSES = 10
-BATCH_SIZE = 64
-STEPS = {"mlp of width 32": (32, 2000), "mlp of width 512": (512, 500)}
+# Width, batch size and steps in a round. The ratios depend on both of the first.
+MODELS = ((32, 32, 2000), (32, 64, 2000), (512, 32, 500), (512, 64, 500))
 
 
 class MlpTask(base_task.Task):
     """Three layers on random data held in memory."""
 
-    def __init__(self, params: cfg.TaskConfig, width: int) -> None:
+    def __init__(self, params: cfg.TaskConfig, width: int, batch_size: int) -> None:
         super().__init__(params)
-        self._width = width
+        self._width, self._batch_size = width, batch_size
 
     def build_model(self) -> keras.Model:
         return keras.Sequential(
@@ -42,9 +42,11 @@ class MlpTask(base_task.Task):
     def build_inputs(
         self, params: cfg.DataConfig, input_context: tf.distribute.InputContext | None = None
     ) -> tf.data.Dataset:
-        x = tf.random.stateless_normal((BATCH_SIZE * 8, self._width), (0, 1))
-        y = tf.random.stateless_uniform((BATCH_SIZE * 8,), (0, 2), 0, NUM_CLASSES, tf.int32)
-        return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE).repeat().prefetch(2)
+        x = tf.random.stateless_normal((self._batch_size * 8, self._width), (0, 1))
+        y = tf.random.stateless_uniform((self._batch_size * 8,), (0, 2), 0, NUM_CLASSES, tf.int32)
+        return (
+            tf.data.Dataset.from_tensor_slices((x, y)).batch(self._batch_size).repeat().prefetch(2)
+        )
 
     def build_losses(self, labels, model_outputs, aux_losses=None) -> tf.Tensor:
         losses = keras.losses.sparse_categorical_crossentropy(
@@ -70,7 +72,9 @@ class EveryStep(orbit.Hook):
         self.seen += self.iter
 
 
-def build_run(width: int, steps: int, hooks: list[orbit.Hook]) -> Callable[[], None]:
+def build_run(
+    width: int, batch_size: int, steps: int, hooks: list[orbit.Hook]
+) -> Callable[[], None]:
     """A function that trains `steps` further steps."""
     params = cfg.ExperimentConfig(
         trainer=cfg.TrainerConfig(
@@ -82,7 +86,7 @@ def build_run(width: int, steps: int, hooks: list[orbit.Hook]) -> Callable[[], N
             )
         )
     )
-    task = MlpTask(params.task, width)
+    task = MlpTask(params.task, width, batch_size)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
     controller = orbit.Controller(
@@ -97,11 +101,13 @@ def build_run(width: int, steps: int, hooks: list[orbit.Hook]) -> Callable[[], N
 
 def main(_: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)
-    for title, (width, steps) in STEPS.items():
+    for width, batch_size, steps in MODELS:
         hooks = {"no hook": [], "every step": [EveryStep(1)], "every 100 steps": [EveryStep(100)]}
-        variants = {name: build_run(width, steps, listed) for name, listed in hooks.items()}
+        variants = {
+            name: build_run(width, batch_size, steps, listed) for name, listed in hooks.items()
+        }
         seconds = paired.time_in_turn(variants, ROUNDS.value)
-        print(title)
+        print(f"mlp of width {width}, batch {batch_size}")
         for name, times in seconds.items():
             microseconds = 1e6 * statistics.median(times) / steps
             ratio = paired.ratio(seconds, name, "no hook")

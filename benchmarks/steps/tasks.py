@@ -54,7 +54,7 @@ def create_task_class(base: type, keras: Any) -> type:
             return [keras.metrics.SparseCategoricalAccuracy(name="metric")]
 
         def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError("Only training is measured.")
 
     return BenchmarkTask
 

@@ -10,9 +10,8 @@ __all__ = ["without_idle_autotuner"]
 def without_idle_autotuner(dataset: Any) -> Any:
     """The dataset with tf.data's autotuner switched off, unless its options say something of it.
 
-    The autotuner is a thread that sleeps twice as long each time, up to a minute, and may miss the
-    call that its iterator is going: then whoever lets go of the iterator (the next evaluation, the
-    end of the process) waits for it. Without it `AUTOTUNE` stands for one call a core.
+    With it, whoever lets go of an iterator (the next evaluation, the end of the process) may have
+    to wait as long as the iterator has lived; see docs/decisions/0010.
 
     Args:
       dataset: What is no `tf.data.Dataset` is returned as it is.
