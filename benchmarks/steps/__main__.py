@@ -37,8 +37,17 @@ _WITHOUT_CONVNET = ("tiny_mlp", "transformer", "ctr")
 
 CONTESTANTS: Mapping[str, Contestant] = {
     "official_lite": Contestant("tensorflow", "official_lite_worker"),
+    "official_lite_graph": Contestant(
+        "tensorflow", "official_lite_worker", ("--set=runtime.execution=graph",)
+    ),
     "official_lite_xla": Contestant(
-        "tensorflow", "official_lite_worker", ("--set=runtime.enable_xla=true",)
+        "tensorflow", "official_lite_worker", ("--set=runtime.execution=xla",)
+    ),
+    "official_lite_xla_loop": Contestant(
+        "tensorflow",
+        "official_lite_worker",
+        ("--set=runtime.execution=xla_loop",),
+        models=("tiny_mlp",),
     ),
     "tf_graph": Contestant("tensorflow", "tf_worker", ("--execution=graph",)),
     "tf_xla": Contestant("tensorflow", "tf_worker", ("--execution=xla",)),

@@ -1,6 +1,6 @@
 """official_lite, as `train.py` would run it: trainer, controller and writers of the default config.
 
-python -m benchmarks.steps.official_lite_worker --model=tiny_mlp --set=runtime.enable_xla=true
+python -m benchmarks.steps.official_lite_worker --model=tiny_mlp --set=runtime.execution=xla
 """
 
 import argparse
@@ -30,6 +30,7 @@ def main() -> None:
         runner = train_lib.OrbitExperimentRunner(
             strategy, task_class(params.task, args.model), "train", params, model_dir
         )
+        runner.choose_execution()
         controller, step = runner.controller, 0
         for measured in args.rounds:
             with measured:

@@ -25,6 +25,11 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
             self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
 
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether steps are scheduled to workers that run on their own."""
+        return self._coordinator is not None
+
     def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
         """The coordinator.
 

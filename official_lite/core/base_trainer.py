@@ -17,10 +17,13 @@ from official_lite.core import (
     async_trainer,
     base_task,
     batch_mean,
+    compiled_trainer,
     config_definitions,
+    execution,
     freezing,
     keras2_idioms,
     model_building,
+    split_step,
 )
 from official_lite.core.async_trainer import Dataset
 from official_lite.data import endless
@@ -39,7 +42,7 @@ Metrics = list[keras.metrics.Metric]
 
 
 @gin.configurable
-class Trainer(async_trainer.AsyncTrainer):
+class Trainer(compiled_trainer.CompiledTrainer):
     """Trains and evaluates a task's model, on all replicas of the current strategy.
 
     Create it in the strategy's scope. Each method below can be overridden by itself::
@@ -99,6 +102,7 @@ class Trainer(async_trainer.AsyncTrainer):
         self._validation_loss = keras.metrics.Mean("validation_loss", dtype="float32")
         self._task_metrics: dict[bool, Metrics] = {}
         self.init_async()
+        self.init_execution()
         if train:
             self._init_training(train_dataset)
         if evaluate:
@@ -110,9 +114,13 @@ class Trainer(async_trainer.AsyncTrainer):
         self.__dict__["_graph_hooks"] = []
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         self._accumulator = self._build_accumulator() if train else None
-        self._task_train_step = self._build_task_train_step()
+        self._split_train_step = split_step.create_split_train_step(
+            task, self._task_metrics.get(True, [])
+        )
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        if train:
+            execution.check(self.execution, self)
 
     def _validate_params(
         self,
@@ -163,6 +171,19 @@ class Trainer(async_trainer.AsyncTrainer):
         """Examples in an update, over all replicas and micro-batches; None if nobody knows."""
         data = getattr(self.config.task, "train_data", None)
         return getattr(data, "global_batch_size", None) or None
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches that a step draws: its micro-batches."""
+        return _grad_accum_steps(self.config)
+
+    @property
+    def folds_outputs(self) -> bool:
+        """Whether the outputs of each step of an evaluation are wanted on the host."""
+        return (
+            type(self).eval_reduce is not Trainer.eval_reduce
+            or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
+        )
 
     @property
     def evaluates(self) -> bool:
@@ -219,7 +240,7 @@ class Trainer(async_trainer.AsyncTrainer):
         """Takes the hooks that are traced into the step; a step traced before is traced anew."""
         if self._graph_hooks != list(graph_hooks):
             self._graph_hooks[:] = graph_hooks
-            self._train_loop_fn = None
+            self._retrace_train_step()
 
     def train_loop_begin(self) -> None:
         """Called before the first step of a reporting interval: metrics start anew."""
@@ -234,12 +255,12 @@ class Trainer(async_trainer.AsyncTrainer):
         """Makes one update from the next batch, or from the next `grad_accum_steps` ones."""
         if self._accumulator is None:
             inputs = self.next_train_inputs(iterator)
-            self._run(self._replica_train_step, inputs)
+            self.run_step(self._replica_train_step, inputs)
             return
         for _ in tf.range(self.config.trainer.grad_accum_steps):
             inputs = self.next_train_inputs(iterator)
-            self._run(self._replica_micro_step, inputs)
-        self._run(self._replica_flush)
+            self.run_step(self._replica_micro_step, inputs)
+        self.run_step(self._replica_flush)
 
     def train_loop_end(self) -> dict[str, Any]:
         """Reads the training metrics at the end of a reporting interval."""
@@ -284,7 +305,9 @@ class Trainer(async_trainer.AsyncTrainer):
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
         """Evaluates the next batch. Each output is a tuple with one element per replica."""
         inputs, passthrough_logs = self.next_eval_inputs(iterator)
-        outputs = self.strategy.run(_after_inputs(self._replica_eval_step), args=(inputs,))
+        outputs = self.strategy.run(
+            compiled_trainer.after_inputs(self._replica_eval_step), args=(inputs,)
+        )
         logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
         clashes = sorted(logs.keys() & passthrough_logs.keys())
         if clashes:
@@ -319,7 +342,7 @@ class Trainer(async_trainer.AsyncTrainer):
         trainer_config = self.config.trainer
         self._task_metrics[True] = list(self.task.build_metrics(training=True))
         self._built_train_dataset = None if dataset else self._create_train_dataset()
-        eagerly = getattr(self.config.runtime, "run_eagerly", False)
+        eagerly = self.execution == "eager"
         orbit.StandardTrainer.__init__(
             self,
             dataset or self._built_train_dataset,
@@ -337,7 +360,7 @@ class Trainer(async_trainer.AsyncTrainer):
     def _init_evaluation(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
         self._task_metrics[False] = list(self.task.build_metrics(training=False))
-        eagerly = getattr(self.config.runtime, "run_eagerly", False)
+        eagerly = self.execution == "eager"
         orbit.StandardEvaluator.__init__(
             self,
             dataset
@@ -405,11 +428,13 @@ class Trainer(async_trainer.AsyncTrainer):
             **getattr(self.model, "checkpoint_items", {}),
         }
 
-    def _run(self, step_fn: Callable[..., Any], *inputs: Any) -> Any:
-        return self.strategy.run(_after_inputs(step_fn), args=inputs, options=self._runtime_options)
+    def _task_train_step(self) -> Callable[..., Mapping[str, Any]]:
+        if self.execution == "xla" and self.strategy.num_replicas_in_sync > 1:
+            return self._split_train_step
+        return self.task.train_step
 
     def _replica_train_step(self, inputs: Any) -> None:
-        logs = self._task_train_step(
+        logs = self._task_train_step()(
             inputs,
             model=self.model,
             optimizer=self.optimizer,
@@ -421,7 +446,7 @@ class Trainer(async_trainer.AsyncTrainer):
         self.global_step.assign_add(1)
 
     def _replica_micro_step(self, inputs: Any) -> None:
-        logs = self._task_train_step(
+        logs = self._task_train_step()(
             inputs,
             model=self.model,
             optimizer=self._accumulator,
@@ -435,32 +460,6 @@ class Trainer(async_trainer.AsyncTrainer):
         accumulator = cast(gradient_accumulator.GradientAccumulator, self._accumulator)
         accumulator.flush()
         self.global_step.assign_add(1)
-
-    def _build_task_train_step(self) -> Callable[..., Mapping[str, Any]]:
-        runtime = self.config.runtime
-        if not runtime.enable_xla or getattr(runtime, "run_eagerly", False):
-            return self.task.train_step
-        # Made once: each `tf.function` that is made anew is compiled anew.
-        forward_and_backward = tf.function(self._collect_gradients, jit_compile=True)
-
-        def train_step(
-            inputs: Any, *, optimizer: keras.optimizers.Optimizer, **kwargs: Any
-        ) -> Mapping[str, Any]:
-            logs, gradients = forward_and_backward(inputs)
-            variables = self._variables_with_gradients
-            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-            return logs
-
-        return train_step
-
-    def _collect_gradients(self, inputs: Any) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
-        """The task's train step without its update, which XLA can't exchange over replicas."""
-        collector = gradient_accumulator.GradientCollector(self.optimizer)
-        logs = self.task.train_step(
-            inputs, model=self.model, optimizer=collector, metrics=self._task_metrics[True]
-        )
-        self._variables_with_gradients = [variable for _, variable in collector.grads_and_vars]
-        return logs, [gradient for gradient, _ in collector.grads_and_vars]
 
     def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         for hook in self._graph_hooks:
@@ -494,20 +493,6 @@ def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
     padder = config.runtime.tpu_enable_xla_dynamic_padder
     options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
     return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
-
-
-def _after_inputs(step_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, no part of which runs unless its inputs are there.
-
-    In a graph, what does not depend on the batch (a counter, a weight decay) would run once more in
-    the step that finds the data at their end.
-    """
-
-    def run(*inputs: Any) -> Any:
-        with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
-            return step_fn(*inputs)
-
-    return run
 
 
 def _grad_accum_steps(config: Any) -> int:

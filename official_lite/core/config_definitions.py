@@ -33,6 +33,8 @@ __all__ = [
 OptimizationConfig = optimization_config.OptimizationConfig
 PhaseConfig = phase_configs.PhaseConfig
 
+EXECUTIONS = ("auto", "graph", "xla", "xla_loop", "eager")
+
 PRECISIONS = ("float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 # Fields that a Model Garden YAML may set and that have no counterpart here.
@@ -63,7 +65,7 @@ class DataConfig(base_config.Config):
         drop_remainder: Whether to drop the last partial batch. In evaluation this drops examples.
         shuffle_buffer_size: Examples in the shuffle buffer.
         cache: Whether to keep parsed examples in memory.
-        cycle_length: Files read at the same time; None lets tf.data choose.
+        cycle_length: Files read in turn; None takes all, but at most 16.
         block_length: Consecutive records taken from each of them.
         ram_budget: GB that tf.data's autotuner may use.
         deterministic: Whether parallel reading keeps the order; None lets tf.data choose.
@@ -79,7 +81,7 @@ class DataConfig(base_config.Config):
         apply_tf_data_service_before_batching: Whether the service gives single examples.
         trainer_id: This trainer's name in such a shared pass.
         seed: Seed of file order and shuffling.
-        prefetch_buffer_size: Batches prepared ahead; None lets tf.data choose.
+        prefetch_buffer_size: Batches prepared ahead; None is 2, or what the autotuner chooses.
         autotune_algorithm: A member name of `tf.data.experimental.AutotuneAlgorithm`.
         num_examples: Examples in one pass over the data, for whatever is given in epochs; None
             asks the dataset.
@@ -124,7 +126,11 @@ class RuntimeConfig(base_config.Config):
     Attributes:
         distribution_strategy: One of `off`, `one_device`, `mirrored`, `multi_worker_mirrored`,
             `parameter_server`, `tpu`.
-        enable_xla: Whether to compile the step with XLA, on any device.
+        execution: How steps are executed: `graph`, `xla` (each step compiled by XLA), `xla_loop`
+            (many steps in one program of XLA), `eager` (as plain Python, for debugging), or
+            `auto`, which takes the fastest of the first three, if the training is long enough to
+            find out.
+        enable_xla: The Model Garden's word for `execution: xla`, on any device.
         tpu: Address or name of the TPU.
         num_gpus: GPUs to use on this host; 0 is the CPU, -1 all that are found.
         devices: The devices to use, such as `[CPU:0, CPU:1]`; None is what `num_gpus` says.
@@ -134,7 +140,7 @@ class RuntimeConfig(base_config.Config):
         num_packs: Into how many packs gradients are put for the all-reduce.
         mixed_precision_dtype: `float16`, `bfloat16` or None for full precision.
         loss_scale: `dynamic` or a fixed number; None is dynamic under float16.
-        run_eagerly: Whether to run every step as plain Python, for debugging.
+        run_eagerly: The Model Garden's word for `execution: eager`.
         dataset_num_private_threads: Size of a thread pool for the input pipeline alone.
         tpu_enable_xla_dynamic_padder: Passed to TensorFlow's TPU options.
         seed: Seed of every random number in the run: initial weights, dropout, shuffling.
@@ -144,6 +150,7 @@ class RuntimeConfig(base_config.Config):
     """
 
     distribution_strategy: str = "mirrored"
+    execution: str = "auto"
     enable_xla: bool = False
     gpu_thread_mode: str | None = None
     dataset_num_private_threads: int | None = None
@@ -175,6 +182,7 @@ class RuntimeConfig(base_config.Config):
     def validate_fields(self) -> None:
         field_checks.require_not_negative(self, "seed")
         field_checks.require_one_of(self, "distribution_strategy", cluster.STRATEGIES)
+        field_checks.require_one_of(self, "execution", EXECUTIONS)
         if self.mixed_precision_dtype is not None:
             field_checks.require_one_of(self, "mixed_precision_dtype", PRECISIONS)
         if isinstance(self.loss_scale, str) and self.loss_scale != "dynamic":

@@ -23,6 +23,7 @@ _NAMES = {
         "to_yaml",
     ),
     "official_lite.core.continuous_finetune_lib": ("write_json_summary", "write_summary"),
+    "official_lite.core.execution_record": ("describe_execution",),
     "official_lite.core.gin_flags": ("parse_gin_flags",),
     "official_lite.core.model_summary": (
         "try_count_flops",

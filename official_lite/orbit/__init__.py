@@ -29,28 +29,35 @@ from official_lite.orbit import actions, hooks, triggers, utils
 from official_lite.orbit.controller import Action, Controller
 from official_lite.orbit.hooks import GraphHook, Hook
 from official_lite.orbit.runner import AbstractEvaluator, AbstractTrainer
+from official_lite.orbit.stacked_loop import StackedLoop, steps_per_stack
 from official_lite.orbit.standard_runner import (
     StandardEvaluator,
     StandardEvaluatorOptions,
     StandardTrainer,
     StandardTrainerOptions,
 )
+from official_lite.orbit.train_loops import TrainLoop
 from official_lite.orbit.triggers import Trigger
+from official_lite.orbit.xla_evaluation import XlaEvalLoop
 
 __all__ = [
     "Controller",
     "Action",
     "GraphHook",
     "Hook",
+    "TrainLoop",
+    "XlaEvalLoop",
     "Trigger",
     "AbstractTrainer",
     "AbstractEvaluator",
     "StandardTrainer",
     "StandardTrainerOptions",
+    "StackedLoop",
     "StandardEvaluator",
     "StandardEvaluatorOptions",
     "actions",
     "hooks",
+    "steps_per_stack",
     "triggers",
     "utils",
 ]

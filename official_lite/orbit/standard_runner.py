@@ -5,7 +5,6 @@ Where they do not fit, subclass `AbstractTrainer` or `AbstractEvaluator` instead
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
-from official_lite.data import autotuning
-from official_lite.orbit import runner
+from official_lite.orbit import runner, train_loops
 from official_lite.orbit.utils import loop_fns
 
 
@@ -61,8 +59,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     """
 
     last_step_outputs: Any = None
-    # The loop function, the iterator and the trace that belongs to both.
-    _bound: Any = None
+    _train_loop: train_loops.TrainLoop | None = None
     _step_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
 
     def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
@@ -74,8 +71,6 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
             )
         self._train_options = options
         self._train_dataset = train_dataset
-        self._train_iter: Any = None
-        self._train_loop_fn: Any = None
 
     def train(self, num_steps: tf.Tensor) -> runner.Output | None:
         """Runs one reporting interval of `num_steps` steps. See the class.
@@ -93,40 +88,40 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         Raises:
           errors.DataError: The data ended before that.
         """
-        if self._train_loop_fn is None:
-            self._train_loop_fn = self.create_train_loop_fn()
-        if self._train_iter is None:
-            self._train_iter = tf.nest.map_structure(_iterate, self.train_dataset)
         try:
-            outputs = self._bound_train_loop_fn()(_as_int32(num_steps))
+            outputs = self.train_loop(_as_int32(num_steps))
         except loop_fns.END_OF_DATA as error:
             raise end_of_training_data(getattr(self, "global_step", None)) from error
         # Past `tf.Module`, which would wrap and track a dictionary.
         self.__dict__["last_step_outputs"] = outputs
 
-    def _bound_train_loop_fn(self) -> Callable[[tf.Tensor], Any]:
-        """The loop function with its iterator, as a function of the number of steps."""
-        loop_fn, iterator = self._train_loop_fn, self._train_iter
-        if tf.config.functions_run_eagerly():
-            return functools.partial(loop_fn, iterator)
-        is_current = (
-            self._bound is not None and self._bound[0] is loop_fn and self._bound[1] is iterator
-        )
-        if not is_current:
-            # Past `tf.Module`, which would wrap a tuple.
-            self.__dict__["_bound"] = (loop_fn, iterator, _bind(loop_fn, iterator))
-        return self._bound[2]
+    @property
+    def train_loop(self) -> train_loops.TrainLoop:
+        """What runs the steps, and holds the data. It is made when it is needed first."""
+        if self._train_loop is None:
+            self.use_train_loop(self.create_train_loop(self.train_dataset))
+        assert self._train_loop is not None  # noqa: S101 - it was just made
+        return self._train_loop
 
-    def create_train_loop_fn(self) -> loop_fns.LoopFn:
-        """Makes the function `(iterator, num_steps)` that `run_steps` calls.
+    def use_train_loop(self, train_loop: train_loops.TrainLoop | None) -> None:
+        """Puts a loop in the place of the one that is used; None lets one be made anew."""
+        # Past `tf.Module`, which would look for variables in it.
+        self.__dict__["_train_loop"] = train_loop
+
+    def create_train_loop(self, dataset: Any) -> train_loops.TrainLoop:
+        """Makes the training loop over `dataset`; by default with `create_train_loop_fn`.
 
         This is the one place that decides how steps are executed; override it for another way.
         """
+        return train_loops.IteratorLoop(self.create_train_loop_fn, dataset)
+
+    def create_train_loop_fn(self) -> loop_fns.LoopFn:
+        """Makes the function `(iterator, num_steps)` that `create_train_loop` calls."""
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(
-                _maybe_compiled(self._wrapped_train_step(), self._train_options)
+                _maybe_compiled(self._wrapped(self.train_step), self._train_options)
             )
-        loop_fn = loop_fns.create_tf_while_loop_fn(self._wrapped_train_step())
+        loop_fn = loop_fns.create_tf_while_loop_fn(self._wrapped(self.train_step))
         if self._train_options.use_tpu_summary_optimization:
             return loop_fns.LoopFnWithSummaries(loop_fn)
         return tf.function(loop_fn)
@@ -141,7 +136,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """
         # Past `tf.Module`, which would wrap a list.
         self.__dict__["_step_wrappers"] = (*self._step_wrappers, wrapper)
-        self._train_loop_fn = None
+        self._retrace_train_step()
 
     @abc.abstractmethod
     def train_step(self, iterator: Any) -> Any:
@@ -158,8 +153,11 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Ends a reporting interval; always eager. What it returns is reported."""
         return None
 
-    def _wrapped_train_step(self) -> loop_fns.StepFn:
-        step_fn: loop_fns.StepFn = self.train_step
+    def _retrace_train_step(self) -> None:
+        if self._train_loop is not None:
+            self._train_loop.retrace()
+
+    def _wrapped(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
         for wrapper in self._step_wrappers:
             step_fn = wrapper(step_fn)
         return step_fn
@@ -172,7 +170,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     @train_dataset.setter
     def train_dataset(self, train_dataset: Any) -> None:
         self._train_dataset = train_dataset
-        self._train_iter = None
+        self.use_train_loop(None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +216,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_dataset = eval_dataset
         self._eval_iter: Any = None
         self._eval_loop_fn: Any = None
-        self._counted_step: loop_fns.CountedStep | None = None
+        # Whatever counts the steps in `calls`.
+        self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
         """Runs one evaluation of `num_steps` steps, or fewer if the data end; -1 runs them all.
@@ -236,7 +235,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         if self._eval_loop_fn is None:
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
         if self._eval_iter is None:
-            self._eval_iter = tf.nest.map_structure(_iterate, self.eval_dataset)
+            self._eval_iter = tf.nest.map_structure(train_loops.make_iterator, self.eval_dataset)
         state = self._run_eval_loop(num_steps, state)
         self._check_steps_run(int(num_steps))
         return self.eval_end() if state is None else self.eval_end(state)
@@ -358,27 +357,10 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     )
 
 
-def _iterate(dataset: Any) -> Any:
-    return iter(autotuning.without_idle_autotuner(dataset))
-
-
 def _as_int32(num_steps: Any) -> tf.Tensor:
     if getattr(num_steps, "dtype", None) == tf.int32:
         return num_steps
     return tf.cast(num_steps, tf.int32)
-
-
-def _bind(loop_fn: loop_fns.LoopFn, iterator: Any) -> Callable[[tf.Tensor], Any]:
-    """`loop_fn` of this iterator.
-
-    A `tf.function` that is given an iterator looks at its type in every call, which takes as long
-    as a short step: here it is captured, and the trace is found once.
-    """
-    if not hasattr(loop_fn, "python_function"):
-        return functools.partial(loop_fn, iterator)
-    python_fn = loop_fn.python_function
-    signature = [tf.TensorSpec([], tf.int32)]
-    return tf.function(lambda n: python_fn(iterator, n), signature).get_concrete_function()
 
 
 def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions) -> None:

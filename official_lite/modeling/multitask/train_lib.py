@@ -16,6 +16,7 @@ from official_lite.common import errors, suggestions
 from official_lite.core import (
     base_task,
     best_checkpoint,
+    execution,
     task_factory,
     trainer_factory,
 )
@@ -163,8 +164,8 @@ def get_trainer(
             f"There is no trainer type {config.trainer_type!r}. "
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
-    if params.runtime.enable_xla:
-        logging.warning("`runtime.enable_xla` has no effect on the training of several tasks.")
+    if execution.execution_of(params.runtime).startswith("xla"):
+        logging.warning("XLA is not used for the training of several tasks.")
     kwargs: dict[str, Any] = {}
     if config.trainer_type == "interleaving":
         kwargs["task_sampler"] = task_sampler.get_task_sampler(
@@ -359,7 +360,7 @@ def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
 
 
 def _trainer_options(params: Any) -> orbit.StandardTrainerOptions:
-    compiled = not params.runtime.run_eagerly
+    compiled = execution.execution_of(params.runtime) != "eager"
     return orbit.StandardTrainerOptions(
         use_tf_function=params.trainer.train_tf_function and compiled,
         use_tf_while_loop=params.trainer.train_tf_while_loop and compiled,
@@ -367,7 +368,7 @@ def _trainer_options(params: Any) -> orbit.StandardTrainerOptions:
 
 
 def _evaluator_options(params: Any) -> orbit.StandardEvaluatorOptions:
-    compiled = not params.runtime.run_eagerly
+    compiled = execution.execution_of(params.runtime) != "eager"
     return orbit.StandardEvaluatorOptions(
         use_tf_function=params.trainer.eval_tf_function and compiled,
         # A compiled loop can't carry `aggregate_logs` from nothing to something.

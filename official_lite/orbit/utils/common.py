@@ -45,15 +45,19 @@ def make_distributed_dataset(
         for the strategy.
 
     Returns:
-      A `tf.distribute.DistributedDataset`.
+      A `tf.distribute.DistributedDataset`; for a single replica on a CPU, where it would only cost
+      time, the data set itself.
 
     Raises:
       errors.ConfigValueError: `dataset_or_fn` is neither of the two.
     """
     strategy = strategy or tf.distribute.get_strategy()
     input_options = kwargs.pop("input_options", None)
+    is_single = _has_one_cpu(strategy)
     if isinstance(dataset_or_fn, tf.data.Dataset):
         dataset = autotuning.without_idle_autotuner(dataset_or_fn)
+        if is_single:
+            return dataset
         return strategy.experimental_distribute_dataset(dataset, input_options)
     if not callable(dataset_or_fn):
         raise errors.ConfigValueError(
@@ -66,7 +70,16 @@ def make_distributed_dataset(
         context = {"input_context": input_context} if takes_context else {}
         return autotuning.without_idle_autotuner(dataset_or_fn(*args, **kwargs, **context))
 
+    if is_single:
+        return dataset_fn(tf.distribute.InputContext())
     return strategy.distribute_datasets_from_function(dataset_fn, input_options)
+
+
+def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:
+    if not isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy):
+        return False
+    devices = strategy.extended.worker_devices
+    return len(devices) == 1 and "/device:CPU:" in devices[0]
 
 
 def get_value(x: Any) -> Any:

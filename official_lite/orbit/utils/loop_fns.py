@@ -79,7 +79,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
       an integer tensor, so that one trace serves loops of every length.
     """
 
-    last = _LastOutputs()
+    last = LastOutputs()
 
     def loop_fn(iterator: Any, num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
@@ -117,7 +117,7 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
     return loop_fn
 
 
-class _LastOutputs:
+class LastOutputs:
     """Carries what a step returns out of a `tf.while_loop`, in variables.
 
     Loop variables would need their shapes before the step has been traced. A step that returns
@@ -151,6 +151,9 @@ class _LastOutputs:
 
 
 def _create_holder(tensor: tf.Tensor) -> tf.Variable:
+    if tensor.shape.is_fully_defined():
+        # XLA holds nothing that may change its size.
+        return tf.Variable(tf.zeros(tensor.shape, tensor.dtype), trainable=False)
     rank = tensor.shape.rank
     any_size = tf.TensorShape(None if rank is None else [None] * rank)
     return tf.Variable(tf.zeros([0] * (rank or 0), tensor.dtype), trainable=False, shape=any_size)

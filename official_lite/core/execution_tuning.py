@@ -1,0 +1,186 @@
+"""Finds out how steps are executed fastest: `runtime.execution: auto`.
+
+No mode is the fastest for every model: on a CPU, XLA runs a tiny model ten times as fast, a
+transformer one and a half times, and convolutions at half the speed. So each mode that may win
+trains for a moment, on data of the same task; then every variable gets its value back. The
+training that counts begins in the chosen mode with its first step, as if that had been configured.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.core import execution
+from official_lite.core.execution_record import ExecutionRecord
+from official_lite.core.variable_snapshot import VariableSnapshot
+
+__all__ = ["choose_execution"]
+
+# A shorter training is over before anything could be found out.
+_FEWEST_STEPS = 100
+
+# What finding out may cost, as a part of the time that the training would take in graph mode.
+_BUDGET = 0.05
+
+# XLA takes about as long as two or three traces.
+_TRACES_PER_COMPILATION = 3.0
+
+# Steps below it are mostly overhead, which is what a loop inside of XLA saves.
+_SHORT_STEP_SECONDS = 2e-3
+
+# What it must gain to be preferred, so that the choice does not hang on a moment's noise.
+_GAIN = 0.95
+
+_SECONDS_PER_TRIAL = 0.3
+_FEWEST_GOES = 3
+
+
+def choose_execution(trainer: Any, num_steps: int, num_eval_steps: int = 0) -> ExecutionRecord:
+    """Tries the modes on a trainer, and leaves it in the fastest one.
+
+    The state of the training is what it was before, the trainer's data are at their beginning.
+
+    Args:
+        trainer: A `Trainer` that has not begun yet, in graph mode.
+        num_steps: The steps that it is going to train.
+        num_eval_steps: The steps of all evaluations on the way.
+    """
+    return _Tuner(trainer, num_steps, num_eval_steps).choose()
+
+
+class _Tuner:
+    def __init__(self, trainer: Any, num_steps: int, num_eval_steps: int) -> None:
+        self._trainer = trainer
+        self._num_steps = num_steps
+        self._num_eval_steps = num_eval_steps
+        self._started = time.monotonic()
+        self._loops: dict[str, Any] = {}
+        self._setup_seconds: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self._trace_seconds = 0.0
+
+    def choose(self) -> ExecutionRecord:
+        if self._num_steps < _FEWEST_STEPS:
+            return self._decide("graph", "the training is short")
+        reason = execution.why_not_xla(self._trainer) or self._why_not_tried()
+        if reason is not None:
+            return self._decide("graph", reason)
+        self._dataset = self._trainer.build_train_dataset()
+        self._try("graph")
+        if "graph" not in self._seconds:
+            return self._decide("graph", "it could not be tried")
+        total = self._seconds["graph"] * self._num_steps
+        for mode in self._candidates():
+            spent = time.monotonic() - self._started
+            if spent + _TRACES_PER_COMPILATION * self._trace_seconds > _BUDGET * total:
+                return self._decide(self._fastest(), f"trying {mode} would not pay")
+            self._try(mode)
+        return self._decide(self._fastest(), "the fastest of those tried")
+
+    def _why_not_tried(self) -> str | None:
+        if not isinstance(self._trainer.train_dataset, tf.data.Dataset):
+            return "the data are distributed, and can't be tried"
+        if not self._trainer.config.trainer.train_tf_while_loop:
+            return "`trainer.train_tf_while_loop` is off"
+        return None
+
+    def _candidates(self) -> Iterator[str]:
+        """What may be faster than what is known, the most promising first."""
+        stackable = execution.why_not_xla_loop(self._trainer) is None
+        if self._seconds["graph"] < _SHORT_STEP_SECONDS and stackable:
+            yield "xla_loop"
+            if self._fastest() == "graph":
+                yield "xla"
+            return
+        yield "xla"
+        if self._fastest() == "xla" and self._seconds["xla"] < _SHORT_STEP_SECONDS and stackable:
+            yield "xla_loop"
+
+    def _try(self, mode: str) -> None:
+        """Measures a mode. One that fails is left out, and said so."""
+        self._trainer.execution = mode
+        snapshot = None
+        try:
+            started = time.monotonic()
+            loop = self._trainer.create_train_loop(self._dataset)
+            functions = loop.trace()
+            if mode == "graph":
+                self._trace_seconds = time.monotonic() - started
+            snapshot = VariableSnapshot(functions)
+            # The first step compiles.
+            loop(tf.constant(1))
+            self._setup_seconds[mode] = time.monotonic() - started
+            self._seconds[mode] = _measure(loop, self._slowest_worth_trying())
+            self._loops[mode] = loop
+        except Exception as error:  # Whatever XLA or the step may raise: there are other modes.
+            logging.warning("The mode of execution %s is left out: %s", mode, _first_line(error))
+        finally:
+            if snapshot is not None:
+                snapshot.restore()
+
+    def _slowest_worth_trying(self) -> float:
+        # Far from the others, as a single go may meet a busy machine.
+        return 10 * min(self._seconds.values(), default=float("inf"))
+
+    def _fastest(self) -> str:
+        fastest = min(self._seconds, key=lambda mode: self._seconds[mode])
+        gains = self._seconds[fastest] < _GAIN * self._seconds["graph"]
+        return fastest if gains else "graph"
+
+    def _eval_execution(self, mode: str) -> str:
+        """The same mode for evaluation, if there is enough of it to pay for one more program."""
+        if mode == "graph":
+            return mode
+        # A step without backward pass and update is about a third of one.
+        saved_a_step = (self._seconds["graph"] - self._seconds[mode]) / 3
+        pays = self._num_eval_steps * saved_a_step > 2 * self._setup_seconds[mode]
+        return mode if pays else "graph"
+
+    def _decide(self, mode: str, reason: str) -> ExecutionRecord:
+        self._trainer.execution = mode
+        self._trainer.eval_execution = self._eval_execution(mode)
+        if mode in self._loops:
+            loop = self._loops[mode]
+            loop.read(self._trainer.train_dataset)
+            self._trainer.use_train_loop(loop)
+        return ExecutionRecord(
+            execution=mode,
+            eval_execution=self._trainer.eval_execution,
+            reason=reason,
+            train_steps=int(self._trainer.global_step.numpy()) + self._num_steps,
+            seconds_per_step=self._seconds,
+            seconds=round(time.monotonic() - self._started, 3),
+        )
+
+
+def _measure(loop: Any, slowest: float) -> float:
+    """Seconds a step, at its best of several goes.
+
+    Args:
+        loop: Runs the steps.
+        slowest: One long step that takes longer is enough to know.
+    """
+    deadline = time.monotonic() + _SECONDS_PER_TRIAL
+    best, num_steps, goes = float("inf"), 1, 0
+    while goes < _FEWEST_GOES or time.monotonic() < deadline:
+        seconds = _seconds_of(loop, num_steps)
+        best = min(best, seconds / num_steps)
+        goes += 1
+        if seconds < _SECONDS_PER_TRIAL / 2:
+            num_steps *= 2
+        elif best > slowest:
+            break
+    return best
+
+
+def _seconds_of(loop: Any, num_steps: int) -> float:
+    started = time.monotonic()
+    loop(tf.constant(num_steps))
+    return time.monotonic() - started
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

@@ -1,0 +1,117 @@
+"""Several batches in one element, for a loop that takes many steps in one call."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors
+
+__all__ = ["offer_stacks", "stack_batches"]
+
+BuildStacks = Callable[[int], tf.data.Dataset]
+
+# How to build the stacks of a dataset at less cost than by collecting its batches.
+_OFFERS: weakref.WeakKeyDictionary[tf.data.Dataset, BuildStacks] = weakref.WeakKeyDictionary()
+
+# What changes no batch, so that an offer below it still holds.
+_TRANSPARENT = ("_OptionsDataset", "_PrefetchDataset")
+
+
+def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Collects the batches of a dataset in stacks, in their order and without losing one.
+
+    Of `arrays.from_arrays` a stack costs one gather of all its rows, also where `prefetch`,
+    `with_options` or a `repeat` of what repeats already came after it. The batches of any other
+    dataset, such as one of `from_arrays` that was mapped, are made as ever and copied once more.
+
+    Args:
+        dataset: Its elements are batches, of any nest.
+        count: Batches in a stack.
+
+    Returns:
+        A dataset of the same nests of tensors with one more axis in front, which is `count` long
+        or shorter: in the last stack, and beside a batch of another shape, since a stack can't
+        hold both. The length is known statically where the data has no end and its batches have
+        static shapes. One stack is made ahead.
+
+    Raises:
+        ConfigValueError: `count` is less than 1.
+    """
+    if count < 1:
+        raise errors.ConfigValueError(f"`count` is {count}; wanted 1 or more batches in a stack.")
+    build_stacks = _find_offer(dataset)
+    if build_stacks is not None:
+        stacks = build_stacks(count).with_options(dataset.options())
+    elif _has_static_shapes(dataset.element_spec):
+        stacks = dataset.batch(count, drop_remainder=_is_endless(dataset))
+    else:
+        stacks = _stack_runs(dataset, count)
+    return stacks.prefetch(1)
+
+
+def offer_stacks(dataset: tf.data.Dataset, build_stacks: BuildStacks) -> None:
+    """Tells `stack_batches` of a better way to stack the batches of a source.
+
+    Args:
+        dataset: The source.
+        build_stacks: Maps the number of batches in a stack to a dataset of stacks.
+    """
+    _OFFERS[dataset] = build_stacks
+
+
+def _find_offer(dataset: tf.data.Dataset) -> BuildStacks | None:
+    while dataset not in _OFFERS:
+        inputs = dataset._inputs()
+        if len(inputs) != 1 or not _is_transparent(dataset, inputs[0]):
+            return None
+        (dataset,) = inputs
+    return _OFFERS[dataset]
+
+
+def _is_transparent(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
+    name = type(dataset).__name__
+    return name in _TRANSPARENT or (name == "_RepeatDataset" and _is_endless(source))
+
+
+def _is_endless(dataset: tf.data.Dataset) -> bool:
+    return bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
+
+
+def _has_static_shapes(spec: Any) -> bool:
+    return all(
+        isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
+        for part in tf.nest.flatten(spec)
+    )
+
+
+def _stack_runs(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Stacks of batches whose shapes may differ: each run of equal shapes has its own."""
+
+    def stack_window(*window: Any) -> tf.data.Dataset:
+        batches = tf.data.Dataset.zip(*window).map(_in_a_tuple)
+        numbered = batches.scan((tf.constant(""), tf.constant(0, tf.int64)), _number_run)
+        # Runs that are shorter than a window come at its end, in the order of their numbers.
+        return numbered.group_by_window(
+            key_func=lambda run, _: run,
+            reduce_func=lambda _, run: run.map(lambda _, batch: batch).batch(count),
+            window_size=count,
+        )
+
+    return dataset.window(count).flat_map(stack_window).map(lambda *stack: stack[0])
+
+
+def _in_a_tuple(*batch: Any) -> tuple[Any]:
+    return (batch if len(batch) > 1 else batch[0],)
+
+
+def _number_run(
+    state: tuple[tf.Tensor, tf.Tensor], batch: Any
+) -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Any]]:
+    """Counts how often the shapes of batches have changed."""
+    last_shapes, run = state
+    parts = tf.nest.flatten(batch, expand_composites=True)
+    shapes = tf.strings.join([tf.strings.format("{}", tf.shape(part)) for part in parts])
+    run += tf.cast(shapes != last_shapes, tf.int64)
+    return (shapes, run), (run, batch)

@@ -1,0 +1,232 @@
+"""Many steps in one XLA program, over as many batches that lie in one tensor.
+
+A short step costs less than the call of an op: inside one program the steps cost nothing but
+their arithmetic.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.data import stacking
+from official_lite.orbit import train_loops
+from official_lite.orbit.utils import loop_fns
+
+__all__ = [
+    "OneBatch",
+    "StackedLoop",
+    "compile_steps",
+    "most_steps",
+    "steps_per_stack",
+    "why_not_stackable",
+]
+
+RunOnStack = Callable[[Any, tf.Tensor], None]
+
+# More steps in a program save nothing any more; more bytes would leave the caches.
+_MOST_STEPS = 200
+_MOST_BYTES = 64 * 2**20
+
+
+class StackedLoop:
+    """A training loop that XLA compiles as a whole.
+
+    The data are drawn as stacks of batches. The program takes a stack and the number of steps to
+    run on it, and draws from the stack where the last call of it has stopped: so loops may have any
+    length, and whatever their lengths are, the same steps are run on the same batches.
+
+    Args:
+      step_fn: A step, as `StandardTrainer.train_step`; all of it has to be something that XLA can
+        compile. The iterator that it is given has `__next__` and `get_next`.
+      dataset: The batches. They must be `why_not_stackable`'s None.
+      steps: The steps that a stack is enough for.
+      batches_per_step: How many batches a step draws.
+      wrap_fetch: Wraps the function that draws a stack from an iterator, outside of XLA.
+    """
+
+    def __init__(
+        self,
+        step_fn: loop_fns.StepFn,
+        dataset: tf.data.Dataset,
+        *,
+        steps: int,
+        batches_per_step: int = 1,
+        wrap_fetch: Callable[[loop_fns.StepFn], loop_fns.StepFn] = lambda fetch: fetch,
+    ) -> None:
+        self._steps = steps
+        self._batches_per_step = batches_per_step
+        stacks = self._stacks_of(dataset)
+        self._element_spec = stacks.element_spec
+        self._iterator = train_loops.make_iterator(stacks)
+        self._fetch = wrap_fetch(next)
+        # The batches of the stack that have been drawn.
+        self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
+        # The one that is in use, if it was not used up in one go.
+        self._left_over: Any = None
+        self._steps_left = 0
+        self._last_outputs = loop_fns.LastOutputs()
+        self._step_fn = step_fn
+        self._traced: list[Any] = []
+
+    def __call__(self, num_steps: tf.Tensor) -> Any:
+        run_whole_stacks, run_on_stack = self.trace()
+        missing = int(num_steps)
+        while missing:
+            if not self._steps_left and missing >= self._steps:
+                missing -= int(run_whole_stacks(tf.constant(missing // self._steps)))
+                continue
+            if not self._steps_left:
+                self._draw_stack()
+            steps = min(self._steps_left, missing)
+            run_on_stack(*tf.nest.flatten(self._left_over), tf.constant(steps))
+            self._steps_left -= steps
+            missing -= steps
+        return self._last_outputs.read()
+
+    def trace(self) -> Sequence[Any]:
+        if not self._traced:
+            number = tf.TensorSpec([], tf.int32)
+            run_on_stack = self._compile()
+            whole = tf.function(
+                lambda stacks: self._run_whole_stacks(run_on_stack, stacks), [number]
+            )
+            # Called from within a graph here as well, or XLA would compile it once for each way.
+            part = tf.function(lambda *args: run_on_stack(*args), [self._element_spec, number])
+            self._traced = [one.get_concrete_function() for one in (whole, part)]
+        return self._traced
+
+    def retrace(self) -> None:
+        self._traced = []
+
+    def read(self, dataset: tf.data.Dataset) -> None:
+        train_loops.exchange(self._iterator, self._stacks_of(dataset))
+        self._left_over, self._steps_left = None, 0
+
+    def _compile(self) -> RunOnStack:
+        # One signature for stacks drawn in and out of graphs, and one trace.
+        signature = [self._element_spec, tf.TensorSpec([], tf.int32)]
+        step_fn = self._step_fn
+
+        def step(batches: Any) -> None:
+            self._last_outputs.keep(step_fn(batches))
+
+        return compile_steps(step, self._drawn, signature)
+
+    def _stacks_of(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return stacking.stack_batches(dataset, self._steps * self._batches_per_step)
+
+    def _draw_stack(self) -> None:
+        self._left_over = self._fetch(self._iterator)
+        self._steps_left = int(self._steps_in(self._left_over))
+        self._drawn.assign(0)
+
+    def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
+        """Returns the steps that were run: fewer if the last batches do not fill their stack."""
+        num_steps = 0
+        for _ in tf.range(num_stacks):
+            stack = self._fetch(self._iterator)
+            steps = self._steps_in(stack)
+            self._drawn.assign(0)
+            run_on_stack(stack, steps)
+            num_steps += steps
+        return num_steps
+
+    def _steps_in(self, stack: Any) -> tf.Tensor:
+        return tf.shape(tf.nest.flatten(stack)[0])[0] // self._batches_per_step
+
+
+def compile_steps(
+    step_fn: loop_fns.StepFn, drawn: tf.Variable, signature: Any = None
+) -> RunOnStack:
+    """The program that takes a stack and a number of steps, and runs so many on it.
+
+    Args:
+      step_fn: A step. What it returns is dropped.
+      drawn: Counts the batches that were drawn from the stack; int64.
+      signature: That of the program.
+    """
+
+    @tf.function(input_signature=signature, jit_compile=True)
+    def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
+        batches = _StackIterator(stack, drawn)
+        # Not `tf.range`, whose length XLA wants to know when it compiles.
+        while num_steps > 0:
+            with tf.name_scope(""):
+                step_fn(batches)
+            num_steps -= 1
+
+    return run_on_stack
+
+
+class _StackIterator:
+    """An iterator over a stack, inside of the program."""
+
+    def __init__(self, stack: Any, drawn: tf.Variable) -> None:
+        self._stack = stack
+        self._drawn = drawn
+
+    def __iter__(self) -> "_StackIterator":
+        return self
+
+    @tf.autograph.experimental.do_not_convert
+    def __next__(self) -> Any:
+        index = self._drawn.read_value()
+        self._drawn.assign_add(1)
+        # Not `part[index]`, where XLA wants to know the index when it compiles.
+        return tf.nest.map_structure(lambda part: tf.gather(part, index), self._stack)
+
+    get_next = __next__
+
+
+class OneBatch:
+    """An iterator over a single batch, for a step that is traced with it."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __iter__(self) -> "OneBatch":
+        return self
+
+    def __next__(self) -> Any:
+        return self._batch
+
+    get_next = __next__
+
+
+def why_not_stackable(dataset: Any) -> str | None:
+    """What keeps the batches of a dataset from being stacked for XLA; None if nothing does."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return "the data are distributed over several replicas"
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            return f"the batches hold a {type(spec).__name__.removesuffix('Spec')}"
+        if not spec.shape.is_fully_defined():
+            return (
+                f"the batches may differ in size (shape {spec.shape}); "
+                "`drop_remainder=True` fixes the size of a batch"
+            )
+        if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool):
+            return f"the batches hold {spec.dtype.name} tensors"
+    return None
+
+
+def steps_per_stack(element_spec: Any, steps_per_loop: int, batches_per_step: int = 1) -> int:
+    """How many steps to put in one program.
+
+    Args:
+      element_spec: Of a batch, with static shapes.
+      steps_per_loop: The steps that are run at once; if possible, whole stacks are enough for it.
+      batches_per_step: How many batches a step draws.
+    """
+    most = min(steps_per_loop, most_steps(element_spec, batches_per_step))
+    fitting = [steps for steps in range(most // 2 + 1, most + 1) if steps_per_loop % steps == 0]
+    return max(fitting, default=most)
+
+
+def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
+    """How many steps are worth being in one program, as far as their batches are small enough."""
+    parts = tf.nest.flatten(element_spec)
+    bytes_per_batch = sum(part.dtype.size * part.shape.num_elements() for part in parts)
+    bytes_per_step = max(1, bytes_per_batch * batches_per_step)
+    return max(1, min(_MOST_STEPS, _MOST_BYTES // bytes_per_step))

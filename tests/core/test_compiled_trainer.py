@@ -1,0 +1,35 @@
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from tests.core.test_execution_tuning import EndlessTask, NotForXlaTask
+
+
+@pytest.mark.parametrize("mode", ["xla", "xla_loop"])
+def test_step_that_xla_cannot_compile_names_the_op_and_the_way_out(
+    experiment, make_trainer, mode
+) -> None:
+    trainer = make_trainer(experiment(runtime={"execution": mode}), task_cls=NotForXlaTask)
+    with pytest.raises(errors.ConfigValueError, match=f"is {mode}.*`graph`.*(Print|String)"):
+        trainer.train(tf.constant(1))
+    assert trainer.global_step.numpy() == 0
+
+
+def test_errors_of_the_step_itself_come_through(experiment, make_trainer) -> None:
+    class Failing(EndlessTask):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            tf.debugging.assert_equal(tf.reduce_sum(labels), 0.0)
+            return super().build_losses(labels, model_outputs, aux_losses)
+
+    trainer = make_trainer(experiment(runtime={"execution": "graph"}), task_cls=Failing)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+        trainer.train(tf.constant(1))
+
+
+def test_mode_can_be_changed_before_the_training(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    graph_loop = trainer.train_loop
+    trainer.execution = "xla_loop"
+    assert type(trainer.train_loop) is not type(graph_loop)
+    trainer.train(tf.constant(3))
+    assert trainer.global_step.numpy() == 3

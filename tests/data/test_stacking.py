@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.data import arrays, stacking
+
+ROWS = {"x": np.arange(60, dtype=np.float32).reshape(20, 3), "y": np.arange(20)}
+
+
+def _read(dataset, count=-1):
+    return [batch["y"].tolist() for batch in dataset.take(count).as_numpy_iterator()]
+
+
+def _unstack(stacks, count=-1):
+    return [batch for stack in _read(stacks, count) for batch in stack]
+
+
+def _from_arrays(**options):
+    return arrays.from_arrays(ROWS, 3, shuffle=True, seed=1, **options)
+
+
+def _from_slices(**options):
+    return tf.data.Dataset.from_tensor_slices(ROWS).batch(3, **options)
+
+
+def _with_options(dataset):
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+@pytest.mark.parametrize("build", [_from_arrays, _from_slices])
+@pytest.mark.parametrize("drop_remainder", [True, False])
+@pytest.mark.parametrize("count", [1, 4, 50])
+def test_no_batch_is_lost_and_all_keep_their_place(build, drop_remainder, count):
+    batches = _read(build(drop_remainder=drop_remainder))
+    stacks = stacking.stack_batches(build(drop_remainder=drop_remainder), count)
+    assert len(batches) == 6 + (not drop_remainder)
+    assert _unstack(stacks) == batches
+    assert len(_read(stacks)) == -(-6 // count) + (not drop_remainder)
+
+
+def test_data_without_end_has_stacks_of_one_size():
+    dataset = _from_arrays(repeat=True)
+    stacks = stacking.stack_batches(dataset, 4)
+    assert stacks.element_spec["x"].shape == (4, 3, 3)
+    assert _unstack(stacks, 10) == _read(dataset, 40)
+    sliced = stacking.stack_batches(_from_slices(drop_remainder=True).repeat(), 4)
+    assert sliced.element_spec["x"].shape == (4, 3, 3)
+    assert _unstack(sliced, 3) == 2 * _read(_from_slices(drop_remainder=True))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda dataset: dataset.prefetch(2),
+        _with_options,
+        lambda dataset: dataset.repeat(),
+        lambda dataset: _with_options(dataset.repeat().prefetch(2)),
+        lambda dataset: dataset.skip(3),
+        lambda dataset: dataset.map(lambda batch: {"y": -batch["y"]}),
+    ],
+)
+def test_what_comes_after_from_arrays_holds_for_its_stacks(change):
+    dataset = change(_from_arrays(repeat=True))
+    stacks = stacking.stack_batches(dataset, 4)
+    assert _unstack(stacks, 5) == _read(dataset, 20)
+    assert stacks.options().autotune.enabled == dataset.options().autotune.enabled
+
+
+def test_a_stack_of_arrays_is_one_gather():
+    gathers = []
+
+    class Rows:
+        def __len__(self):
+            return 2**19
+
+        def __getitem__(self, indices):
+            gathers.append(len(indices))
+            return {"y": indices}
+
+    dataset = arrays.from_arrays(Rows(), 2**17, shuffle=False, repeat=True).prefetch(1)
+    gathers.clear()
+    assert len(next(iter(stacking.stack_batches(dataset, 3)))["y"]) == 3
+    assert set(gathers) == {3 * 2**17}
+
+
+def test_batches_of_different_shapes_have_stacks_of_their_own():
+    lengths = [2, 2, 2, 5, 2, 2, 2, 2, 2]
+    batches = tf.data.Dataset.from_generator(
+        lambda: (([i] * n, i) for i, n in enumerate(lengths)),
+        output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int32)),
+    )
+    stacks = list(stacking.stack_batches(batches, 4).as_numpy_iterator())
+    assert [numbers.tolist() for _, numbers in stacks] == [[0, 1, 2], [3], [4, 5, 6, 7], [8]]
+    assert [values.shape[1] for values, _ in stacks] == [2, 5, 2, 2]
+
+
+def test_batches_need_not_be_in_a_nest():
+    batches = tf.data.Dataset.range(8).batch(3)
+    stacks = stacking.stack_batches(batches, 2).as_numpy_iterator()
+    assert [stack.tolist() for stack in stacks] == [[[0, 1, 2], [3, 4, 5]], [[6, 7]]]
+
+
+def test_an_empty_stack_is_refused():
+    with pytest.raises(errors.ConfigValueError, match="`count` is 0"):
+        stacking.stack_batches(_from_arrays(), 0)
