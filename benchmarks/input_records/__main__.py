@@ -29,6 +29,7 @@ READERS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "grain_array_record": ("grain", "grain_worker", ("--format=array_record",)),
     "torch": ("torch", "torch_worker", ()),
     "torch_2_processes": ("torch", "torch_worker", ("--processes=2",)),
+    "memory_official_lite": ("tensorflow", "memory_worker", ("--library=official_lite",)),
     "memory_tf_slices": ("tensorflow", "memory_worker", ("--library=tf_slices",)),
     "memory_tf_gather": ("tensorflow", "memory_worker", ("--library=tf_gather",)),
     "memory_numpy": ("tensorflow", "memory_worker", ("--library=numpy",)),

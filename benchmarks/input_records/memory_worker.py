@@ -1,4 +1,4 @@
-"""Rows gathered from memory, with NumPy or in a `tf.data` pipeline.
+"""Rows gathered from memory, with NumPy or in a `tf.data` pipeline, ours or by hand.
 
 python -m benchmarks.input_records.memory_worker --library=numpy --directory=...
 """
@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.input_records import records
+from official_lite.data import arrays, autotuning
 
 
 def gather_numpy(columns: records.Columns) -> Iterator[records.Columns]:
@@ -37,6 +38,11 @@ def gather_tf(columns: records.Columns) -> Iterator[records.Columns]:
     )
 
 
+def gather_official_lite(columns: records.Columns) -> Iterator[records.Columns]:
+    dataset = arrays.from_arrays(dict(columns), records.BATCH_SIZE, shuffle=True, repeat=True)
+    return autotuning.without_idle_autotuner(dataset).as_numpy_iterator()
+
+
 def slice_tf(columns: records.Columns) -> Iterator[records.Columns]:
     """What most programs do: `from_tensor_slices`, an example at a time."""
     dataset = tf.data.Dataset.from_tensor_slices(dict(columns))
@@ -45,7 +51,12 @@ def slice_tf(columns: records.Columns) -> Iterator[records.Columns]:
     return dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
 
 
-_WAYS = {"numpy": gather_numpy, "tf_gather": gather_tf, "tf_slices": slice_tf}
+_WAYS = {
+    "numpy": gather_numpy,
+    "official_lite": gather_official_lite,
+    "tf_gather": gather_tf,
+    "tf_slices": slice_tf,
+}
 
 
 def main() -> None:

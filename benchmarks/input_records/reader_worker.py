@@ -1,5 +1,7 @@
 """The input readers of official_lite and of the Model Garden, which take the same arguments.
 
+Each reads as its trainer does: the one of official_lite without tf.data's autotuner.
+
 python -m benchmarks.input_records.reader_worker --framework=official_lite --directory=...
 """
 
@@ -23,7 +25,7 @@ def parse_record(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def batch_and_parse(dataset: tf.data.Dataset, input_context: Any = None) -> tf.data.Dataset:
-    """Parses a batch in one call; the reader's hook for it is `transform_and_batch_fn`."""
+    """Parses a batch in one call, as a user of the Model Garden can in `transform_and_batch_fn`."""
     del input_context
     return dataset.batch(records.BATCH_SIZE, drop_remainder=True).map(
         lambda batch: tf.io.parse_example(batch, _FEATURES), num_parallel_calls=tf.data.AUTOTUNE
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--framework", choices=["official_lite", "official"], required=True)
     parser.add_argument("--batched", action="store_true", help="Parse a batch at a time.")
     args = records.parse_args(parser)
+    is_lite = args.framework == "official_lite"
     cfg = importlib.import_module(f"{args.framework}.core.config_definitions")
     input_reader = importlib.import_module(f"{args.framework}.core.input_reader")
     params = cfg.DataConfig(
@@ -42,12 +45,20 @@ def main() -> None:
         global_batch_size=records.BATCH_SIZE,
         is_training=True,
         shuffle_buffer_size=records.SHUFFLE_BUFFER,
+        # Left to the autotuner it would outgrow what is taken before a round.
+        prefetch_buffer_size=None if is_lite else records.MOST_PREPARED,
     )
-    if args.batched:
-        reader = input_reader.InputReader(params, transform_and_batch_fn=batch_and_parse)
+    if not args.batched:
+        stages = {"parser_fn": parse_record}
+    elif is_lite:
+        stages = {"decoder_fn": input_reader.FeatureDecoder(_FEATURES).decode}
     else:
-        reader = input_reader.InputReader(params, parser_fn=parse_record)
-    batches = reader.read().as_numpy_iterator()
+        stages = {"transform_and_batch_fn": batch_and_parse}
+    dataset = input_reader.InputReader(params, **stages).read()
+    if is_lite:
+        autotuning = importlib.import_module("official_lite.data.autotuning")
+        dataset = autotuning.without_idle_autotuner(dataset)
+    batches = dataset.as_numpy_iterator()
     records.check(next(batches))
     records.run_rounds(args, batches)
 

@@ -72,10 +72,8 @@ class _Tuner:
         self._try("graph")
         if "graph" not in self._seconds:
             return self._decide("graph", "it could not be tried")
-        total = self._seconds["graph"] * self._num_steps
         for mode in self._candidates():
-            spent = time.monotonic() - self._started
-            if spent + _TRACES_PER_COMPILATION * self._trace_seconds > _BUDGET * total:
+            if not self._pays_for_another(self._seconds["graph"]):
                 return self._decide(self._fastest(), f"trying {mode} would not pay")
             self._try(mode)
         return self._decide(self._fastest(), "the fastest of those tried")
@@ -113,7 +111,7 @@ class _Tuner:
             # The first step compiles.
             loop(tf.constant(1))
             self._setup_seconds[mode] = time.monotonic() - started
-            self._seconds[mode] = _measure(loop, self._slowest_worth_trying())
+            self._seconds[mode] = self._measure(loop)
             self._loops[mode] = loop
         except Exception as error:  # Whatever XLA or the step may raise: there are other modes.
             logging.warning("The mode of execution %s is left out: %s", mode, _first_line(error))
@@ -121,9 +119,31 @@ class _Tuner:
             if snapshot is not None:
                 snapshot.restore()
 
-    def _slowest_worth_trying(self) -> float:
-        # Far from the others, as a single go may meet a busy machine.
-        return 10 * min(self._seconds.values(), default=float("inf"))
+    def _measure(self, loop: Any) -> float:
+        """Seconds a step, at its best of several goes."""
+        deadline = time.monotonic() + _SECONDS_PER_TRIAL
+        best, num_steps, goes = float("inf"), 1, 0
+        while goes < _FEWEST_GOES or time.monotonic() < deadline:
+            seconds = _seconds_of(loop, num_steps)
+            best = min(best, seconds / num_steps)
+            goes += 1
+            if goes >= _FEWEST_GOES and not self._is_worth_a_closer_look(best):
+                break
+            if seconds < _SECONDS_PER_TRIAL / 2:
+                num_steps *= 2
+        return best
+
+    def _is_worth_a_closer_look(self, seconds: float) -> bool:
+        if "graph" in self._seconds:
+            # Far from the others: a few goes may meet a busy machine.
+            return seconds < 10 * min(self._seconds.values())
+        return self._pays_for_another(seconds)
+
+    def _pays_for_another(self, graph_seconds: float) -> bool:
+        """Whether the training is long enough to try one more mode."""
+        spent = time.monotonic() - self._started
+        expected = spent + _TRACES_PER_COMPILATION * self._trace_seconds
+        return expected < _BUDGET * graph_seconds * self._num_steps
 
     def _fastest(self) -> str:
         fastest = min(self._seconds, key=lambda mode: self._seconds[mode])
@@ -154,26 +174,6 @@ class _Tuner:
             seconds_per_step=self._seconds,
             seconds=round(time.monotonic() - self._started, 3),
         )
-
-
-def _measure(loop: Any, slowest: float) -> float:
-    """Seconds a step, at its best of several goes.
-
-    Args:
-        loop: Runs the steps.
-        slowest: One long step that takes longer is enough to know.
-    """
-    deadline = time.monotonic() + _SECONDS_PER_TRIAL
-    best, num_steps, goes = float("inf"), 1, 0
-    while goes < _FEWEST_GOES or time.monotonic() < deadline:
-        seconds = _seconds_of(loop, num_steps)
-        best = min(best, seconds / num_steps)
-        goes += 1
-        if seconds < _SECONDS_PER_TRIAL / 2:
-            num_steps *= 2
-        elif best > slowest:
-            break
-    return best
 
 
 def _seconds_of(loop: Any, num_steps: int) -> float:

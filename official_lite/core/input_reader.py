@@ -8,8 +8,14 @@
 A task's `build_inputs` usually is one line::
 
     return input_reader.InputReader(params, parser_fn=self.parse).read(input_context)
+
+The decoder, the parser and the filter take an example, as they do in Model Garden, or a whole batch
+if they say so, which is several times faster for small examples: `FeatureDecoder`, `takes_batches`
+and `vectorize`. Stages between them that are handed examples get examples; the data are the same.
+docs/input.md says which way when.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,18 +23,33 @@ import tensorflow as tf
 
 from official_lite.common import errors, suggestions
 from official_lite.core import config_definitions as cfg
-from official_lite.data import data_service, file_reading, tfds_reading
+from official_lite.data import data_service, file_reading, replicas, tfds_reading
+from official_lite.data.example_stream import ExampleStream
 from official_lite.data.file_patterns import match_files
 from official_lite.data.mixing import build_weighted_sampling_combine_fn, create_combine_fn
+from official_lite.data.whole_batches import FeatureDecoder, takes_batches, vectorize
 
 __all__ = [
+    "FeatureDecoder",
     "InputReader",
     "build_weighted_sampling_combine_fn",
     "create_combine_fn",
     "match_files",
+    "takes_batches",
+    "vectorize",
 ]
 
 Files = list[str] | dict[str, list[str]]
+
+# Examples that are mapped at the same time. More than there are cores: starting a call and waiting
+# for it takes longer than to map a small example.
+_PARALLEL_CALLS = max(32, os.cpu_count() or 1)
+
+# More don't make it faster, and left alone tf.data's own number grows with every pause of training.
+_PREFETCHED_BATCHES = 2
+
+# Examples that are decoded in one call where the size of the batches is unknown.
+_CHUNK_SIZE = 256
 
 
 class InputReader:
@@ -62,12 +83,13 @@ class InputReader:
         Args:
             params: Where the data is and how to read it.
             dataset_fn: Makes a dataset of records from a file or a list of files.
-            decoder_fn: Maps a serialized record to raw tensors.
+            decoder_fn: Maps a serialized record to raw tensors, or a vector of them to batches of
+                raw tensors if it takes batches.
             combine_fn: Makes one dataset of a mapping of names to datasets; needed if `input_path`
                 or `tfds_name` is a block of several. See `create_combine_fn`.
             sample_fn: Maps the dataset of raw tensors to another one.
-            parser_fn: Maps raw tensors to what the model takes.
-            filter_fn: Maps an example to whether to keep it.
+            parser_fn: Maps raw tensors to what the model takes; of an example or of a batch.
+            filter_fn: Maps an example to whether to keep it, or a batch to a vector of that.
             transform_and_batch_fn: Batches the dataset; otherwise it is cut into batches of
                 `global_batch_size` over all replicas.
             postprocess_fn: Maps a batch to another one.
@@ -98,6 +120,8 @@ class InputReader:
         self._filter_fn = filter_fn
         self._transform_and_batch_fn = transform_and_batch_fn
         self._postprocess_fn = postprocess_fn
+        # Only who asks for tf.data's autotuner gets it: see docs/decisions/0010.
+        self._autotune = bool(params.autotune_algorithm or params.ram_budget)
 
     def get_files(self, input_path: Any) -> Files | None:
         """The files of each source, in the same order on every host; None if there is no path."""
@@ -125,7 +149,8 @@ class InputReader:
         if dataset is None:
             dataset = self._read_data_source(self._matched_files, self._dataset_fn, input_context)
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
-        dataset = _map(dataset, self._postprocess_fn)
+        if self._postprocess_fn is not None:
+            dataset = dataset.map(self._postprocess_fn, num_parallel_calls=tf.data.AUTOTUNE)
         if not self._params.apply_tf_data_service_before_batching:
             dataset = self._maybe_apply_data_service(dataset, input_context)
         return self._prefetch(dataset.with_options(self._options()))
@@ -150,23 +175,29 @@ class InputReader:
         batch_size: int,
         input_context: tf.distribute.InputContext | None = None,
     ) -> tf.data.Dataset:
-        dataset = _for_each(dataset, self._shuffle_and_decode)
-        if isinstance(dataset, dict):
-            dataset = self._combine(dataset)
+        if self._transform_and_batch_fn is None:
+            size = replicas.per_replica_batch_size(batch_size, input_context)
+        else:
+            size = _CHUNK_SIZE
+
+        def as_stream(dataset: tf.data.Dataset) -> ExampleStream:
+            num_parallel_calls = tf.data.AUTOTUNE if self._autotune else _PARALLEL_CALLS
+            return ExampleStream(dataset, chunk_size=size, num_parallel_calls=num_parallel_calls)
+
+        dataset = _for_each(dataset, self._maybe_shuffle)
+        stream = _for_each(dataset, lambda source: as_stream(source).map(self._decoder_fn))
+        if isinstance(stream, dict):
+            stream = as_stream(self._combine(_for_each(stream, ExampleStream.singly)))
         if self._sample_fn is not None:
-            dataset = dataset.apply(self._sample_fn)
-        dataset = _map(dataset, self._parser_fn)
-        if self._filter_fn is not None:
-            dataset = dataset.filter(self._filter_fn)
+            stream = stream.apply(self._sample_fn)
+        stream = stream.map(self._parser_fn).filter(self._filter_fn)
         if self._cache:
-            dataset = self._shuffle_and_repeat_cached(dataset.cache())
+            stream = stream.apply(self._cache_and_repeat)
         if self._params.apply_tf_data_service_before_batching:
-            dataset = self._maybe_apply_data_service(dataset, input_context)
+            stream = stream.apply(lambda ds: self._maybe_apply_data_service(ds, input_context))
         if self._transform_and_batch_fn is not None:
-            return self._transform_and_batch_fn(dataset, input_context)
-        return dataset.batch(
-            _per_replica_batch_size(batch_size, input_context), drop_remainder=self._drop_remainder
-        )
+            return self._transform_and_batch_fn(stream.singly(), input_context)
+        return stream.batch(size, drop_remainder=self._drop_remainder)
 
     def _maybe_apply_data_service(
         self,
@@ -201,18 +232,17 @@ class InputReader:
             skip_decoding_feature=self._params.tfds_skip_decoding_feature,
         )
 
-    def _shuffle_and_decode(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    def _maybe_shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         # With a cache shuffling comes after it: otherwise the first order would be kept.
-        if self._is_training and not self._cache:
-            dataset = self._shuffle(dataset)
-        return _map(dataset, self._decoder_fn)
+        return self._shuffle(dataset) if self._is_training and not self._cache else dataset
 
     def _combine(self, datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
         if self._combine_fn is None:
             raise errors.ConfigValueError(f"A combine_fn is required to mix {sorted(datasets)}.")
         return self._combine_fn(datasets)
 
-    def _shuffle_and_repeat_cached(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    def _cache_and_repeat(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        dataset = dataset.cache()
         # In this order every example comes once an epoch.
         return self._shuffle(dataset).repeat() if self._is_training else dataset
 
@@ -235,7 +265,9 @@ class InputReader:
         size = self._params.prefetch_buffer_size
         if size == 0:
             return dataset
-        return dataset.prefetch(tf.data.AUTOTUNE if size is None else size)
+        if size is None:
+            size = tf.data.AUTOTUNE if self._autotune else _PREFETCHED_BATCHES
+        return dataset.prefetch(size)
 
 
 def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> None:
@@ -294,21 +326,3 @@ def _algorithm(name: str) -> Any:
             f"{suggestions.did_you_mean(name, algorithms)}"
         )
     return algorithms[name]
-
-
-def _map(dataset: tf.data.Dataset, fn: Callable[..., Any] | None) -> tf.data.Dataset:
-    return dataset if fn is None else dataset.map(fn, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _per_replica_batch_size(
-    batch_size: int, input_context: tf.distribute.InputContext | None
-) -> int:
-    if batch_size < 1:
-        raise errors.ConfigValueError(f"`global_batch_size` is {batch_size}; wanted 1 or more.")
-    num_replicas = input_context.num_replicas_in_sync if input_context else 1
-    if batch_size % num_replicas:
-        raise errors.ConfigValueError(
-            f"`global_batch_size` is {batch_size}, which {num_replicas} replicas can't share "
-            f"evenly; the next that they can is {-(-batch_size // num_replicas) * num_replicas}."
-        )
-    return batch_size // num_replicas

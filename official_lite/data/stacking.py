@@ -15,7 +15,7 @@ BuildStacks = Callable[[int], tf.data.Dataset]
 # How to build the stacks of a dataset at less cost than by collecting its batches.
 _OFFERS: weakref.WeakKeyDictionary[tf.data.Dataset, BuildStacks] = weakref.WeakKeyDictionary()
 
-# What changes no batch, so that an offer below it still holds.
+# What changes no batch.
 _TRANSPARENT = ("_OptionsDataset", "_PrefetchDataset")
 
 
@@ -41,14 +41,14 @@ def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """
     if count < 1:
         raise errors.ConfigValueError(f"`count` is {count}; wanted 1 or more batches in a stack.")
-    build_stacks = _find_offer(dataset)
-    if build_stacks is not None:
-        stacks = build_stacks(count).with_options(dataset.options())
-    elif _has_static_shapes(dataset.element_spec):
-        stacks = dataset.batch(count, drop_remainder=_is_endless(dataset))
+    source = _find_source(dataset)
+    if source in _OFFERS:
+        stacks = _OFFERS[source](count)
+    elif _has_static_shapes(source.element_spec):
+        stacks = source.batch(count, drop_remainder=_is_endless(dataset))
     else:
-        stacks = _stack_runs(dataset, count)
-    return stacks.prefetch(1)
+        stacks = _stack_runs(source, count)
+    return stacks.with_options(dataset.options()).prefetch(1)
 
 
 def offer_stacks(dataset: tf.data.Dataset, build_stacks: BuildStacks) -> None:
@@ -61,13 +61,17 @@ def offer_stacks(dataset: tf.data.Dataset, build_stacks: BuildStacks) -> None:
     _OFFERS[dataset] = build_stacks
 
 
-def _find_offer(dataset: tf.data.Dataset) -> BuildStacks | None:
+def _find_source(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The first one below that makes other batches, or has an offer.
+
+    A prefetch of single batches, above all, costs more than a small batch itself.
+    """
     while dataset not in _OFFERS:
         inputs = dataset._inputs()
         if len(inputs) != 1 or not _is_transparent(dataset, inputs[0]):
-            return None
+            break
         (dataset,) = inputs
-    return _OFFERS[dataset]
+    return dataset
 
 
 def _is_transparent(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:

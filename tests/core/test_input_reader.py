@@ -145,6 +145,78 @@ def test_a_subclass_may_find_the_files_itself(folder):
     assert len(batches(FirstFile(params).read())) == 1
 
 
+def single_parse(raw):
+    return {"x": raw["x"], "square": tf.stack([raw["x"] ** 2, -raw["x"]], axis=-1)}
+
+
+SINGLE = {"decoder_fn": decode, "parser_fn": single_parse}
+DECODER = input_reader.FeatureDecoder({"x": tf.io.FixedLenFeature([], tf.int64)})
+BATCHED = {
+    "decoder_fn": DECODER.decode,
+    "parser_fn": input_reader.takes_batches(single_parse),
+}
+VECTORIZED = {name: input_reader.vectorize(fn) for name, fn in SINGLE.items()}
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        {},
+        {"sample_fn": lambda dataset: dataset.take(21)},
+        {"filter_fn": lambda example: example["x"] % 3 > 0},
+        {"filter_fn": input_reader.takes_batches(lambda batch: batch["x"] % 3 > 0)},
+        {"transform_and_batch_fn": lambda dataset, context: dataset.take(15).batch(6)},
+        {"parser_fn": single_parse},
+        {"decoder_fn": decode},
+        VECTORIZED,
+        {"postprocess_fn": lambda batch: {"x": tf.reverse(batch["x"], [0]), **batch}},
+        {"combine_fn": lambda named: named["a"].concatenate(named["b"])},
+    ],
+    ids=lambda stages: "-".join(stages) or "plain",
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"drop_remainder": False, "deterministic": True},
+        {"is_training": True, "shuffle_buffer_size": 9, "block_length": 3, "cycle_length": 2},
+        {"is_training": True, "cache": True},
+        {"cache": True, "drop_remainder": False},
+    ],
+    ids=lambda fields: "-".join(fields) or "evaluation",
+)
+def test_functions_of_batches_change_no_element(folder, fields, stages):
+    fields = {"global_batch_size": 10, "seed": 5, **fields}
+    if "combine_fn" in stages:
+        paths = {"a": f"{folder}/train-[01]", "b": f"{folder}/train-[23]"}
+        fields["input_path"] = cfg.base_config.Config(paths)
+    context = tf.distribute.InputContext(1, 0, 2)
+    singly, whole = (
+        reader(folder, stages={**SINGLE, **own, **stages}, **fields).read(context)
+        for own in ({}, BATCHED)
+    )
+    assert singly.element_spec.keys() == whole.element_spec.keys()
+    singly, whole = batches(singly, 11), batches(whole, 11)
+    assert len(singly) > 2
+    for one, other in zip(singly, whole, strict=True):
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name])
+
+
+def test_functions_of_batches_are_called_once_a_batch(folder):
+    sizes = []
+
+    @input_reader.takes_batches
+    def decode_and_note(records):
+        tf.py_function(lambda size: sizes.append(int(size)), [tf.size(records)], [])
+        return DECODER.decode(records)
+
+    dataset = reader(folder, stages={"decoder_fn": decode_and_note}, global_batch_size=5).read()
+    assert dataset.element_spec.shape == (5,)
+    assert len(batches(dataset)) == 6
+    assert sorted(sizes) == [2, *[5] * 6]
+
+
 @pytest.mark.parametrize(("size", "ends_with_prefetch"), [(None, True), (0, False), (3, True)])
 def test_prefetching_can_be_turned_off(folder, size, ends_with_prefetch):
     dataset = reader(folder, prefetch_buffer_size=size).read()

@@ -67,3 +67,29 @@ def test_a_seed_fixes_the_order(files):
 def test_one_host_draws_another_order_each_time(files):
     orders = {tuple(read(files, is_training=True, count=32)) for _ in range(4)}
     assert len(orders) > 1
+
+
+@pytest.mark.parametrize("cycle_length", [None, 3])
+def test_one_thread_reads_records_in_the_order_of_many(tmp_path, cycle_length):
+    files = [str(tmp_path / f"{file}") for file in range(5)]
+    for file in files:
+        with tf.io.TFRecordWriter(file) as writer:
+            for line in range(4):
+                writer.write(f"{file}.{line}")
+    options = file_reading.FileReadingOptions(
+        is_training=True, seed=1, cycle_length=cycle_length, block_length=2
+    )
+    in_turn, in_parallel = (
+        file_reading.read_files(files, dataset_fn, options)
+        for dataset_fn in (tf.data.TFRecordDataset, lambda file: tf.data.TFRecordDataset(file))
+    )
+    assert "Parallel" not in type(in_turn).__name__
+    assert "Parallel" in type(in_parallel).__name__
+    read = [list(dataset.take(40).as_numpy_iterator()) for dataset in (in_turn, in_parallel)]
+    assert read[0] == read[1]
+
+
+def test_files_that_are_waited_for_are_read_in_parallel():
+    options = file_reading.FileReadingOptions()
+    dataset = file_reading.read_files(["gs://a", "gs://b"], tf.data.TFRecordDataset, options)
+    assert "Parallel" in type(dataset).__name__

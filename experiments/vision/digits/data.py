@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import configs
 from official_lite.common import errors, suggestions
+from official_lite.data import arrays
 
 __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
 
@@ -34,30 +35,39 @@ def build_dataset(
     params: configs.DigitsDataConfig, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
     """Batches of `(images, labels)`; shuffled, shifted and repeated for training."""
-    images, labels = load_split(params.split)
-    dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-    batch_size = params.global_batch_size
-    if input_context:
-        dataset = dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
-        batch_size = input_context.get_per_replica_batch_size(batch_size)
-    if params.is_training:
-        dataset = dataset.shuffle(len(labels), seed=params.seed).repeat()
+    dataset = arrays.from_arrays(
+        load_split(params.split),
+        params.global_batch_size,
+        shuffle=bool(params.is_training),
+        seed=params.seed,
+        repeat=bool(params.is_training),
+        drop_remainder=params.drop_remainder,
+        input_context=input_context,
+    )
     if params.max_shift:
         dataset = _shift_at_random(dataset, params.max_shift, params.seed or 0)
-    dataset = dataset.batch(batch_size, drop_remainder=params.drop_remainder)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return dataset.prefetch(2)
 
 
 def _shift_at_random(dataset: tf.data.Dataset, max_shift: int, seed: int) -> tf.data.Dataset:
-    """Shifts each image by a random number that depends only on the seed and its position."""
-    margin = [[max_shift, max_shift], [max_shift, max_shift], [0, 0]]
+    """Shifts each image by random numbers that depend only on the seed and its position."""
+    margin = [[0, 0], [max_shift, max_shift], [max_shift, max_shift], [0, 0]]
+    height, width, _ = IMAGE_SHAPE
 
     def shift(
-        position: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]
+        position: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        image, label = example
-        key = tf.stack([tf.constant(seed, tf.int64), position])
-        return tf.image.stateless_random_crop(tf.pad(image, margin), IMAGE_SHAPE, key), label
+        images, labels = batch
+        offsets = tf.random.stateless_uniform(
+            [tf.shape(images)[0], 2],
+            seed=tf.stack([tf.constant(seed, tf.int64), position]),
+            maxval=2 * max_shift + 1,
+            dtype=tf.int32,
+        )
+        rows = offsets[:, :1] + tf.range(height)
+        columns = offsets[:, 1:] + tf.range(width)
+        images = tf.gather(tf.pad(images, margin), rows, axis=1, batch_dims=1)
+        return tf.gather(images, columns, axis=2, batch_dims=1), labels
 
     return dataset.enumerate().map(shift, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 

@@ -1,0 +1,74 @@
+"""Examples between the stages of an input pipeline, one by one or many at a time."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.data import whole_batches
+
+__all__ = ["ExampleStream"]
+
+
+@dataclass(frozen=True)
+class ExampleStream:
+    """A dataset of examples, which stay together in chunks from one function of batches to another.
+
+    Attributes:
+        dataset: Its elements are examples, or chunks of them if `in_chunks`.
+        chunk_size: Examples in a chunk, if they are put together here.
+        num_parallel_calls: Single examples that are mapped at the same time.
+    """
+
+    dataset: tf.data.Dataset
+    chunk_size: int
+    num_parallel_calls: int
+    in_chunks: bool = False
+
+    def map(self, fn: Callable[..., Any] | None) -> "ExampleStream":
+        """The stream of what a function makes of each example; itself if there is no function."""
+        if fn is None:
+            return self
+        if whole_batches.is_for_batches(fn):
+            return self._map_chunks(fn)
+        return self.apply(lambda ds: ds.map(fn, num_parallel_calls=self.num_parallel_calls))
+
+    def filter(self, fn: Callable[..., tf.Tensor] | None) -> "ExampleStream":
+        """The stream of those examples that a function is true of."""
+        if fn is None:
+            return self
+        if not whole_batches.is_for_batches(fn):
+            return self.apply(lambda dataset: dataset.filter(fn))
+
+        def keep(*batch: Any) -> Any:
+            is_kept = fn(*batch)
+            kept = tf.nest.map_structure(lambda part: tf.boolean_mask(part, is_kept), batch)
+            return kept if len(kept) > 1 else kept[0]
+
+        return self._map_chunks(keep)
+
+    def apply(self, fn: Callable[[tf.data.Dataset], tf.data.Dataset]) -> "ExampleStream":
+        """The stream of what a function makes of the dataset of single examples."""
+        return dataclasses.replace(self, dataset=fn(self.singly()), in_chunks=False)
+
+    def singly(self) -> tf.data.Dataset:
+        """The dataset of single examples."""
+        return self.dataset.unbatch() if self.in_chunks else self.dataset
+
+    def batch(self, batch_size: int, *, drop_remainder: bool) -> tf.data.Dataset:
+        """The dataset of batches."""
+        if not self.in_chunks:
+            return self.dataset.batch(batch_size, drop_remainder=drop_remainder)
+        batches = self.dataset.rebatch(batch_size, drop_remainder=drop_remainder)
+        # That a rebatched dataset goes on without end is not known by itself.
+        if self.dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            batches = batches.apply(endless)
+        return batches
+
+    def _map_chunks(self, fn: Callable[..., Any]) -> "ExampleStream":
+        chunks = self.dataset if self.in_chunks else self.dataset.batch(self.chunk_size)
+        mapped = chunks.map(fn, num_parallel_calls=tf.data.AUTOTUNE)
+        return dataclasses.replace(self, dataset=mapped, in_chunks=True)

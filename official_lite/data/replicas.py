@@ -1,0 +1,30 @@
+"""How much of a batch is one replica's."""
+
+import tensorflow as tf
+
+from official_lite.common import errors
+
+__all__ = ["per_replica_batch_size"]
+
+
+def per_replica_batch_size(
+    batch_size: int, input_context: tf.distribute.InputContext | None = None
+) -> int:
+    """The size of one replica's batch.
+
+    Args:
+        batch_size: Examples in a batch over all replicas.
+        input_context: For how many replicas; without one, for one.
+
+    Raises:
+        ConfigValueError: There are none, or the replicas can't share them evenly.
+    """
+    if batch_size < 1:
+        raise errors.ConfigValueError(f"`global_batch_size` is {batch_size}; wanted 1 or more.")
+    num_replicas = input_context.num_replicas_in_sync if input_context else 1
+    if batch_size % num_replicas:
+        raise errors.ConfigValueError(
+            f"`global_batch_size` is {batch_size}, which {num_replicas} replicas can't share "
+            f"evenly; the next that they can is {-(-batch_size // num_replicas) * num_replicas}."
+        )
+    return batch_size // num_replicas

@@ -1,0 +1,145 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.data import arrays
+
+NUMBERS = np.arange(10)
+
+
+class Squares:
+    """A source that is no array: its rows are computed."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, indices):
+        return {"number": indices, "powers": (np.stack([indices, indices**2], axis=1),)}
+
+
+def _read(dataset, count=-1):
+    return [batch.tolist() for batch in dataset.take(count).as_numpy_iterator()]
+
+
+def test_in_order_the_last_batch_is_what_is_left():
+    dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False)
+    assert _read(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(dataset) == 3
+
+
+def test_the_last_batch_is_dropped_on_request():
+    dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False, drop_remainder=True)
+    assert _read(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert dataset.element_spec.shape == (4,)
+    assert len(dataset) == 2
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 25])
+def test_each_epoch_has_every_example_once_in_another_order(size):
+    dataset = arrays.from_arrays(NUMBERS, size, shuffle=True, seed=1, repeat=True)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    epochs = np.concatenate(_read(dataset, 50))[:50].reshape(5, 10)
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 5
+
+
+def test_a_seed_fixes_the_order():
+    def read(seed):
+        return _read(arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True), 20)
+
+    assert read(1) == read(1)
+    assert read(1) != read(2)
+    assert read(None) != read(None)
+
+
+def test_who_repeats_it_gets_other_orders_too():
+    dataset = arrays.from_arrays(NUMBERS, 10, shuffle=True, seed=1).repeat(5)
+    assert len({tuple(epoch) for epoch in _read(dataset)}) == 5
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_a_saved_iterator_goes_on_where_it_was(tmp_path, repeat):
+    def iterate():
+        return iter(arrays.from_arrays(np.arange(1000), 7, shuffle=True, seed=1, repeat=repeat))
+
+    iterator = iterate()
+    for _ in range(70):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "position"))
+    wanted = [next(iterator).numpy().tolist() for _ in range(70)]
+    restored = iterate()
+    tf.train.Checkpoint(iterator=restored).read(path).assert_consumed()
+    assert [next(restored).numpy().tolist() for _ in range(70)] == wanted
+
+
+def test_rows_of_a_nest_stay_together():
+    point = collections.namedtuple("point", "x y")
+    nest = {"p": point(NUMBERS, [str(n) for n in NUMBERS]), "q": (np.eye(10),)}
+    for batch in arrays.from_arrays(nest, 3, shuffle=True).as_numpy_iterator():
+        assert [int(y) for y in batch["p"].y] == batch["p"].x.tolist()
+        assert batch["q"][0].argmax(axis=1).tolist() == batch["p"].x.tolist()
+
+
+def test_pipelines_share_the_rows_and_replicas_the_batch():
+    contexts = [tf.distribute.InputContext(3, i, 2) for i in range(3)]
+    read = [
+        _read(arrays.from_arrays(NUMBERS, 4, shuffle=False, input_context=context))
+        for context in contexts
+    ]
+    assert read == [[[0, 3], [6, 9]], [[1, 4], [7]], [[2, 5], [8]]]
+
+
+def test_a_memory_mapped_array_is_read_when_needed(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    dataset = arrays.from_arrays((rows, NUMBERS), 4, shuffle=True, repeat=True)
+    rows[:, 1] = -1
+    for values, numbers in dataset.take(5).as_numpy_iterator():
+        assert values.tolist() == [[2 * n, -1] for n in numbers]
+
+
+def test_any_object_that_gathers_is_a_source():
+    dataset = arrays.from_arrays(Squares(), 4, shuffle=True, drop_remainder=True)
+    assert dataset.element_spec["powers"][0].shape == (4, 2)
+    for batch in dataset.as_numpy_iterator():
+        assert batch["powers"][0].tolist() == [[n, n**2] for n in batch["number"]]
+
+
+def test_what_converts_itself_is_an_array():
+    class Column:
+        """As of pandas: its own way to look things up means something else."""
+
+        def __len__(self):
+            return 10
+
+        def __array__(self, dtype=None, copy=None):
+            return NUMBERS
+
+        def __getitem__(self, labels):
+            raise AssertionError
+
+    assert _read(arrays.from_arrays(Column(), 10, shuffle=False)) == [NUMBERS.tolist()]
+
+
+def test_large_rows_are_gathered_a_batch_at_a_time():
+    sizes = []
+
+    class Rows(Squares):
+        def __getitem__(self, indices):
+            sizes.append(len(indices))
+            return np.zeros([len(indices), 2**18])
+
+    next(iter(arrays.from_arrays(Rows(), 4, shuffle=False)))
+    assert max(sizes) == 4
+
+
+@pytest.mark.parametrize(
+    ("nest", "message"),
+    [((NUMBERS, NUMBERS[:9]), r"\[10, 9\]"), (NUMBERS[:0], "0 rows"), ((), r"\[\]")],
+)
+def test_arrays_that_are_no_rows_are_refused(nest, message):
+    with pytest.raises(errors.DataError, match=message):
+        arrays.from_arrays(nest, 4, shuffle=False)

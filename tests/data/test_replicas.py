@@ -1,0 +1,17 @@
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.data import replicas
+
+
+def test_replicas_share_a_batch() -> None:
+    assert replicas.per_replica_batch_size(6) == 6
+    assert replicas.per_replica_batch_size(6, tf.distribute.InputContext(2, 0, 3)) == 2
+
+
+def test_what_they_cannot_share_is_refused() -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"5, which 2 replicas .* can is 6"):
+        replicas.per_replica_batch_size(5, tf.distribute.InputContext(1, 0, 2))
+    with pytest.raises(errors.ConfigValueError, match="wanted 1 or more"):
+        replicas.per_replica_batch_size(0)
