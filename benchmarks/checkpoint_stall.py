@@ -1,13 +1,14 @@
 """How long training stands still while a large state is saved.
 
-Each way of saving trains the same number of small steps, and saves once halfway. Its stall is the
-wall time above that of a training that saves nothing; so a save in the background pays for what it
-takes from the steps beside it.
+Each way of saving trains the same number of small steps, and saves once on the way. Its stall is
+the wall time above that of a training that saves nothing; so a save in the background pays for what
+it takes from the steps beside it, and for what is left of it when the steps are over.
 
 python -m benchmarks.checkpoint_stall --gigabytes=1
 """
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -20,7 +21,9 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import paired, report, toy_runs
+from official_lite import orbit
 from official_lite.core import train_lib
+from official_lite.orbit import triggers
 
 NUM_TABLES = 8
 D_EMBEDDING = 64
@@ -54,51 +57,58 @@ def make_batches() -> tuple[np.ndarray, np.ndarray]:
     return ids, rng.normal(size=(50, BATCH_SIZE, 1)).astype(np.float32)
 
 
-class Saving:
-    """The ways of saving, and how long each call took."""
+class SaveOnce(orbit.Hook):
+    """Saves in the midst of a training, in one of several ways; remembers how long each took."""
 
-    def __init__(self, runner: train_lib.OrbitExperimentRunner, directory: str) -> None:
-        self._runner = runner
-        self._plain_manager = tf.train.CheckpointManager(
-            runner.trainer.checkpoint, directory, max_to_keep=1
-        )
+    def __init__(self) -> None:
+        self.step = 0
+        self.way = BASELINE
         self.seconds: dict[str, list[float]] = {}
 
-    def ways(self) -> Mapping[str, Callable[[], object]]:
-        return {
+    def open(self, runner: train_lib.OrbitExperimentRunner, directory: str) -> None:
+        manager = tf.train.CheckpointManager(runner.trainer.checkpoint, directory, max_to_keep=1)
+        self.ways: Mapping[str, Callable[[], object]] = {
             BASELINE: lambda: None,
-            "tf.train.CheckpointManager.save": self._plain_manager.save,
-            "controller.save_checkpoint": self._runner.controller.save_checkpoint,
+            "tf.train.CheckpointManager.save": manager.save,
+            "controller.save_checkpoint": runner.controller.save_checkpoint,
         }
 
-    def call(self, name: str) -> None:
-        start = time.perf_counter()
-        self.ways()[name]()
-        self.seconds.setdefault(name, []).append(time.perf_counter() - start)
+    def build_trigger(self) -> triggers.Trigger:
+        return _AtStepOf(self)
 
-    def settle(self) -> None:
-        """Waits until nothing is being written any more."""
-        sync = getattr(self._runner.checkpoint_manager, "sync", None)
-        if sync is not None:
-            sync()
-        os.sync()
+    def after_step(self) -> None:
+        start = time.perf_counter()
+        self.ways[self.way]()
+        self.seconds.setdefault(self.way, []).append(time.perf_counter() - start)
+
+
+class _AtStepOf(triggers.Trigger):
+    """Is due at the step that the hook has at the moment."""
+
+    def __init__(self, hook: SaveOnce) -> None:
+        self._hook = hook
+
+    def next_step(self, step: int) -> float:
+        return self._hook.step if step < self._hook.step else math.inf
+
+    def is_due(self, step: int) -> bool:
+        return step == self._hook.step
 
 
 def measure(
-    runner: train_lib.OrbitExperimentRunner, saving: Saving, steps: int, rounds: int
+    runner: train_lib.OrbitExperimentRunner, saving: SaveOnce, steps: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of `steps` steps with a save halfway, by the way of saving."""
-    seconds: dict[str, list[float]] = {name: [] for name in saving.ways()}
+    """Seconds of `steps` steps with a save after the first few, by the way of saving."""
+    seconds: dict[str, list[float]] = {name: [] for name in saving.ways}
     # One round more than is counted: the first save builds what later ones use.
     for index in range(rounds + 1):
-        for name in saving.ways():
+        for name in saving.ways:
+            saving.way, saving.step = name, runner.controller.step + steps // 10
             start = time.perf_counter()
-            toy_runs.train_further(runner.controller, steps // 2)
-            saving.call(name)
-            toy_runs.train_further(runner.controller, steps - steps // 2)
+            toy_runs.train_further(runner.controller, steps)
             if index:
                 seconds[name].append(time.perf_counter() - start)
-            saving.settle()
+            os.sync()
     return seconds
 
 
@@ -110,7 +120,7 @@ def seconds_per_step(runner: train_lib.OrbitExperimentRunner, steps: int = 100) 
 
 
 def tabulate(
-    seconds: Mapping[str, list[float]], saving: Saving, steps: int, gigabytes: float
+    seconds: Mapping[str, list[float]], saving: SaveOnce, steps: int, gigabytes: float
 ) -> report.Table:
     rows = []
     for name, times in seconds.items():
@@ -142,13 +152,14 @@ def main() -> None:
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     params = toy_runs.create_params("sgd", ["trainer.max_to_keep=1", *args.set])
+    saving = SaveOnce()
     task = toy_runs.ToyTask(lambda: build_model(args.gigabytes), make_batches())
     with (
-        toy_runs.open_run(task, params, args.directory) as runner,
+        toy_runs.open_run(task, params, args.directory, hooks=[saving]) as runner,
         tempfile.TemporaryDirectory(dir=args.directory) as directory,
     ):
-        steps = max(2, int(args.seconds / seconds_per_step(runner)))
-        saving = Saving(runner, directory)
+        saving.open(runner, directory)
+        steps = max(10, int(args.seconds / seconds_per_step(runner)))
         seconds = measure(runner, saving, steps, args.rounds)
     report.Report(
         benchmark="checkpoint_stall",

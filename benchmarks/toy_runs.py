@@ -126,7 +126,10 @@ def build_controller(
 
 @contextlib.contextmanager
 def open_run(
-    task: base_task.Task, params: cfg.ExperimentConfig, directory: str | None = None
+    task: base_task.Task,
+    params: cfg.ExperimentConfig,
+    directory: str | None = None,
+    hooks: Sequence[orbit.Hook] = (),
 ) -> Iterator[train_lib.OrbitExperimentRunner]:
     """A run as `train.py` builds it, in a directory that is gone afterwards.
 
@@ -134,10 +137,13 @@ def open_run(
         task: The task.
         params: Its config.
         directory: Where to make the run's directory.
+        hooks: Hooks.
     """
     strategy = runtime.build_strategy(params.runtime)
     with tempfile.TemporaryDirectory(dir=directory) as model_dir, strategy.scope():
-        runner = train_lib.OrbitExperimentRunner(strategy, task, "train", params, model_dir)
+        runner = train_lib.OrbitExperimentRunner(
+            strategy, task, "train", params, model_dir, hooks=hooks
+        )
         with contextlib.closing(runner):
             yield runner
 

@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
+    [f"official_lite.modeling.{n}" for n in ("embedding_lookups", "gradient_rows", "update_steps")],
     ["official_lite.modeling.hyperparams", "official_lite.modeling.distributed_gradients"],
     [
         "official_lite.telemetry",

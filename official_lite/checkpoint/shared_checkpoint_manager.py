@@ -4,12 +4,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import async_checkpoint_manager, directories
 
 __all__ = ["SharedCheckpointManager"]
 
 
-class SharedCheckpointManager(tf.train.CheckpointManager):
+class SharedCheckpointManager(async_checkpoint_manager.AsyncCheckpointManager):
     """Saves to the directory on the chief, elsewhere to a temporary one; restores from the former.
 
     Without it, a worker other than the chief would find nothing to resume from.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors
 from official_lite.core import base_trainer, config_definitions
 from official_lite.modeling.optimization import ema_optimizer
@@ -50,7 +50,7 @@ class EMACheckpointing:
                 "`optimization.ExponentialMovingAverage`. Set `optimizer_config.ema`."
             )
         self._average = average
-        self._checkpoint_manager = tf.train.CheckpointManager(
+        self._checkpoint_manager = async_checkpoint_manager.AsyncCheckpointManager(
             checkpoint,
             directory=directories.writable_directory(os.path.join(export_dir, "ema_checkpoints")),
             max_to_keep=max_to_keep,

@@ -21,7 +21,7 @@ from official_lite.core import (
     config_definitions,
     execution,
     freezing,
-    keras2_idioms,
+    metric_group,
     model_building,
     split_step,
 )
@@ -112,6 +112,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
         self._optimizer = preparation.prepare_optimizer(optimizer, model)
         # Past `tf.Module`, which would make a list of its own of it.
         self.__dict__["_graph_hooks"] = []
+        self.__dict__["_metric_groups"] = {}
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         self._accumulator = self._build_accumulator() if train else None
         self._split_train_step = split_step.create_split_train_step(
@@ -244,8 +245,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
 
     def train_loop_begin(self) -> None:
         """Called before the first step of a reporting interval: metrics start anew."""
-        for metric in [self.train_loss, *self.train_metrics]:
-            keras2_idioms.reset_metric(metric)
+        self._metric_group("train", [self.train_loss, *self.train_metrics]).reset()
 
     def next_train_inputs(self, iterator: Iterator[Any]) -> Any:
         """Fetches a batch. Runs on the host, usually in graph mode."""
@@ -265,11 +265,10 @@ class Trainer(compiled_trainer.CompiledTrainer):
     def train_loop_end(self) -> dict[str, Any]:
         """Reads the training metrics at the end of a reporting interval."""
         self.join()
-        logs: dict[str, Any] = {}
-        for metric in [self.train_loss, *self.train_metrics]:
-            logs |= _result_of(metric)
-            # Here too: metrics that a checkpoint or an evaluation finds full would leak.
-            keras2_idioms.reset_metric(metric)
+        group = self._metric_group("train", [self.train_loss, *self.train_metrics])
+        logs = group.results()
+        # Here too: metrics that a checkpoint or an evaluation finds full would leak.
+        group.reset()
         logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
         return logs
 
@@ -291,8 +290,8 @@ class Trainer(compiled_trainer.CompiledTrainer):
 
     def eval_begin(self) -> None:
         """Resets the validation metrics."""
-        for metric in [*self.validation_metrics, self.validation_loss]:
-            keras2_idioms.reset_metric(metric)
+        self._metric_group("loss", [self.validation_loss]).reset()
+        self._metric_group("validation", self.validation_metrics).reset()
 
     def next_eval_inputs(self, iterator: Iterator[Any]) -> tuple[Any, dict[str, Any]]:
         """Fetches a batch, and logs that go round the devices.
@@ -325,9 +324,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         """Gathers the results of the evaluation, and shows them to the checkpoint exporter."""
         self.join()
-        logs: dict[str, Any] = {}
-        for metric in self.validation_metrics:
-            logs |= _result_of(metric)
+        logs = self._metric_group("validation", self.validation_metrics).results()
         if float(tf.convert_to_tensor(self.validation_loss.count)) > 0:
             logs[self.validation_loss.name] = self.validation_loss.result()
         else:
@@ -484,6 +481,13 @@ class Trainer(compiled_trainer.CompiledTrainer):
         if best is not None:
             logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
 
+    def _metric_group(self, name: str, metrics: Metrics) -> metric_group.MetricGroup:
+        """One for each name, made anew if the model has got more metrics."""
+        group = self._metric_groups.get(name)
+        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
+            group = self._metric_groups[name] = metric_group.MetricGroup(metrics)
+        return group
+
     def _model_metrics(self) -> Metrics:
         return list(getattr(self.model, "metrics", []))
 
@@ -497,8 +501,3 @@ def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
 
 def _grad_accum_steps(config: Any) -> int:
     return getattr(config.trainer, "grad_accum_steps", 1)
-
-
-def _result_of(metric: keras.metrics.Metric) -> dict[str, Any]:
-    result = metric.result()
-    return dict(result) if isinstance(result, Mapping) else {metric.name: result}

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors, files
 from official_lite.core import config_definitions, nested_dict
 
@@ -117,7 +117,7 @@ class BestCheckpointExporter:
         self, checkpoint: tf.train.Checkpoint
     ) -> tf.train.CheckpointManager:
         if self._checkpoint_manager is None or self._checkpoint_manager.checkpoint != checkpoint:
-            self._checkpoint_manager = tf.train.CheckpointManager(
+            self._checkpoint_manager = async_checkpoint_manager.AsyncCheckpointManager(
                 checkpoint,
                 directory=directories.writable_directory(self._export_dir),
                 max_to_keep=1,

@@ -18,6 +18,9 @@ from official_lite.core import (
     base_trainer,
     best_checkpoint,
     config_definitions,
+    execution,
+    execution_record,
+    execution_tuning,
     model_summary,
     run_checks,
     trainer_factory,
@@ -56,7 +59,7 @@ class OrbitExperimentRunner:
         controller_cls: type[orbit.Controller] = orbit.Controller,
         summary_manager: orbit.utils.SummaryManagerInterface | None = None,
         eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
-        enable_async_checkpointing: bool = False,
+        enable_async_checkpointing: bool = True,
         hooks: Sequence[orbit.Hook] = (),
         restore: bool = True,
     ) -> None:
@@ -77,6 +80,7 @@ class OrbitExperimentRunner:
         self._run_post_eval = run_post_eval
         self._hooks = tuple(hooks)
         self._restore = restore
+        self._execution_record: execution_record.ExecutionRecord | None = None
         self._trainer = trainer or self._build_trainer(
             task, train="train" in mode, evaluate="eval" in mode or run_post_eval
         )
@@ -183,6 +187,7 @@ class OrbitExperimentRunner:
             The metrics of the last evaluation; None in modes without evaluation on the way.
         """
         config = self.params.trainer
+        self.choose_execution()
         self._save_a_point_to_recover_to()
         if self._mode == "train_and_eval":
             # An interval of 0 is the Model Garden's word for once, at the end.
@@ -209,6 +214,41 @@ class OrbitExperimentRunner:
             )
         return self.controller.evaluate(steps=config.validation_steps)
 
+    def choose_execution(self) -> None:
+        """Decides `runtime.execution: auto`; `train` begins with it.
+
+        Keeps to what was chosen for this directory, or finds out what is fastest.
+        """
+        if execution.execution_of(self.params.runtime) != "auto":
+            return
+        if not isinstance(self.trainer, base_trainer.Trainer):
+            return
+        train_steps, step = self.params.trainer.train_steps, self.controller.step
+        if step >= train_steps:
+            return
+        record = execution_record.load(self.model_dir)
+        if record is not None and record.holds_for(train_steps) and self._can(record.execution):
+            self.trainer.execution = record.execution
+            self.trainer.eval_execution = record.eval_execution
+        else:
+            num_steps = train_steps - step
+            with self.controller.step_context():
+                record = execution_tuning.choose_execution(
+                    self.trainer, num_steps, self._count_eval_steps(num_steps)
+                )
+            if record.seconds_per_step and directories.is_chief(self.strategy):
+                execution_record.save(record, self.model_dir)
+        logging.info("Steps are executed in the mode %s", record.describe())
+        self._execution_record = record
+        if record.was_compared:
+            runtime = self.params.runtime.replace(execution=record.execution)
+            self._params = self.params.replace(runtime=runtime)
+
+    @property
+    def execution_record(self) -> execution_record.ExecutionRecord | None:
+        """How `runtime.execution: auto` was decided; None if there was nothing to decide."""
+        return self._execution_record
+
     def close(self) -> None:
         """Closes writers and event files. May be called more than once."""
         self._opened.close()
@@ -216,7 +256,10 @@ class OrbitExperimentRunner:
     def show_summary(self) -> None:
         """Prints the last numbers of each split, if they were written anywhere."""
         if self._writers:
-            telemetry.summary_table(self._last_records.rows(), title=self.model_dir)
+            rows = dict(self._last_records.rows())
+            if self._execution_record is not None:
+                rows["execution"] = self._execution_record.describe()
+            telemetry.summary_table(rows, title=self.model_dir)
 
     def _build_trainer(
         self, task: base_task.Task, train: bool, evaluate: bool
@@ -282,7 +325,7 @@ class OrbitExperimentRunner:
         train_actions: Sequence[orbit.Action] | None = None,
         eval_actions: Sequence[orbit.Action] | None = None,
         controller_cls: type[orbit.Controller] = orbit.Controller,
-        enable_async_checkpointing: bool = False,
+        enable_async_checkpointing: bool = True,
     ) -> orbit.Controller:
         all_train_actions = list(train_actions or [])
         if trainer:
@@ -348,6 +391,19 @@ class OrbitExperimentRunner:
                 f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
                 f"report. {suggestions.did_you_mean(name, known)}"
             )
+
+    def _count_eval_steps(self, num_steps: int) -> int:
+        """Of all evaluations during so many steps of training; 0 if nobody knows."""
+        config = self.params.trainer
+        if self._mode != "train_and_eval" or not config.validation_interval:
+            return 0
+        steps = config.validation_steps
+        if steps == -1 and isinstance(self.trainer.eval_dataset, tf.data.Dataset):
+            steps = int(self.trainer.eval_dataset.cardinality())
+        return max(0, steps) * (num_steps // config.validation_interval)
+
+    def _can(self, mode: str) -> bool:
+        return mode != "xla_loop" or execution.why_not_xla_loop(self.trainer) is None
 
     def _save_a_point_to_recover_to(self) -> None:
         """Recovery needs a checkpoint to go back to before the first interval is over."""

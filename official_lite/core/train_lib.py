@@ -47,7 +47,7 @@ def run_experiment(
     controller_cls: type[orbit.Controller] = orbit.Controller,
     summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
-    enable_async_checkpointing: bool = False,
+    enable_async_checkpointing: bool = True,
     hooks: Sequence[orbit.Hook] = (),
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as the config says, resuming from `model_dir` if it can.
@@ -66,7 +66,7 @@ def run_experiment(
         controller_cls: A subclass of `orbit.Controller`.
         summary_manager: Where training summaries go, in place of event files.
         eval_summary_manager: The same for evaluation.
-        enable_async_checkpointing: Accepted; training waits until a checkpoint is written.
+        enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
         hooks: Run after those of the trainer and of the config.
 
     Returns:

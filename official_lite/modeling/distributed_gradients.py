@@ -19,6 +19,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite.modeling import gradient_rows, update_steps
+
 __all__ = [
     "DistributedLossScaleOptimizer",
     "DistributedOptimizer",
@@ -27,6 +29,7 @@ __all__ = [
     "make_distributed",
     "observe_gradients",
     "sum_over_replicas",
+    "updates_rows",
     "wrapped_optimizers",
 ]
 
@@ -68,11 +71,22 @@ def observe_gradients(
     The gradients are summed over replicas, not yet transformed or clipped, and never None. What is
     no `DistributedOptimizer` shows nothing.
     """
-    *_, innermost = wrapped_optimizers(optimizer)
-    for one in getattr(innermost, "optimizers", [innermost]):
+    for one in _innermost(optimizer):
         if isinstance(one, DistributedOptimizer):
             # Past `__setattr__`, which would put it among the things to save.
             one.__dict__["gradient_observer"] = observer
+
+
+def updates_rows(optimizer: Any) -> bool:
+    """Whether the update of a table can leave rows alone that have no gradient."""
+    return any(getattr(one, "leaves_other_rows", False) for one in _innermost(optimizer))
+
+
+def _innermost(optimizer: Any) -> Iterable[Any]:
+    """The optimizers that change the variables."""
+    *_, innermost = wrapped_optimizers(optimizer)
+    optimizers: Iterable[Any] = getattr(innermost, "optimizers", [innermost])
+    return optimizers
 
 
 @contextlib.contextmanager
@@ -88,13 +102,15 @@ def gradients_already_summed() -> Iterator[None]:
 def sum_over_replicas(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """The sum of each gradient over all replicas, dense, on each of them.
 
-    Sparse gradients travel sparse and are made dense on arrival, because most Keras optimizers
-    compute with the rows one by one where a row occurs twice: Adam's second moment of a token
-    that is twice in a batch would be g₁² + g₂² and not (g₁ + g₂)².
+    Sparse gradients travel sparse and are made dense on arrival.
 
     Raises:
         RuntimeError: The call is outside `strategy.run`.
     """
+    return [tf.convert_to_tensor(gradient) for gradient in _all_reduce(gradients)]
+
+
+def _all_reduce(gradients: Sequence[Any]) -> list[Any]:
     context = tf.distribute.get_replica_context()
     if context is None:
         raise RuntimeError(
@@ -104,7 +120,7 @@ def sum_over_replicas(gradients: Sequence[Any]) -> list[tf.Tensor]:
     summed = list(gradients)
     if context.num_replicas_in_sync > 1 and summed:
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, summed)
-    return [tf.convert_to_tensor(gradient) for gradient in summed]
+    return summed
 
 
 class DistributedOptimizer:
@@ -163,14 +179,17 @@ class DistributedOptimizer:
         self.__dict__["gradient_transformers"] = tuple(gradient_transformers)
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients summed over replicas, unless they are so already. None stays None."""
+        """The gradients summed over replicas, unless they are so already. None stays None.
+
+        What was sparse may be so still.
+        """
         if _already_summed.get():
             return list(gradients)
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
         if self.gradient_aggregator is not None:
             summed = iter([gradient for gradient, _ in self.gradient_aggregator(pairs)])
         else:
-            summed = iter(sum_over_replicas([gradient for gradient, _ in pairs]))
+            summed = iter(_all_reduce([gradient for gradient, _ in pairs]))
         return [None if gradient is None else next(summed) for gradient in gradients]
 
     # The methods below are steps of Keras' `apply`, in the order in which it takes them.
@@ -181,7 +200,11 @@ class DistributedOptimizer:
         pairs = list(zip(grads, trainable_variables, strict=True))
         self._warn_of_missing([v for g, v in pairs if g is None])
         present = [(g, v) for g, v in pairs if g is not None]
-        return [g for g, _ in present], [v for _, v in present]
+        gradients = [g for g, _ in present]
+        if self.loss_scale_factor is not None:  # type: ignore[attr-defined]  # Keras' half
+            # Keras divides them, which sparse ones do not know how to do.
+            gradients = [tf.convert_to_tensor(g) for g in gradients]
+        return gradients, [v for _, v in present]
 
     def _warn_of_missing(self, variables: Sequence[Any]) -> None:
         # Past `__setattr__`, which would put the set among the things to save. A step is traced
@@ -198,20 +221,45 @@ class DistributedOptimizer:
     def _backend_apply_gradients(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        pairs = list(
-            zip(
-                self.sum_gradients(grads, trainable_variables),
-                trainable_variables,
-                strict=True,
-            )
-        )
+        summed = self.sum_gradients(grads, trainable_variables)
+        if not self._updates_rows():
+            summed = [tf.convert_to_tensor(gradient) for gradient in summed]
+        pairs = list(zip(summed, trainable_variables, strict=True))
         if self.gradient_observer is not None:
-            self.gradient_observer(pairs)
+            self.gradient_observer([(tf.convert_to_tensor(g), v) for g, v in pairs])
+        pairs = [(gradient_rows.sum_equal_rows(g), v) for g, v in pairs]
         for transformer in self.gradient_transformers:
             pairs = list(transformer(pairs))
         super()._backend_apply_gradients(  # type: ignore[misc]  # Keras' half
             [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         )
+
+    def _updates_rows(self) -> bool:
+        """Whether a sparse gradient need not become dense to have the same effect."""
+        return (
+            getattr(self, "leaves_other_rows", False)
+            and not self.gradient_transformers
+            and not self.gradient_accumulation_steps  # type: ignore[attr-defined]  # Keras' half
+            and gradient_rows.are_wanted()
+        )
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        # The rows that a sparse gradient has not are zeros, which add nothing to a norm.
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        clipped = super()._clip_gradients(values)  # type: ignore[misc]  # Keras' half
+        return [
+            tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+            if isinstance(gradient, tf.IndexedSlices)
+            else values
+            for values, gradient in zip(clipped, grads, strict=True)
+        ]
+
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        # As a tensor, so that it is not read once for each variable.
+        rate = tf.convert_to_tensor(learning_rate)
+        super()._backend_update_step(grads, trainable_variables, rate)  # type: ignore[misc]  # Keras' half
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars
@@ -236,7 +284,10 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
         """Skips the update and halves the scale if a summed gradient is infinite or NaN."""
         variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]  # Keras' half
         *_, innermost = wrapped_optimizers(self)
-        summed = innermost.sum_gradients(grads, variables)
+        summed = [
+            None if gradient is None else tf.convert_to_tensor(gradient)
+            for gradient in innermost.sum_gradients(grads, variables)
+        ]
         super().apply(summed, variables)  # type: ignore[misc]  # Keras' half
 
     def _stateful_handle_finite_grads(
@@ -271,4 +322,5 @@ def _distributed_class(optimizer_cls: Any) -> type:
     }
     is_scaling = issubclass(optimizer_cls, keras.optimizers.LossScaleOptimizer)
     mixin = DistributedLossScaleOptimizer if is_scaling else DistributedOptimizer
-    return type(optimizer_cls.__name__, (mixin, optimizer_cls), namespace)
+    mixins = (mixin, *update_steps.mixins_for(optimizer_cls))
+    return type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)

@@ -2,9 +2,12 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
+from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 from official_lite.orbit import triggers
 
@@ -15,13 +18,20 @@ class Checkpointing(triggers.Trigger):
     Args:
       manager: Where checkpoints go; the first interval is the manager's, if it has one.
       strategy: The scope in which they are restored.
+      in_background: Whether `save` is to return before the files are complete. Needs an
+        `AsyncCheckpointManager`; with another one it waits for them.
     """
 
     def __init__(
-        self, manager: tf.train.CheckpointManager, strategy: tf.distribute.Strategy
+        self,
+        manager: tf.train.CheckpointManager,
+        strategy: tf.distribute.Strategy,
+        in_background: bool = False,
     ) -> None:
         self._manager = manager
         self._strategy = strategy
+        self._save_arguments = _asynchronously(manager) if in_background else {}
+        self._unreported: str | None = None
         self._intervals: set[int] = set()
         self._trigger: triggers.Trigger = triggers.Never()
         if manager.checkpoint_interval:
@@ -55,6 +65,7 @@ class Checkpointing(triggers.Trigger):
         Raises:
           errors.CheckpointError: It is damaged, or of another model.
         """
+        self.wait()
         with self._strategy.scope(), _explained(path or self._manager.latest_checkpoint):
             if path is None:
                 return self._manager.restore_or_initialize()
@@ -62,12 +73,41 @@ class Checkpointing(triggers.Trigger):
             return path
 
     def save(self, step: int) -> str | None:
-        """Saves; returns the path, or `None` if this step has been saved before."""
-        return self._manager.save(checkpoint_number=step, check_interval=False)
+        """Saves, or begins to; returns the path, or `None` if this step has been saved before."""
+        path = self._manager.save(
+            checkpoint_number=step, check_interval=False, **self._save_arguments
+        )
+        if path is not None:
+            self._unreported = path
+        return path
+
+    def take_complete(self) -> str | None:
+        """The path of the last checkpoint if its files are complete; every path once.
+
+        Raises:
+          BaseException: What the save failed with.
+        """
+        if self._unreported is None or getattr(self._manager, "is_saving", False):
+            return None
+        path, self._unreported = self._unreported, None
+        self.wait()
+        # It may have failed, and somebody else been told.
+        return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:
-        """Waits for a save that is under way in the background."""
+        """Waits for a save that is under way in the background, and raises what it failed with."""
         self._manager.sync()
+
+
+def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
+    if isinstance(manager, async_checkpoint_manager.AsyncCheckpointManager):
+        return {"options": tf.train.CheckpointOptions(enable_async=True)}
+    logging.info(
+        "Training waits while a %s saves; `official_lite.checkpoint` has an "
+        "`AsyncCheckpointManager`.",
+        type(manager).__name__,
+    )
+    return {}
 
 
 @contextlib.contextmanager

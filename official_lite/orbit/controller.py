@@ -80,8 +80,8 @@ class Controller:
         `steps_per_loop`.
       checkpoint_manager: Saves at the multiples of its `checkpoint_interval`. Without an interval
         only `save_checkpoint` saves.
-      enable_async_checkpointing: Accepted; saving waits until the files are written (TensorFlow's
-        asynchronous save fails on Keras variables the second time).
+      enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
+        The manager has to be an `AsyncCheckpointManager`; with another one training waits.
       summary_interval: The steps in which `tf.summary` calls inside the training step write.
       summary_dir: Where reports go as TensorBoard summaries; `None` is nowhere.
       eval_summary_dir: The same for evaluations; by default `summary_dir`.
@@ -143,7 +143,9 @@ class Controller:
         self.checkpoint_manager = checkpoint_manager
         self._checkpoints = None
         if checkpoint_manager is not None:
-            self._checkpoints = checkpointing.Checkpointing(checkpoint_manager, self.strategy)
+            self._checkpoints = checkpointing.Checkpointing(
+                checkpoint_manager, self.strategy, in_background=enable_async_checkpointing
+            )
         self.summary_interval = summary_interval
         self._summary_trigger = triggers.every(summary_interval)
         if trainer is not None:
@@ -174,8 +176,6 @@ class Controller:
         self.stop_reason: str | None = None
         self._stop_request: str | None = None
         self._is_running = False
-        if enable_async_checkpointing:
-            logging.info("Asynchronous checkpoints are not available: saving waits for the disk.")
         if checkpoint_manager is not None:
             self._hooks.save_in(checkpoint_manager.checkpoint)
             if restore:
@@ -319,13 +319,20 @@ class Controller:
     def save_checkpoint(self) -> str | None:
         """Saves now, whether or not the manager has an interval.
 
+        With `enable_async_checkpointing` this begins to save, in the midst of a training, and
+        waits for the save before, if that is still under way.
+
         Returns:
           The path; `None` if this step has been saved before.
         """
-        path = self._required_checkpoints("save_checkpoint").save(self._step())
-        if path is not None:
-            logging.info("Saved %s.", path)
-            self._hooks.tell("on_checkpoint", path)
+        checkpoints = self._required_checkpoints("save_checkpoint")
+        # Hooks hear of a checkpoint before the next one may take its place on the disk.
+        self._sync_on_async_checkpointing()
+        path = checkpoints.save(self._step())
+        if self._is_running:
+            self._tell_of_checkpoint()
+        else:
+            self._sync_on_async_checkpointing()
         return path
 
     def request_stop(self, reason: str) -> None:
@@ -425,6 +432,7 @@ class Controller:
         self._hooks.after_epoch(step)
         if saves:
             self.save_checkpoint()
+        self._tell_of_checkpoint()
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
@@ -442,6 +450,14 @@ class Controller:
         """Waits for a save that is under way; subclasses written for Orbit call it."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
+            self._tell_of_checkpoint()
+
+    def _tell_of_checkpoint(self) -> None:
+        """Tells the hooks of a checkpoint that has become complete, on this thread."""
+        path = self._checkpoints.take_complete() if self._checkpoints else None
+        if path is not None:
+            logging.info("Saved %s.", path)
+            self._hooks.tell("on_checkpoint", path)
 
     def _report(self) -> None:
         output = self._inner.report()
@@ -488,6 +504,7 @@ class Controller:
                 logging.error("Training failed at step %d: %s", self._step(), error)
                 self._inner.discard()
                 # What fails from here on is logged: the first error is the one to raise.
+                _attempt(self._sync_on_async_checkpointing)
                 _attempt(self._hooks.tell, "on_exception", error)
                 _attempt(self._hooks.tell, "after_train", False)
                 _attempt(self._write_what_is_left, True)
@@ -495,6 +512,7 @@ class Controller:
             else:
                 try:
                     self._hooks.tell("after_train", True)
+                    self._sync_on_async_checkpointing()
                 finally:
                     self._write_what_is_left()
             finally:
@@ -506,6 +524,12 @@ class Controller:
         self.stop_reason, self._stop_request = self._stop_request, None
         if self.stop_reason is not None:
             logging.info("Stopped at step %d: %s", self._step(), self.stop_reason)
+
+    @contextlib.contextmanager
+    def step_context(self) -> Iterator[None]:
+        """What steps run in: for one who traces or tries them outside of `train`."""
+        with self.storage, self._summaries_of_steps():
+            yield
 
     @contextlib.contextmanager
     def _summaries_of_steps(self) -> Iterator[None]:

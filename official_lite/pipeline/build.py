@@ -91,5 +91,6 @@ class Build(Stage):
             params=ctx.params,
             model_dir=ctx.model_dir,
             trainer=ctx.trainer,
+            enable_async_checkpointing=ctx.enable_async_checkpointing,
             restore=False,
         )

@@ -67,6 +67,7 @@ class ExperimentContext:
         task, model, optimizer, trainer, runner: Made by `build`.
         logs: The metrics of the last evaluation, set by `run`.
         error: What ended the run, for `finalize`.
+        enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
         extras: Whatever stages of one's own want to tell one another.
         exit_stack: Closed when the run is over, after `finalize`.
     """
@@ -85,6 +86,7 @@ class ExperimentContext:
     runner: train_lib.OrbitExperimentRunner | None = None
     logs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: BaseException | None = None
+    enable_async_checkpointing: bool = True
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
     exit_stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 

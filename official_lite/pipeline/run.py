@@ -19,6 +19,7 @@ class Run(Stage):
     def __call__(self, ctx: ExperimentContext) -> str | None:
         runner = ctx.require("runner")
         ctx.logs = runner.run_mode(lambda: self.train(ctx), lambda: self.evaluate(ctx))
+        ctx.params = runner.params
         return None
 
     def train(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:

@@ -57,6 +57,7 @@ class RunPipeline:
         mode: str,
         model_dir: str,
         stages: Mapping[str, Any] | None = None,
+        enable_async_checkpointing: bool = True,
     ) -> None:
         """Looks up everything that the config names. Builds nothing and writes nothing.
 
@@ -66,10 +67,13 @@ class RunPipeline:
             model_dir: The directory of the run.
             stages: Stages by the name of their place (`prepare`, `build`, `initialize`, `run`,
                 `finalize`), as classes or as names, in place of those that the config names.
+            enable_async_checkpointing: Whether training goes on while a checkpoint is being
+                written.
 
         Raises:
             errors.OfficialLiteError: If something in it can't be.
         """
+        self._enable_async_checkpointing = enable_async_checkpointing
         self._plans = list(_plans(params, mode, model_dir, stages))
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):
@@ -99,6 +103,7 @@ class RunPipeline:
             if finished:
                 runtime.forget_last_run()
             ctx = plan.context(dict(finished), strategy)
+            ctx.enable_async_checkpointing = self._enable_async_checkpointing
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy

@@ -13,10 +13,11 @@ from official_lite.telemetry.record import Record
 class AsyncWriter(writer.Writer):
     """Hands records to a writer in a thread of their own, one after another in their order.
 
-    When `max_records` wait, `write` waits too. An error of the writer comes up in the next call
-    of `write`, `flush` or `close`, several at once as an `ExceptionGroup`; the records after it
-    are written all the same. What is still waiting when the process ends is written then. In a
-    process that was forked off nothing is waiting: those records are its parent's.
+    Only `close` waits for all of them; `flush` has them flushed when their turn has come. When
+    `max_records` wait, `write` waits too. An error of the writer comes up in the next call of
+    `write`, `flush` or `close`, several at once as an `ExceptionGroup`; the records after it are
+    written all the same. What is still waiting when the process ends is written then. In a process
+    that was forked off nothing is waiting: those records are its parent's.
 
     Args:
       inner: Where the records go; it is closed with this writer.
@@ -33,9 +34,8 @@ class AsyncWriter(writer.Writer):
         self._raise_errors()
 
     def flush(self) -> None:
-        thread = self._started()
-        thread.put(self._inner.flush)
-        thread.wait()
+        if self._thread is not None and not self._thread.is_of_another_process:
+            self._thread.put(self._inner.flush)
         self._raise_errors()
 
     def close(self) -> None:
@@ -89,9 +89,6 @@ class _Thread:
     def put(self, task: Callable[[], None]) -> None:
         self._tasks.put(task)
 
-    def wait(self) -> None:
-        self._tasks.join()
-
     def stop(self) -> None:
         self._tasks.put(None)
         self._thread.join()
@@ -106,8 +103,6 @@ class _Thread:
                 task()
             except BaseException as error:  # Nobody sees it here; the next caller will.
                 self._errors.append(error)
-            finally:
-                self._tasks.task_done()
 
 
 def _raise_all(errors: list[BaseException]) -> None:

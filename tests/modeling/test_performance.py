@@ -74,7 +74,10 @@ def _scaled(loss_scale: Any = None) -> Callable[[], Any]:
 def test_scaling_does_not_change_the_update(
     train_on: Callable[..., Any], num_replicas: int, loss_scale: Any
 ) -> None:
-    plain = train_on(1, lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1, global_clipnorm=1.0))
+    def optimizer() -> Any:
+        return make_distributed(keras.optimizers.AdamW(0.1, weight_decay=0.1, global_clipnorm=1.0))
+
+    plain = train_on(1, optimizer)
     scaled = train_on(num_replicas, _scaled(loss_scale))
     np.testing.assert_allclose(scaled.weights, plain.weights, rtol=1e-6)
 

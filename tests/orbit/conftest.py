@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
+from official_lite.checkpoint import async_checkpoint_manager
 
 
 class CountingTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
@@ -98,7 +99,7 @@ def make_controller(recording_writer: RecordingWriter) -> Callable[..., orbit.Co
 @pytest.fixture
 def make_manager(tmp_path: Any) -> Callable[..., tf.train.CheckpointManager]:
     def make(trainer: CountingTrainer, interval: int | None = None) -> tf.train.CheckpointManager:
-        return tf.train.CheckpointManager(
+        return async_checkpoint_manager.AsyncCheckpointManager(
             tf.train.Checkpoint(step=trainer.global_step, weight=trainer.weight),
             str(tmp_path / "model"),
             max_to_keep=None,

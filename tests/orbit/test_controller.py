@@ -1,4 +1,5 @@
 import os
+import threading
 import time
 
 import keras
@@ -6,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
+from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 
 
@@ -378,7 +380,7 @@ def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_con
             self.step.assign_add(1)
 
     trainer = Trainer()
-    manager = tf.train.CheckpointManager(
+    manager = async_checkpoint_manager.AsyncCheckpointManager(
         tf.train.Checkpoint(weight=trainer.weight),
         str(tmp_path),
         max_to_keep=None,
@@ -394,6 +396,125 @@ def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_con
     ).train(6)
     assert len(manager.checkpoints) == 3
     assert tf.train.load_variable(manager.checkpoints[1], "weight/.ATTRIBUTES/VARIABLE_VALUE") == 4
+
+
+class HoldsSavesUntil(orbit.Hook):
+    """Lets nothing be written before a step is over."""
+
+    every_n_steps = 1
+
+    def __init__(self, step, monkeypatch):
+        self.step, self.may_write, self.was_held = step, threading.Event(), False
+        policy = tf.train.experimental.ShardByTaskPolicy
+        write = policy.__call__
+
+        def hold(policy, tensors):
+            self.was_held = self.may_write.wait(timeout=60)
+            return write(policy, tensors)
+
+        monkeypatch.setattr(policy, "__call__", hold)
+
+    def after_step(self):
+        if self.controller.step == self.step:
+            self.may_write.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    make_trainer, make_controller, make_manager, monkeypatch
+):
+    trainer, hold = make_trainer(), HoldsSavesUntil(15, monkeypatch)
+    manager = make_manager(trainer, 10)
+    make_controller(
+        trainer, checkpoint_manager=manager, hooks=[hold], enable_async_checkpointing=True
+    ).train(20)
+    assert hold.was_held, "step 15 came before the checkpoint of step 10 was complete"
+    saved = tf.train.load_variable(manager.checkpoints[0], "weight/.ATTRIBUTES/VARIABLE_VALUE")
+    assert saved == 10
+
+
+def test_hooks_hear_of_a_checkpoint_that_is_complete(
+    tmp_path, make_trainer, make_controller, monkeypatch
+):
+    class Copy(orbit.Hook):
+        heard = ()
+
+        def on_checkpoint(self, path):
+            assert tf.train.latest_checkpoint(str(tmp_path)) == path
+            self.heard = (*self.heard, (os.path.basename(path), self.controller.step))
+
+    trainer, copy = make_trainer(), Copy()
+    manager = async_checkpoint_manager.AsyncCheckpointManager(
+        tf.train.Checkpoint(step=trainer.global_step),
+        str(tmp_path),
+        max_to_keep=1,
+        step_counter=trainer.global_step,
+        checkpoint_interval=10,
+    )
+    make_controller(
+        trainer,
+        checkpoint_manager=manager,
+        hooks=[copy, HoldsSavesUntil(15, monkeypatch)],
+        enable_async_checkpointing=True,
+    ).train(40)
+    assert [name for name, _ in copy.heard] == ["ckpt-10", "ckpt-20", "ckpt-30", "ckpt-40"]
+    assert copy.heard[0][1] > 10
+
+
+def test_save_that_fails_in_the_background_ends_training(
+    tmp_path, make_trainer, make_controller, make_manager, monkeypatch
+):
+    class BreakDisk(orbit.Hook):
+        every_n_steps = 15
+
+        def after_step(self):
+            (tmp_path / "model").rmdir()
+            (tmp_path / "model").write_text("in the way")
+
+    trainer, log = make_trainer(), Log(every_n_steps=0)
+    controller = make_controller(
+        trainer,
+        checkpoint_manager=make_manager(trainer, 10),
+        hooks=[BreakDisk(), HoldsSavesUntil(16, monkeypatch), log],
+        enable_async_checkpointing=True,
+    )
+    with pytest.raises(tf.errors.OpError):
+        controller.train(1000)
+    assert controller.step <= 20
+    assert [event.split()[0] for event in log.events] == [
+        "before_train",
+        "on_exception",
+        "after_train",
+    ]
+
+
+def test_failed_training_leaves_complete_checkpoints(
+    make_trainer, make_controller, make_manager, monkeypatch
+):
+    trainer, log = make_trainer(), Log(every_n_steps=0)
+    manager = make_manager(trainer, 10)
+    hold = HoldsSavesUntil(12, monkeypatch)
+    controller = make_controller(
+        trainer,
+        checkpoint_manager=manager,
+        hooks=[hold, FailAt(12), log],
+        enable_async_checkpointing=True,
+    )
+    with pytest.raises(ArithmeticError, match="bad step"):
+        controller.train(20)
+    assert log.events[1] == "on_checkpoint ckpt-10"
+    assert log.events[-1] == "after_train False"
+
+
+def test_checkpoint_saved_outside_of_training_is_complete(
+    make_trainer, make_controller, make_manager
+):
+    trainer = make_trainer()
+    manager = make_manager(trainer)
+    controller = make_controller(
+        trainer, checkpoint_manager=manager, enable_async_checkpointing=True
+    )
+    path = controller.save_checkpoint()
+    assert tf.train.latest_checkpoint(manager.directory) == path
 
 
 def test_continuous_evaluation_takes_every_checkpoint_in_order(

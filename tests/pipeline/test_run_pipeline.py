@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import pipeline
+from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 
 TWO = [
@@ -221,3 +222,23 @@ def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
     assert calls == list(pipeline.STAGES)
     assert "`second` has a checkpoint of its own" in caplog.text
     assert f"Remove {tmp_path / 'second'}" in caplog.text
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_checkpoints_are_written_in_the_background_if_wanted(
+    wanted, experiment, tmp_path, monkeypatch
+) -> None:
+    asked = []
+    manager = async_checkpoint_manager.AsyncCheckpointManager
+    save = manager.save
+
+    def record_and_save(self, checkpoint_number=None, check_interval=True, options=None):
+        asked.append(options is not None and options.enable_async)
+        return save(self, checkpoint_number, check_interval, options)
+
+    monkeypatch.setattr(manager, "save", record_and_save)
+    pipeline.RunPipeline(
+        experiment(), "train", str(tmp_path), enable_async_checkpointing=wanted
+    ).run()
+    assert set(asked) == {wanted}
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")

@@ -22,6 +22,34 @@ def test_splits_and_nested_names_are_folders(tmp_path):
     assert read(tmp_path / "validation" / "noisy") == [(3, "accuracy", 0.25)]
 
 
+def test_scalars_are_what_tensorflow_writes(tmp_path):
+    values = {"loss": np.float32(0.3), "a/b": tf.constant(2), "nan": float("nan")}
+    step = tf.Variable(7, dtype=tf.int64)
+    with telemetry.TensorBoardWriter(tmp_path / "own") as writer:
+        writer.write_values(values, step=step)
+    with tf.summary.create_file_writer(str(tmp_path / "plain")).as_default():
+        for name, value in values.items():
+            telemetry.scalar_summary(name, value, step=step)
+    own, plain = (_summaries(tmp_path / name) for name in ("own", "plain"))
+    assert own == plain
+    assert len(own) == 3
+
+
+def _summaries(directory):
+    [path] = directory.glob("events*")
+    return [
+        (
+            e.step,
+            v.tag,
+            v.metadata.SerializeToString(),
+            v.tensor.dtype,
+            repr(tf.make_ndarray(v.tensor)),
+        )
+        for e in tf.compat.v1.train.summary_iterator(str(path))
+        for v in e.summary.value
+    ]
+
+
 def test_nothing_written_leaves_nothing_behind(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path):
         pass

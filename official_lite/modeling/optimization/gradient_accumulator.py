@@ -43,7 +43,8 @@ class GradientAccumulator(GradientSink):
 
     The sums are kept per replica and meet only in the optimizer, once per update, so that the
     number of all-reduces does not grow with the number of micro-batches. Keras' own
-    `gradient_accumulation_steps` raises under more than one replica.
+    `gradient_accumulation_steps` raises under more than one replica. The sums are dense, also those
+    of tables of which a step looks up some rows.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from official_lite.modeling import distributed_gradients
+from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import ema_optimizer
 
 __all__ = ["prepare_optimizer"]
@@ -28,4 +28,6 @@ def prepare_optimizer(optimizer: Any, model: Any) -> Any:
         average.shadow_copy(model)
     if not optimizer.built:
         optimizer.build(list(model.trainable_variables))
+    if distributed_gradients.updates_rows(optimizer):
+        embedding_lookups.read_rows_only(model)
     return optimizer

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors, files
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import actions
@@ -81,7 +81,7 @@ class BestCheckpoint(Hook):
             if self._metric.name.replace("|", "/") in info:
                 self._best.commit(info)
         directory = output_directory(self, self._directory)
-        self._manager = tf.train.CheckpointManager(
+        self._manager = async_checkpoint_manager.AsyncCheckpointManager(
             self.controller.checkpoint_manager.checkpoint,
             directories.writable_directory(directory, self.controller.strategy),
             max_to_keep=self._max_to_keep,

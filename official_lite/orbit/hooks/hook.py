@@ -9,7 +9,7 @@
         after_step                    of the hooks due here
         after_eval(logs)              if there was an evaluation here
         after_epoch                   if an epoch ends here
-        on_checkpoint(path)           if a checkpoint was saved here
+        on_checkpoint(path)           if a checkpoint has become complete
     on_exception(error)               if something failed
     after_train(success)              always
 """
@@ -71,7 +71,11 @@ class Hook:
         """After each evaluation, with its results."""
 
     def on_checkpoint(self, path: str) -> None:
-        """After each checkpoint."""
+        """After each checkpoint, when its files are complete.
+
+        It may have been saved some steps ago, if it was written in the background: its step is in
+        the path.
+        """
 
     def on_exception(self, error: BaseException) -> None:
         """After training has failed, before `after_train`."""

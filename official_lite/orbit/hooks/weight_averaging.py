@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import reports
@@ -145,7 +145,7 @@ class StochasticWeightAveraging(Hook):
 
     def _save(self) -> None:
         trainer: Any = self.trainer
-        manager = tf.train.CheckpointManager(
+        manager = async_checkpoint_manager.AsyncCheckpointManager(
             trainer.checkpoint,
             directories.writable_directory(self._directory(), self.controller.strategy),
             max_to_keep=1,

@@ -1,0 +1,223 @@
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import keras
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import async_checkpoint_manager
+
+ASYNC = tf.train.CheckpointOptions(enable_async=True)
+
+
+class Gate(tf.train.experimental.ShardingCallback):
+    """Holds a save back when the state has been read and nothing has been written."""
+
+    description = "a gate"
+
+    def __init__(self):
+        self._is_open = threading.Event()
+
+    def open(self):
+        self._is_open.set()
+
+    def open_soon(self):
+        threading.Timer(0.2, self.open).start()
+
+    def __call__(self, shardable_tensors):
+        self._is_open.wait()
+        return tf.train.experimental.ShardByTaskPolicy()(shardable_tensors)
+
+
+@pytest.fixture
+def gate():
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+def _held_back(gate):
+    return tf.train.CheckpointOptions(enable_async=True, experimental_sharding_callback=gate)
+
+
+def _manager(
+    directory, value=1.0, manager=async_checkpoint_manager.AsyncCheckpointManager, **kwargs
+):
+    variable = tf.Variable(value)
+    arguments = {"max_to_keep": 2} | kwargs
+    return manager(tf.train.Checkpoint(v=variable), str(directory), **arguments), variable
+
+
+def test_checkpoint_is_listed_when_its_files_are_complete(tmp_path, gate):
+    manager, _ = _manager(tmp_path)
+    path = manager.save(options=_held_back(gate))
+    assert path == str(tmp_path / "ckpt-1")
+    assert manager.is_saving
+    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+    gate.open_soon()
+    manager.sync()
+    assert not manager.is_saving
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path
+
+
+@pytest.mark.parametrize("ask", ["latest_checkpoint", "checkpoints", "restore_or_initialize"])
+def test_who_asks_for_the_newest_waits_for_it(ask, tmp_path, gate):
+    manager, variable = _manager(tmp_path)
+    path = manager.save(options=_held_back(gate))
+    variable.assign(5.0)
+    gate.open_soon()
+    asked = getattr(manager, ask)
+    answer = asked() if callable(asked) else asked
+    assert answer in (path, [path])
+    assert float(variable) == (1.0 if ask == "restore_or_initialize" else 5.0)
+
+
+def test_saves_take_turns_even_through_two_managers(tmp_path, gate):
+    manager, _ = _manager(tmp_path / "run")
+    best = async_checkpoint_manager.AsyncCheckpointManager(
+        manager.checkpoint, str(tmp_path / "best"), max_to_keep=1, checkpoint_name="best"
+    )
+    manager.save(options=_held_back(gate))
+    gate.open_soon()
+    best.save()
+    assert tf.train.latest_checkpoint(str(tmp_path / "run")), "it was waited for"
+    assert best.latest_checkpoint.endswith("best-2")
+
+
+def test_files_are_those_of_a_plain_manager(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)])
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    plain, own = (
+        manager(
+            tf.train.Checkpoint(model=model, optimizer=optimizer, step=tf.Variable(7)),
+            str(tmp_path / manager.__name__),
+            max_to_keep=2,
+        )
+        for manager in (
+            tf.train.CheckpointManager,
+            async_checkpoint_manager.AsyncCheckpointManager,
+        )
+    )
+    for _ in range(3):
+        plain.save()
+        own.save(options=ASYNC)
+    own.sync()
+    assert _contents(plain) == _contents(own)
+    assert _names(plain) == _names(own)
+
+
+def _contents(manager):
+    reader = tf.train.load_checkpoint(manager.latest_checkpoint)
+    shapes = reader.get_variable_to_shape_map()
+    return {key: (shape, str(reader.get_tensor(key))) for key, shape in shapes.items()}
+
+
+def _names(manager):
+    return sorted(path.name for path in pathlib.Path(manager.directory).iterdir())
+
+
+def test_numbers_and_intervals_are_those_of_a_plain_manager(tmp_path):
+    step = tf.Variable(0)
+    manager, _ = _manager(tmp_path, step_counter=step, checkpoint_interval=10)
+    paths = []
+    for number in (10, 15, 20, 20):
+        step.assign(number)
+        paths.append(manager.save(checkpoint_number=step, options=ASYNC))
+    assert paths == [str(tmp_path / "ckpt-10"), None, str(tmp_path / "ckpt-20"), None]
+    assert manager.checkpoints == [paths[0], paths[2]]
+
+
+def test_old_checkpoints_are_removed_after_the_new_one_is_complete(tmp_path, gate):
+    manager, _ = _manager(tmp_path, max_to_keep=1)
+    manager.save(options=ASYNC)
+    manager.save(options=_held_back(gate))
+    assert (tmp_path / "ckpt-1.index").exists()
+    gate.open()
+    manager.sync()
+    assert not (tmp_path / "ckpt-1.index").exists()
+
+
+def test_failure_comes_up_once_in_the_next_call_that_waits(tmp_path, gate):
+    manager, _ = _manager(tmp_path / "run")
+    manager.save(options=_held_back(gate))
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").write_text("in the way")
+    gate.open()
+    with pytest.raises(tf.errors.OpError):
+        manager.save(options=ASYNC)
+    (tmp_path / "run").unlink()
+    manager.save(options=ASYNC)
+    assert manager.latest_checkpoint.endswith("ckpt-2")
+
+
+def test_without_the_option_the_files_are_complete(tmp_path):
+    manager, _ = _manager(tmp_path)
+    path = manager.save()
+    assert not manager.is_saving
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path
+
+
+def test_several_processes_wait(tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy.extended._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
+    )
+    manager, _ = _manager(tmp_path)
+    with strategy.scope():
+        manager.save(options=ASYNC)
+    assert not manager.is_saving
+    assert (tmp_path / "ckpt-1.index").exists()
+
+
+SAVE_AGAIN_AND_AGAIN = """
+import itertools, sys
+import tensorflow as tf
+from official_lite.checkpoint import async_checkpoint_manager
+
+v = tf.Variable(tf.zeros([10_000_000]))
+manager = async_checkpoint_manager.AsyncCheckpointManager(
+    tf.train.Checkpoint(v=v), sys.argv[1], max_to_keep=2
+)
+for number in range(1, int(sys.argv[2])):
+    v.assign_add(tf.ones_like(v))
+    manager.save(number, options=tf.train.CheckpointOptions(enable_async=True))
+"""
+
+
+def _newest_values(directory):
+    path = tf.train.latest_checkpoint(str(directory))
+    values = tf.train.load_variable(path, "v/.ATTRIBUTES/VARIABLE_VALUE")
+    return int(path.rpartition("-")[2]), set(values.tolist())
+
+
+@pytest.mark.slow
+def test_killed_process_leaves_a_complete_checkpoint(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(tmp_path), str(10**9)],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not (tmp_path / "ckpt-3.index").exists() or not any(tmp_path.glob("*_temp/*")):
+            assert process.poll() is None
+            time.sleep(0.001)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    number, values = _newest_values(tmp_path)
+    assert number >= 3
+    assert values == {float(number)}
+
+
+@pytest.mark.slow
+def test_process_ends_when_the_files_are_complete(tmp_path):
+    subprocess.run(
+        [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(tmp_path), "3"],
+        check=True,
+        capture_output=True,
+    )
+    assert _newest_values(tmp_path) == (2, {2.0})

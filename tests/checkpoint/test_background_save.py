@@ -1,0 +1,152 @@
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import background_save
+
+ONES = [[1.0, 1.0], [1.0, 1.0]]
+
+
+class Gate(tf.train.experimental.ShardingCallback):
+    """Holds a save back when the state has been read and nothing has been written."""
+
+    description = "a gate"
+
+    def __init__(self):
+        self._is_open = threading.Event()
+
+    def open(self):
+        self._is_open.set()
+
+    def __call__(self, shardable_tensors):
+        self._is_open.wait()
+        return tf.train.experimental.ShardByTaskPolicy()(shardable_tensors)
+
+
+def _saving(checkpoint, path, gate=None):
+    options = tf.train.CheckpointOptions(experimental_sharding_callback=gate)
+    return background_save.BackgroundSave(
+        lambda options: checkpoint.write(str(path), options), options
+    )
+
+
+def _assign(variable):
+    variable.assign(2 * variable)
+
+
+def _scatter(variable):
+    variable.scatter_add(tf.IndexedSlices(tf.ones([1, 2]), [0]))
+
+
+UPDATES = {
+    "assign": _assign,
+    "assign_add": lambda variable: variable.assign_add(ONES),
+    "scatter": _scatter,
+    "graph": tf.function(_assign),
+    "graph scatter": tf.function(_scatter),
+    "xla": tf.function(_assign, jit_compile=True),
+    "xla scatter": tf.function(_scatter, jit_compile=True),
+}
+
+
+@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
+def test_what_is_saved_is_the_state_at_the_start(update, tmp_path):
+    variable = tf.Variable(ONES)
+    update(variable)
+    before, gate = variable.numpy().copy(), Gate()
+    saving = _saving(tf.train.Checkpoint(v=variable), tmp_path / "ckpt", gate)
+    assert saving.start()
+    for _ in range(3):
+        update(variable)
+    gate.open()
+    reader = tf.train.load_checkpoint(saving.result())
+    np.testing.assert_array_equal(reader.get_tensor("v/.ATTRIBUTES/VARIABLE_VALUE"), before)
+    assert not np.array_equal(variable.numpy(), before)
+
+
+def test_what_is_saved_of_replicas_is_the_state_at_the_start(two_replicas, tmp_path):
+    with two_replicas.scope():
+        kernel = keras.Variable(np.ones((2, 2), "float32"))
+        optimizer = keras.optimizers.Adam(0.5)
+        optimizer.build([kernel])
+        count = tf.Variable(
+            1.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+
+    @tf.function
+    def update():
+        two_replicas.run(lambda: (optimizer.apply([tf.ones([2, 2])], [kernel]), count.assign(5.0)))
+
+    gate = Gate()
+    checkpoint = tf.train.Checkpoint(kernel=kernel, optimizer=optimizer, count=count)
+    with two_replicas.scope():
+        saving = _saving(checkpoint, tmp_path / "ckpt", gate)
+        assert saving.start()
+        update()
+    gate.open()
+    values = _values(saving.result())
+    np.testing.assert_array_equal(values["kernel"], np.ones((2, 2)))
+    assert values["count"] == 2.0
+    assert values["optimizer/_iterations"] == 0
+    np.testing.assert_array_equal(values["optimizer/_variables/2"], np.zeros((2, 2)))
+
+
+def _values(path):
+    reader = tf.train.load_checkpoint(path)
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    return {
+        key.removesuffix(suffix): reader.get_tensor(key)
+        for key in reader.get_variable_to_shape_map()
+        if key.endswith(suffix)
+    }
+
+
+def test_python_state_is_that_of_the_start(tmp_path):
+    class Counter(tf.train.experimental.PythonState):
+        count = 1
+
+        def serialize(self):
+            return str(self.count)
+
+        def deserialize(self, string_value):
+            self.count = int(string_value)
+
+    counter, gate = Counter(), Gate()
+    saving = _saving(tf.train.Checkpoint(counter=counter), tmp_path / "ckpt", gate)
+    saving.start()
+    counter.count = 7
+    gate.open()
+    restored = Counter()
+    tf.train.Checkpoint(counter=restored).read(saving.result())
+    assert restored.count == 1
+
+
+def test_state_that_cannot_be_read_is_told_at_once(tmp_path):
+    class Broken(tf.train.experimental.PythonState):
+        def serialize(self):
+            raise ValueError("no state")
+
+        def deserialize(self, string_value):
+            pass
+
+    saving = _saving(tf.train.Checkpoint(broken=Broken()), tmp_path / "ckpt")
+    assert not saving.start()
+    with pytest.raises(ValueError, match="no state"):
+        saving.result()
+
+
+def test_failure_of_the_disk_is_kept_for_who_asks(tmp_path):
+    gate = Gate()
+    saving = _saving(tf.train.Checkpoint(v=tf.Variable(1.0)), tmp_path / "file" / "ckpt", gate)
+    saving.start()
+    (tmp_path / "file").rmdir()
+    (tmp_path / "file").write_text("in the way")
+    gate.open()
+    with pytest.raises(tf.errors.FailedPreconditionError) as raised:
+        saving.result()
+    assert "background" in raised.value.__notes__[0]

@@ -1,0 +1,119 @@
+"""An embedding that reads rows only computes what Keras' does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.modeling import embedding_lookups
+
+IDS = [[0, 3, 3], [-1, 2, -4]]
+
+
+def _model(**kwargs: Any) -> keras.Model:
+    ids = keras.Input((3,), dtype=kwargs.pop("input_dtype", "int32"))
+    table = keras.layers.Embedding(4, 2, name="table", mask_zero=True, **kwargs)
+    return keras.Model(ids, table(ids))
+
+
+def _look_up(model: keras.Model, ids: Any) -> tuple[Any, Any]:
+    """The rows and the gradient of their squares."""
+
+    @tf.function
+    def look_up(ids: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            rows = model(ids)
+            loss = tf.reduce_sum(tf.cast(rows, tf.float32) ** 2)
+        return rows, tape.gradient(loss, model.trainable_variables)
+
+    return look_up(tf.constant(ids))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        ({}, IDS),
+        ({"input_dtype": "int64"}, np.array(IDS, np.int64)),
+        ({"input_dtype": "float32"}, np.array(IDS, np.float32)),
+        ({"dtype": "mixed_float16"}, IDS),
+        ({"lora_rank": 1}, IDS),
+    ],
+)
+def test_rows_and_gradients_are_those_of_keras(arguments: dict[str, Any], ids: Any) -> None:
+    model = _model(**arguments)
+    expected_rows, expected = _look_up(model, ids)
+    embedding_lookups.read_rows_only(model)
+    rows, gradients = _look_up(model, ids)
+    assert rows.dtype == expected_rows.dtype
+    np.testing.assert_array_equal(rows, expected_rows)
+    for one, other in zip(gradients, expected, strict=True):
+        np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(other))
+
+
+def _ops_that_read(model: keras.Model) -> set[str]:
+    look_up = tf.function(lambda ids: model(ids)).get_concrete_function(tf.constant(IDS))
+    handles = [captured for _, captured in look_up.graph.captures]
+    assert len(handles) == 1
+    (table,) = (internal for _, internal in look_up.graph.captures)
+    return {op.type for op in table.consumers()}
+
+
+def test_table_is_never_read() -> None:
+    model = _model()
+    assert "ReadVariableOp" in _ops_that_read(model)
+    embedding_lookups.read_rows_only(model)
+    assert _ops_that_read(model) == {"ResourceGather"}
+
+
+def test_each_replica_reads_its_own_rows(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        model = _model()
+    expected = model(tf.constant(IDS))
+    embedding_lookups.read_rows_only(model)
+    rows = two_replicas.run(tf.function(lambda: model(tf.constant(IDS))))
+    for one in two_replicas.experimental_local_results(rows):
+        np.testing.assert_array_equal(one, expected)
+
+
+def test_stateless_call_uses_the_weights_that_it_is_given() -> None:
+    model = _model()
+    embedding_lookups.read_rows_only(model)
+    rows, _ = model.stateless_call([tf.ones((4, 2))], [], tf.constant(IDS))
+    np.testing.assert_array_equal(rows, np.ones((2, 3, 2)))
+
+
+def test_lora_can_be_enabled_afterwards() -> None:
+    model = _model()
+    embedding_lookups.read_rows_only(model)
+    model.get_layer("table").enable_lora(1)
+    assert len(_look_up(model, IDS)[1]) == 2
+
+
+def test_model_can_still_be_exported(tmp_path: Any) -> None:
+    model = _model()
+    embedding_lookups.read_rows_only(model)
+    model.export(tmp_path / "model", verbose=False)
+    exported = tf.saved_model.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(exported.serve(tf.constant(IDS)), model(tf.constant(IDS)))
+
+
+def test_layers_with_a_call_of_their_own_are_left_alone() -> None:
+    class Doubled(keras.layers.Embedding):
+        def call(self, inputs: Any) -> Any:
+            return 2.0 * super().call(inputs)
+
+    layer = Doubled(4, 2)
+    model = keras.Sequential([layer])
+    expected = model(tf.constant(IDS))
+    embedding_lookups.read_rows_only(model)
+    np.testing.assert_array_equal(model(tf.constant(IDS)), expected)
+
+
+@pytest.mark.parametrize(
+    "model", [tf.Module, lambda: keras.Sequential([keras.layers.Embedding(2, 2)])]
+)
+def test_what_has_no_table_yet_is_left_alone(model: Callable[[], Any]) -> None:
+    embedding_lookups.read_rows_only(model())

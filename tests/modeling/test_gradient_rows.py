@@ -1,0 +1,184 @@
+"""Updating the rows that have a gradient is updating the whole table."""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.modeling import distributed_gradients, gradient_rows
+from official_lite.modeling.distributed_gradients import make_distributed
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "adagrad_from_zero": lambda: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0),
+    "adagrad_decay": lambda: keras.optimizers.Adagrad(0.1, weight_decay=0.1),
+    "adagrad_average": lambda: keras.optimizers.Adagrad(0.1, use_ema=True),
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "sgd_global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.5),
+    "sgd_clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
+    "sgd_clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02),
+}
+# Each batch has a row for each of two replicas, with tokens that come back, within and without.
+BATCHES = np.array([[[1, 1, 4], [4, 0, 1]], [[2, 2, 2], [2, 3, 3]], [[0, 1, 2], [5, 5, 0]]])
+
+
+class _Run:
+    """Three updates of a table and a kernel.
+
+    Attributes:
+        values: What the variables are then, and the optimizer's.
+        ops: The types of the ops that were traced.
+    """
+
+    def __init__(
+        self,
+        optimizer_fn: Callable[[], Any],
+        strategy: tf.distribute.Strategy | None = None,
+        jit_compile: bool = False,
+        batches: np.ndarray = BATCHES,
+    ) -> None:
+        self._strategy = strategy or tf.distribute.get_strategy()
+        with self._strategy.scope():
+            values = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+            self._table, self._kernel = keras.Variable(values), keras.Variable(values[:2])
+            self._variables = [self._table, self._kernel]
+            self._optimizer = make_distributed(optimizer_fn())
+            self._optimizer.build(self._variables)
+        update = tf.function(self._update, jit_compile=jit_compile)
+        for batch in batches:
+            update(tf.constant(batch))
+        graph = update.get_concrete_function(tf.constant(batches[0])).graph
+        self.ops = {op.type for op in graph.get_operations()}
+        self.values = [v.numpy() for v in [*self._variables, *self._optimizer.variables]]
+
+    def _update(self, ids: tf.Tensor) -> None:
+        self._strategy.run(self._replica_update, args=(ids,))
+
+    def _replica_update(self, ids: tf.Tensor) -> None:
+        if self._strategy.num_replicas_in_sync == 2:
+            ids = ids[tf.distribute.get_replica_context().replica_id_in_sync_group]
+        with tf.GradientTape() as tape:
+            rows = tf.gather(self._table.value, tf.reshape(ids, [-1]))
+            loss = tf.reduce_sum(tf.tanh(rows @ tf.convert_to_tensor(self._kernel)) ** 2)
+        gradients = tape.gradient(loss, [v.value for v in self._variables])
+        assert isinstance(gradients[0], tf.IndexedSlices)
+        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
+
+
+def _dense(*args: Any, **kwargs: Any) -> _Run:
+    with gradient_rows.dense_gradients():
+        return _Run(*args, **kwargs)
+
+
+def _assert_equal(values: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> None:
+    for one, other in zip(values, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_result_is_that_of_the_dense_update(name: str) -> None:
+    rows, dense = _Run(OPTIMIZERS[name]), _dense(OPTIMIZERS[name])
+    assert "ResourceScatterUpdate" in rows.ops
+    assert "ResourceScatterUpdate" not in dense.ops
+    _assert_equal(rows.values, dense.values)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_replicas_update_like_one(name: str, two_replicas: tf.distribute.Strategy) -> None:
+    _assert_equal(_Run(OPTIMIZERS[name], two_replicas).values, _dense(OPTIMIZERS[name]).values)
+
+
+def test_batch_without_a_token_changes_nothing() -> None:
+    run = _Run(OPTIMIZERS["adagrad"], batches=np.zeros([1, 2, 0], np.int64))
+    untouched = _dense(OPTIMIZERS["adagrad"], batches=np.zeros([1, 2, 0], np.int64))
+    _assert_equal(run.values, untouched.values)
+
+
+def test_gradients_are_dense_in_xla() -> None:
+    compiled = _Run(OPTIMIZERS["adagrad"], jit_compile=True)
+    assert "Unique" not in compiled.ops
+    _assert_equal(compiled.values, _Run(OPTIMIZERS["adagrad"]).values)
+
+
+@pytest.mark.parametrize(
+    "optimizer_fn",
+    [
+        lambda: keras.optimizers.Adam(0.1),
+        lambda: keras.optimizers.RMSprop(0.1),
+        lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        lambda: keras.optimizers.SGD(0.1, loss_scale_factor=8.0),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adagrad(0.1)),
+    ],
+)
+def test_gradients_are_dense_where_other_rows_change_or_keras_divides(
+    optimizer_fn: Callable[[], Any],
+) -> None:
+    run = _Run(optimizer_fn)
+    assert "ResourceScatterUpdate" not in run.ops
+    _assert_equal(run.values, _dense(optimizer_fn).values)
+
+
+def test_transformers_and_observers_see_dense_gradients() -> None:
+    seen = []
+
+    def transform(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        seen.extend(gradient for gradient, _ in pairs)
+        return [(gradient + 1.0, variable) for gradient, variable in pairs]
+
+    def observe(pairs: Any) -> None:
+        seen.extend(gradient for gradient, _ in pairs)
+
+    def transforming() -> Any:
+        optimizer = make_distributed(keras.optimizers.SGD(0.1))
+        optimizer.set_gradient_functions(None, [transform])
+        return optimizer
+
+    def observed() -> Any:
+        optimizer = make_distributed(keras.optimizers.SGD(0.1))
+        distributed_gradients.observe_gradients(optimizer, observe)
+        return optimizer
+
+    assert "ResourceScatterUpdate" not in _Run(transforming).ops
+    assert "ResourceScatterUpdate" in _Run(observed).ops
+    assert len(seen) == 4
+    assert all(tf.is_tensor(gradient) for gradient in seen)
+
+
+def test_equal_rows_are_summed() -> None:
+    rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), (5, 1))
+    summed = gradient_rows.sum_equal_rows(rows)
+    np.testing.assert_array_equal(summed.indices, [3, 0])
+    np.testing.assert_array_equal(summed.values, [[5.0], [2.0]])
+
+
+@pytest.mark.parametrize(
+    ("jit_compile", "context", "expected"),
+    [
+        (False, contextlib.nullcontext, True),
+        (True, contextlib.nullcontext, False),
+        (False, gradient_rows.dense_gradients, False),
+    ],
+)
+def test_rows_are_wanted_outside_of_xla(
+    jit_compile: bool, context: Callable[[], Any], expected: bool
+) -> None:
+    answers = []
+
+    @tf.function
+    def inner() -> None:
+        answers.append(gradient_rows.are_wanted())
+
+    @tf.function(jit_compile=jit_compile)
+    def outer(x: tf.Tensor) -> None:
+        for _ in tf.range(2):
+            if x > 0:
+                inner()
+
+    with context():
+        tf.function(outer)(tf.constant(1))
+    assert set(answers) == {expected}
+    assert gradient_rows.are_wanted()
