@@ -33,9 +33,7 @@ def _update(metrics: list, value: float) -> None:
 
 
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, "one", "two"])
-def test_values_are_those_of_the_metrics_however_often_it_is_called(
-    strategy, two_replicas
-) -> None:
+def test_values_are_those_of_the_metrics_however_often_it_is_called(strategy, two_replicas) -> None:
     strategies = {"one": lambda: tf.distribute.MirroredStrategy(["CPU:0"]), "two": two_replicas}
     made = strategies.get(strategy, strategy)
     made = made if isinstance(made, tf.distribute.Strategy) else made()

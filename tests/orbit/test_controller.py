@@ -436,7 +436,12 @@ def test_hooks_hear_of_a_checkpoint_that_is_complete(
     tmp_path, make_trainer, make_controller, monkeypatch
 ):
     class Copy(orbit.Hook):
+        every_n_steps = 16
         heard = ()
+
+        def after_step(self):
+            while self.controller.step == 16 and self.controller.checkpoint_manager.is_saving:
+                time.sleep(0.001)
 
         def on_checkpoint(self, path):
             assert tf.train.latest_checkpoint(str(tmp_path)) == path
@@ -453,11 +458,11 @@ def test_hooks_hear_of_a_checkpoint_that_is_complete(
     make_controller(
         trainer,
         checkpoint_manager=manager,
-        hooks=[copy, HoldsSavesUntil(15, monkeypatch)],
+        hooks=[HoldsSavesUntil(15, monkeypatch), copy],
         enable_async_checkpointing=True,
     ).train(40)
     assert [name for name, _ in copy.heard] == ["ckpt-10", "ckpt-20", "ckpt-30", "ckpt-40"]
-    assert copy.heard[0][1] > 10
+    assert copy.heard[0] == ("ckpt-10", 16), "at the first event after it was complete"
 
 
 def test_save_that_fails_in_the_background_ends_training(
