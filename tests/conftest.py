@@ -10,11 +10,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import gin
+import hypothesis
 import pytest
 from absl import flags
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+# How long an example takes is the machine's affair, and here other tests run beside it.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")

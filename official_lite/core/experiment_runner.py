@@ -395,7 +395,8 @@ class OrbitExperimentRunner:
     def _count_eval_steps(self, num_steps: int) -> int:
         """Of all evaluations during so many steps of training; 0 if nobody knows."""
         config = self.params.trainer
-        if self._mode != "train_and_eval" or not config.validation_interval:
+        evaluates = self._mode == "train_and_eval" and self.trainer.evaluates
+        if not evaluates or not config.validation_interval:
             return 0
         steps = config.validation_steps
         if steps == -1 and isinstance(self.trainer.eval_dataset, tf.data.Dataset):
