@@ -30,10 +30,12 @@ def main() -> None:
         runner = train_lib.OrbitExperimentRunner(
             strategy, task_class(params.task, args.model), "train", params, model_dir
         )
-        runner.choose_execution()
         controller, step = runner.controller, 0
         for measured in args.rounds:
             with measured:
+                if not step:
+                    # Where `train.py` does it; in the first round, when the others are quiet.
+                    runner.choose_execution()
                 step += args.steps
                 controller.train(step, checkpoint_at_completion=False)
                 logs = controller.train_logs
