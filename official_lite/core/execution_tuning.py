@@ -79,18 +79,7 @@ class _Tuner:
             if not self._pays_for_another(self._seconds["graph"]):
                 return self._decide(self._fastest(), f"trying {mode} would not pay")
             self._try(mode)
-        if self._fastest() == "graph" and self._seconds["graph"] < _SHORT_STEP_SECONDS:
-            # Unlikely: what looked slow may have met a busy machine.
-            self._measure_again()
         return self._decide(self._fastest(), "the fastest of those tried")
-
-    def _measure_again(self) -> None:
-        for mode, loop in self._loops.items():
-            snapshot = VariableSnapshot(loop.trace())
-            try:
-                self._seconds[mode] = min(self._seconds[mode], self._measure(loop))
-            finally:
-                snapshot.restore()
 
     def _why_not_tried(self) -> str | None:
         if not isinstance(self._trainer.train_dataset, tf.data.Dataset):
@@ -141,18 +130,20 @@ class _Tuner:
             seconds = _seconds_of(loop, num_steps)
             best = min(best, seconds / num_steps)
             goes += 1
-            if goes >= _FEWEST_GOES and not self._is_worth_a_closer_look(best):
+            if goes >= _FEWEST_GOES and not self._is_worth_a_closer_look(best, seconds):
                 break
             # At first whatever a go takes: a busy machine makes single steps slow.
             if seconds < (_SECONDS_PER_TRIAL / 2 if goes <= _GROWING_GOES else _SECONDS_PER_GO):
                 num_steps *= 2
         return best
 
-    def _is_worth_a_closer_look(self, seconds: float) -> bool:
-        if "graph" in self._seconds:
-            # Far from the others: a few goes may meet a busy machine.
-            return seconds < 10 * min(self._seconds.values())
-        return self._pays_for_another(seconds)
+    def _is_worth_a_closer_look(self, seconds_per_step: float, seconds: float) -> bool:
+        if "graph" not in self._seconds:
+            return self._pays_for_another(seconds_per_step)
+        # A short go says more of the call than of the steps. And only what is far from the others is
+        # hopeless, since a few goes may meet a busy machine.
+        is_long = seconds > _SECONDS_PER_GO
+        return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
     def _pays_for_another(self, graph_seconds: float) -> bool:
         """Whether the training is long enough to try one more mode."""
