@@ -140,8 +140,8 @@ class _Tuner:
     def _is_worth_a_closer_look(self, seconds_per_step: float, seconds: float) -> bool:
         if "graph" not in self._seconds:
             return self._pays_for_another(seconds_per_step)
-        # A short go says more of the call than of the steps. And only what is far from the others is
-        # hopeless, since a few goes may meet a busy machine.
+        # A short go says more of the call than of the steps. And only what is far from the others
+        # is hopeless, since a few goes may meet a busy machine.
         is_long = seconds > _SECONDS_PER_GO
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
