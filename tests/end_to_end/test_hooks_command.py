@@ -46,6 +46,8 @@ class Killer(orbit.Hook):
 
     def after_step(self):
         if self.iter + 1 == 35 and os.environ.get("KILL"):
+            # Once the checkpoint of step 30 is complete.
+            self.controller.checkpoint_manager.sync()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
