@@ -1,7 +1,7 @@
 """Finds out how steps are executed fastest: `runtime.execution: auto`.
 
-No mode is the fastest for every model: on a CPU, XLA runs a tiny model ten times as fast, a
-transformer one and a half times, and convolutions at half the speed. So each mode that may win
+No mode is the fastest for every model: on a CPU, XLA runs a tiny model several times as fast, a
+transformer a fifth faster, and convolutions at two thirds of the speed. So each mode that may win
 trains for a moment, on data of the same task; then every variable gets its value back. The
 training that counts begins in the chosen mode with its first step, as if that had been configured.
 """
