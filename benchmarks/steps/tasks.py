@@ -53,9 +53,6 @@ def create_task_class(base: type, keras: Any) -> type:
                 return [keras.metrics.AUC(from_logits=True, name="metric")]
             return [keras.metrics.SparseCategoricalAccuracy(name="metric")]
 
-        def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError("Only training is measured.")
-
     return BenchmarkTask
 
 

@@ -130,6 +130,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     def build_model(self) -> keras.Model:
         """Creates the model. Called in the strategy's scope; the model may still be unbuilt."""
+        # Not abstract, as in the Model Garden: a trainer may be given its model.
         raise NotImplementedError(
             f"{type(self).__name__} has no `build_model`. Override it to return a Keras model."
         )

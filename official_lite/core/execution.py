@@ -35,7 +35,7 @@ def check(execution: str, trainer: Any) -> None:
 
 def why_not_xla(trainer: Any) -> str | None:
     """What keeps the replica's step from being compiled by XLA; None if nothing is known to."""
-    if isinstance(trainer.strategy, tf.distribute.experimental.TPUStrategy | _TPU_STRATEGY):
+    if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
         return "on a TPU everything is compiled anyway"
     if trainer.has_coordinator:
         return "the workers of a parameter server run on their own"
@@ -51,6 +51,3 @@ def why_not_xla_loop(trainer: Any) -> str | None:
     if not trainer.config.trainer.train_tf_while_loop:
         return "`trainer.train_tf_while_loop` is off"
     return stacked_loop.why_not_stackable(trainer.train_dataset)
-
-
-_TPU_STRATEGY = tf.distribute.TPUStrategy

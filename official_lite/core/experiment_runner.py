@@ -19,8 +19,8 @@ from official_lite.core import (
     best_checkpoint,
     config_definitions,
     execution,
+    execution_choice,
     execution_record,
-    execution_tuning,
     model_summary,
     run_checks,
     trainer_factory,
@@ -215,29 +215,17 @@ class OrbitExperimentRunner:
         return self.controller.evaluate(steps=config.validation_steps)
 
     def choose_execution(self) -> None:
-        """Decides `runtime.execution: auto`; `train` begins with it.
-
-        Keeps to what was chosen for this directory, or finds out what is fastest.
-        """
-        if execution.execution_of(self.params.runtime) != "auto":
+        """Decides `runtime.execution: auto`; `train` begins with it."""
+        trains_steps = isinstance(self.trainer, base_trainer.Trainer)
+        num_steps = self.params.trainer.train_steps - self.controller.step
+        if not trains_steps or execution.execution_of(self.params.runtime) != "auto":
             return
-        if not isinstance(self.trainer, base_trainer.Trainer):
+        if num_steps <= 0:
             return
-        train_steps, step = self.params.trainer.train_steps, self.controller.step
-        if step >= train_steps:
-            return
-        record = execution_record.load(self.model_dir)
-        if record is not None and record.holds_for(train_steps) and self._can(record.execution):
-            self.trainer.execution = record.execution
-            self.trainer.eval_execution = record.eval_execution
-        else:
-            num_steps = train_steps - step
-            with self.controller.step_context():
-                record = execution_tuning.choose_execution(
-                    self.trainer, num_steps, self._count_eval_steps(num_steps)
-                )
-            if record.seconds_per_step and directories.is_chief(self.strategy):
-                execution_record.save(record, self.model_dir)
+        with self.controller.step_context():
+            record = execution_choice.choose(
+                self.trainer, num_steps, self.model_dir, evaluates=self._mode == "train_and_eval"
+            )
         logging.info("Steps are executed in the mode %s", record.describe())
         self._execution_record = record
         if record.was_compared:
@@ -391,20 +379,6 @@ class OrbitExperimentRunner:
                 f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
                 f"report. {suggestions.did_you_mean(name, known)}"
             )
-
-    def _count_eval_steps(self, num_steps: int) -> int:
-        """Of all evaluations during so many steps of training; 0 if nobody knows."""
-        config = self.params.trainer
-        evaluates = self._mode == "train_and_eval" and self.trainer.evaluates
-        if not evaluates or not config.validation_interval:
-            return 0
-        steps = config.validation_steps
-        if steps == -1 and isinstance(self.trainer.eval_dataset, tf.data.Dataset):
-            steps = int(self.trainer.eval_dataset.cardinality())
-        return max(0, steps) * (num_steps // config.validation_interval)
-
-    def _can(self, mode: str) -> bool:
-        return mode != "xla_loop" or execution.why_not_xla_loop(self.trainer) is None
 
     def _save_a_point_to_recover_to(self) -> None:
         """Recovery needs a checkpoint to go back to before the first interval is over."""

@@ -71,9 +71,9 @@ def _stops_at_unbuilt_sequential(
             tf.function(lambda inputs: strategy.run(step_fn, args=(inputs,))).get_concrete_function(
                 element_spec
             )
-        except Exception:
-            # Whatever Keras makes of the stop that was asked for. An error of the step's own comes
-            # back in the next round, in which this layer no longer stops it.
+        except Exception:  # Whatever Keras makes of the stop that was asked for.
+            # An error of the step's own comes back in the next round, in which this layer no longer
+            # stops it.
             if not requests:
                 raise
     for build in requests[:1]:

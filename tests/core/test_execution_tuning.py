@@ -1,11 +1,10 @@
-import json
 import logging
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.core import execution_tuning, train_lib
+from official_lite.core import execution_tuning
 from tests.core.conftest import LineTask
 
 LONG = 10**9
@@ -99,52 +98,3 @@ def test_training_data_that_end_early_still_raise_where_they_end(experiment, mak
     assert record.execution == "graph"
     trainer.train(tf.constant(2))
     assert trainer.global_step.numpy() == 2
-
-
-def _run(params, task, model_dir, mode="train") -> train_lib.OrbitExperimentRunner:
-    runner = train_lib.OrbitExperimentRunner(
-        tf.distribute.get_strategy(), task, mode, params, str(model_dir)
-    )
-    runner.run()
-    return runner
-
-
-def test_resumed_run_keeps_to_the_mode_that_was_chosen(experiment, make_task, tmp_path) -> None:
-    params = experiment(trainer={"train_steps": 4})
-    record = {
-        "execution": "xla",
-        "reason": "the fastest of those tried",
-        "train_steps": 4,
-        "seconds_per_step": {"graph": 2e-3, "xla": 1e-3},
-    }
-    (tmp_path / "execution.json").write_text(json.dumps(record))
-    runner = _run(params, make_task(params, EndlessTask), tmp_path)
-    assert runner.trainer.execution == "xla"
-    # What is written to `params.yaml` repeats the run.
-    assert runner.params.runtime.execution == "xla"
-    assert params.runtime.execution == "auto"
-
-
-def test_mode_that_is_configured_is_taken_whatever_was_chosen(
-    experiment, make_task, tmp_path
-) -> None:
-    (tmp_path / "execution.json").write_text("damaged")
-    params = experiment(runtime={"execution": "xla"})
-    runner = _run(params, make_task(params, EndlessTask), tmp_path)
-    assert runner.trainer.execution == "xla"
-    assert runner.execution_record is None
-
-
-def test_choice_is_written_beside_the_checkpoints(experiment, make_task, tmp_path) -> None:
-    params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
-    runner = _run(params, make_task(params, EndlessTask), tmp_path)
-    record = json.loads((tmp_path / "execution.json").read_text())
-    assert record["execution"] == runner.trainer.execution == "graph"
-    assert record["train_steps"] == 200
-    assert runner.trainer.global_step.numpy() == 200
-
-
-def test_short_runs_leave_no_record(experiment, make_task, tmp_path) -> None:
-    params = experiment()
-    _run(params, make_task(params, EndlessTask), tmp_path)
-    assert not (tmp_path / "execution.json").exists()
