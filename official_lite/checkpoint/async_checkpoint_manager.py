@@ -60,10 +60,10 @@ class AsyncCheckpointManager(tf.train.CheckpointManager):
         if _is_one_of_several_processes():
             logging.log_first_n(logging.INFO, "Training waits while several processes save.", 1)
             return save(options=_without_async(options))
-        saving = background_save.BackgroundSave(save, _without_async(options))
+        saving = background_save.BackgroundSave(_without_async(options))
         self._saving = _under_way[self.checkpoint] = saving
-        if not saving.start():
-            return self._take_result()
+        if not saving.start(save):
+            return self._take_result(saving)
         number = self.checkpoint.save_counter if checkpoint_number is None else checkpoint_number
         return f"{self._checkpoint_prefix}-{int(number)}"
 
@@ -101,12 +101,11 @@ class AsyncCheckpointManager(tf.train.CheckpointManager):
     def _wait(self) -> None:
         # The save itself asks for the newest checkpoint, too.
         if self._saving is not None and not self._saving.is_this_thread:
-            self._take_result()
+            self._take_result(self._saving)
 
-    def _take_result(self) -> str | None:
-        assert self._saving is not None  # noqa: S101 - those who call look for it first
-        self._saving.wait()
-        saving, self._saving = self._saving, None
+    def _take_result(self, saving: background_save.BackgroundSave) -> str | None:
+        saving.wait()
+        self._saving = None
         return saving.result()
 
 

@@ -25,13 +25,10 @@ class BackgroundSave:
     The process does not end before the files are complete.
 
     Args:
-      save: Does all of a save with the options it is given, and returns the path; None if there is
-        nothing to save.
-      options: What the options are to hold besides.
+      options: What the options of the save are to hold.
     """
 
-    def __init__(self, save: Save, options: tf.train.CheckpointOptions) -> None:
-        self._save: Save | None = save
+    def __init__(self, options: tf.train.CheckpointOptions) -> None:
         self._options = copy.copy(options)
         self._snapshot = _Snapshot(self._options.experimental_sharding_callback, self._let_go)
         self._options.experimental_sharding_callback = self._snapshot
@@ -40,11 +37,21 @@ class BackgroundSave:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> bool:
-        """Begins, and returns when the state has been read: whether it still has to be written."""
+    def start(self, save: Save) -> bool:
+        """Begins, and returns when the state has been read.
+
+        Args:
+          save: Does all of a save with the options it is given, and returns the path; None if there
+            is nothing to save.
+
+        Returns:
+          Whether it still has to be written.
+        """
         strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
         run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self._run, strategy), name="checkpoint")
+        self._thread = threading.Thread(
+            target=run, args=(self._run, save, strategy), name="checkpoint"
+        )
         self._thread.start()
         self._caller_may_go.wait()
         return self._snapshot.is_taken and self._error is None
@@ -74,9 +81,9 @@ class BackgroundSave:
             raise self._error
         return self._path
 
-    def _run(self, strategy: tf.distribute.Strategy | None) -> None:
+    def _run(self, save: Save, strategy: tf.distribute.Strategy | None) -> None:
         try:
-            self._path = self._call(strategy)
+            self._path = self._call(save, strategy)
         except BaseException as error:  # Whoever asks for the result gets it.
             error.add_note("A checkpoint was being saved in the background.")
             logging.error("A checkpoint could not be saved: %s", error)
@@ -84,9 +91,7 @@ class BackgroundSave:
         finally:
             self._let_go()
 
-    def _call(self, strategy: tf.distribute.Strategy | None) -> str | None:
-        save, self._save = self._save, None
-        assert save is not None  # noqa: S101 - a save starts once
+    def _call(self, save: Save, strategy: tf.distribute.Strategy | None) -> str | None:
         if strategy is None:
             return save(self._options)
         with strategy.scope():

@@ -123,7 +123,7 @@ def _all_reduce(gradients: Sequence[Any]) -> list[Any]:
     return summed
 
 
-class DistributedOptimizer:
+class DistributedOptimizer(update_steps.OptimizerHalf):
     """Mixin before a Keras optimizer class: sums over replicas, then clips, then applies.
 
     A variable without a gradient is left out, with one warning that names it. If no variable has
@@ -165,8 +165,8 @@ class DistributedOptimizer:
         with contextlib.ExitStack() as stack:
             if skip_gradients_aggregation or not experimental_aggregate_gradients:
                 stack.enter_context(gradients_already_summed())
-            self.apply(gradients, variables)  # type: ignore[attr-defined]  # Keras' half
-        return self.iterations  # type: ignore[attr-defined]  # Keras' half
+            self.apply(gradients, variables)
+        return self.iterations
 
     def set_gradient_functions(
         self,
@@ -201,7 +201,7 @@ class DistributedOptimizer:
         self._warn_of_missing([v for g, v in pairs if g is None])
         present = [(g, v) for g, v in pairs if g is not None]
         gradients = [g for g, _ in present]
-        if self.loss_scale_factor is not None:  # type: ignore[attr-defined]  # Keras' half
+        if self.loss_scale_factor is not None:
             # Keras divides them, which sparse ones do not know how to do.
             gradients = [tf.convert_to_tensor(g) for g in gradients]
         return gradients, [v for _, v in present]
@@ -230,7 +230,7 @@ class DistributedOptimizer:
         pairs = [(gradient_rows.sum_equal_rows(g), v) for g, v in pairs]
         for transformer in self.gradient_transformers:
             pairs = list(transformer(pairs))
-        super()._backend_apply_gradients(  # type: ignore[misc]  # Keras' half
+        super()._backend_apply_gradients(
             [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         )
 
@@ -239,14 +239,14 @@ class DistributedOptimizer:
         return (
             getattr(self, "leaves_other_rows", False)
             and not self.gradient_transformers
-            and not self.gradient_accumulation_steps  # type: ignore[attr-defined]  # Keras' half
+            and not self.gradient_accumulation_steps
             and gradient_rows.are_wanted()
         )
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         # The rows that a sparse gradient has not are zeros, which add nothing to a norm.
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
-        clipped = super()._clip_gradients(values)  # type: ignore[misc]  # Keras' half
+        clipped = super()._clip_gradients(values)
         return [
             tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
             if isinstance(gradient, tf.IndexedSlices)
@@ -259,7 +259,7 @@ class DistributedOptimizer:
     ) -> None:
         # As a tensor, so that it is not read once for each variable.
         rate = tf.convert_to_tensor(learning_rate)
-        super()._backend_update_step(grads, trainable_variables, rate)  # type: ignore[misc]  # Keras' half
+        super()._backend_update_step(grads, trainable_variables, rate)
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars
@@ -274,7 +274,7 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
 
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss times the scale: Keras 3's `scale_loss` by its older name."""
-        return self.scale_loss(loss)  # type: ignore[attr-defined]  # Keras' half
+        return self.scale_loss(loss)
 
     def get_unscaled_gradients(self, grads: Sequence[Any]) -> list[Any]:
         """The gradients as they are, because `apply_gradients` divides them by the scale."""
@@ -282,33 +282,33 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Skips the update and halves the scale if a summed gradient is infinite or NaN."""
-        variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]  # Keras' half
+        variables = list(trainable_variables or self._trainable_variables)
         *_, innermost = wrapped_optimizers(self)
         summed = [
             None if gradient is None else tf.convert_to_tensor(gradient)
             for gradient in innermost.sum_gradients(grads, variables)
         ]
-        super().apply(summed, variables)  # type: ignore[misc]  # Keras' half
+        super().apply(summed, variables)
 
     def _stateful_handle_finite_grads(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
         # In here, because Keras may call this in threads of their own.
         with gradients_already_summed():
-            super()._stateful_handle_finite_grads(grads, trainable_variables)  # type: ignore[misc]  # Keras' half
+            super()._stateful_handle_finite_grads(grads, trainable_variables)
         self._bound_scale()
 
     def _stateful_handle_non_finite_grads(self) -> None:
-        super()._stateful_handle_non_finite_grads()  # type: ignore[misc]  # Keras' half
+        super()._stateful_handle_non_finite_grads()
         self._bound_scale()
 
     def _bound_scale(self) -> None:
-        scale = self.dynamic_scale  # type: ignore[attr-defined]  # Keras' half
+        scale = self.dynamic_scale
         scale.assign(tf.clip_by_value(scale.value, *self._scale_bounds()))
 
     def _scale_bounds(self) -> tuple[float, float]:
         # A scale of 0 or infinity never changes again, and 0 makes zeros of NaN gradients.
-        initial: float = self.initial_scale  # type: ignore[attr-defined]  # Keras' half
+        initial: float = self.initial_scale
         return min(1.0, initial), max(2.0**126, initial)
 
 

@@ -5,27 +5,12 @@ look-up, so that a token that is twice in a batch is there twice. Nothing but a 
 such a gradient before equal rows are one.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-__all__ = ["are_wanted", "dense_gradients", "sum_equal_rows"]
-
-_only_dense = contextvars.ContextVar("only_dense", default=False)
-
-
-@contextlib.contextmanager
-def dense_gradients() -> Iterator[None]:
-    """Within it, in this thread, optimizers update whole variables; a matter of speed alone."""
-    token = _only_dense.set(True)
-    try:
-        yield
-    finally:
-        _only_dense.reset(token)
+__all__ = ["are_wanted", "sum_equal_rows"]
 
 
 def are_wanted() -> bool:
@@ -34,8 +19,6 @@ def are_wanted() -> bool:
     Not in a program that XLA compiles: how many different rows there are is not known to it, so
     that it computes with as many as there are look-ups, one after the other.
     """
-    if _only_dense.get():
-        return False
     in_xla: bool = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return not in_xla
 

@@ -6,12 +6,25 @@ of an optimizer; the results are Keras' own up to rounding, and so are the optim
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-__all__ = ["AdagradUpdate", "AdamUpdate", "SGDUpdate", "WeightDecay", "mixins_for"]
+__all__ = [
+    "AdagradUpdate",
+    "AdamUpdate",
+    "OptimizerHalf",
+    "SGDUpdate",
+    "WeightDecay",
+    "mixins_for",
+]
+
+if TYPE_CHECKING:
+    from keras.optimizers import Optimizer as OptimizerHalf
+else:
+    # A mixin comes before the class of an optimizer, which has the other half.
+    OptimizerHalf = object
 
 
 def mixins_for(optimizer_cls: Any) -> Iterator[type]:
@@ -23,7 +36,7 @@ def mixins_for(optimizer_cls: Any) -> Iterator[type]:
             yield mixin
 
 
-class WeightDecay:
+class WeightDecay(OptimizerHalf):
     """Mixin: `w -= learning_rate * weight_decay * w`, the product of the two computed once."""
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
@@ -56,7 +69,7 @@ class _AdamScalars(NamedTuple):
     unbiased_rate: tf.Tensor
 
 
-class AdamUpdate:
+class AdamUpdate(OptimizerHalf):
     """Mixin before `keras.optimizers.Adam` and its like: one kernel for a variable.
 
     It takes 1 - beta from beta in float32, as it does the powers. Keras does so with the powers
@@ -68,7 +81,7 @@ class AdamUpdate:
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
     ) -> None:
         scalars = self._scalars(learning_rate)
-        super()._backend_update_step(grads, trainable_variables, scalars)  # type: ignore[misc]  # Keras' half
+        super()._backend_update_step(grads, trainable_variables, scalars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of one variable.
@@ -82,7 +95,7 @@ class AdamUpdate:
         is_shared = isinstance(learning_rate, _AdamScalars)
         shared = learning_rate if is_shared else self._scalars(learning_rate)
         if variable.dtype != tf.float32 or optimizer.amsgrad:
-            super().update_step(gradient, variable, shared.learning_rate)  # type: ignore[misc]  # Keras' half
+            super().update_step(gradient, variable, shared.learning_rate)
             return
         index = optimizer._get_variable_index(variable)
         moments = optimizer._momentums[index], optimizer._velocities[index]
@@ -139,13 +152,13 @@ def _has_fast_kernel(variable: tf.Variable) -> bool:
     return not (is_middling and "CPU" in variable.device)
 
 
-class SGDUpdate:
+class SGDUpdate(OptimizerHalf):
     """Mixin before `keras.optimizers.SGD`: one kernel for each variable, or some rows of it."""
 
     @property
     def leaves_other_rows(self) -> bool:
         """Whether rows without a gradient stay as they are."""
-        return not self.momentum  # type: ignore[attr-defined]  # Keras' half
+        return not self.momentum
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of one variable."""
@@ -168,7 +181,7 @@ class SGDUpdate:
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
 
-class AdagradUpdate:
+class AdagradUpdate(OptimizerHalf):
     """Mixin before `keras.optimizers.Adagrad`: some rows of a variable."""
 
     leaves_other_rows = True
@@ -176,7 +189,7 @@ class AdagradUpdate:
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of one variable."""
         if not isinstance(gradient, tf.IndexedSlices):
-            super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]  # Keras' half
+            super().update_step(gradient, variable, learning_rate)
             return
         optimizer: Any = self
         accumulator = optimizer._accumulators[optimizer._get_variable_index(variable)]

@@ -1,5 +1,6 @@
-"""Checkpoints with the keys and the tree of objects that tf_keras writes, without tf_keras."""
+"""Checkpoints as tf_keras writes them, without tf_keras; and a gate that holds a save back."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,32 @@ import pytest
 import tensorflow as tf
 
 SaveKeras2 = Callable[..., str]
+
+
+class Gate(tf.train.experimental.ShardingCallback):
+    """Holds a save back when the state has been read and nothing has been written."""
+
+    description = "a gate"
+
+    def __init__(self):
+        self._is_open = threading.Event()
+
+    def open(self):
+        self._is_open.set()
+
+    def open_soon(self):
+        threading.Timer(0.2, self.open).start()
+
+    def __call__(self, shardable_tensors):
+        self._is_open.wait()
+        return tf.train.experimental.ShardByTaskPolicy()(shardable_tensors)
+
+
+@pytest.fixture
+def gate():
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import keras
@@ -12,32 +11,6 @@ import tensorflow as tf
 from official_lite.checkpoint import async_checkpoint_manager
 
 ASYNC = tf.train.CheckpointOptions(enable_async=True)
-
-
-class Gate(tf.train.experimental.ShardingCallback):
-    """Holds a save back when the state has been read and nothing has been written."""
-
-    description = "a gate"
-
-    def __init__(self):
-        self._is_open = threading.Event()
-
-    def open(self):
-        self._is_open.set()
-
-    def open_soon(self):
-        threading.Timer(0.2, self.open).start()
-
-    def __call__(self, shardable_tensors):
-        self._is_open.wait()
-        return tf.train.experimental.ShardByTaskPolicy()(shardable_tensors)
-
-
-@pytest.fixture
-def gate():
-    gate = Gate()
-    yield gate
-    gate.open()
 
 
 def _held_back(gate):

@@ -1,36 +1,19 @@
-import threading
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.checkpoint import background_save
+from tests.checkpoint.conftest import Gate
 
 ONES = [[1.0, 1.0], [1.0, 1.0]]
 
 
-class Gate(tf.train.experimental.ShardingCallback):
-    """Holds a save back when the state has been read and nothing has been written."""
-
-    description = "a gate"
-
-    def __init__(self):
-        self._is_open = threading.Event()
-
-    def open(self):
-        self._is_open.set()
-
-    def __call__(self, shardable_tensors):
-        self._is_open.wait()
-        return tf.train.experimental.ShardByTaskPolicy()(shardable_tensors)
-
-
 def _saving(checkpoint, path, gate=None):
     options = tf.train.CheckpointOptions(experimental_sharding_callback=gate)
-    return background_save.BackgroundSave(
-        lambda options: checkpoint.write(str(path), options), options
-    )
+    saving = background_save.BackgroundSave(options)
+    is_under_way = saving.start(lambda options: checkpoint.write(str(path), options))
+    return saving, is_under_way
 
 
 def _assign(variable):
@@ -57,8 +40,8 @@ def test_what_is_saved_is_the_state_at_the_start(update, tmp_path):
     variable = tf.Variable(ONES)
     update(variable)
     before, gate = variable.numpy().copy(), Gate()
-    saving = _saving(tf.train.Checkpoint(v=variable), tmp_path / "ckpt", gate)
-    assert saving.start()
+    saving, is_under_way = _saving(tf.train.Checkpoint(v=variable), tmp_path / "ckpt", gate)
+    assert is_under_way
     for _ in range(3):
         update(variable)
     gate.open()
@@ -85,8 +68,8 @@ def test_what_is_saved_of_replicas_is_the_state_at_the_start(two_replicas, tmp_p
     gate = Gate()
     checkpoint = tf.train.Checkpoint(kernel=kernel, optimizer=optimizer, count=count)
     with two_replicas.scope():
-        saving = _saving(checkpoint, tmp_path / "ckpt", gate)
-        assert saving.start()
+        saving, is_under_way = _saving(checkpoint, tmp_path / "ckpt", gate)
+        assert is_under_way
         update()
     gate.open()
     values = _values(saving.result())
@@ -117,8 +100,7 @@ def test_python_state_is_that_of_the_start(tmp_path):
             self.count = int(string_value)
 
     counter, gate = Counter(), Gate()
-    saving = _saving(tf.train.Checkpoint(counter=counter), tmp_path / "ckpt", gate)
-    saving.start()
+    saving, _ = _saving(tf.train.Checkpoint(counter=counter), tmp_path / "ckpt", gate)
     counter.count = 7
     gate.open()
     restored = Counter()
@@ -134,16 +116,15 @@ def test_state_that_cannot_be_read_is_told_at_once(tmp_path):
         def deserialize(self, string_value):
             pass
 
-    saving = _saving(tf.train.Checkpoint(broken=Broken()), tmp_path / "ckpt")
-    assert not saving.start()
+    saving, is_under_way = _saving(tf.train.Checkpoint(broken=Broken()), tmp_path / "ckpt")
+    assert not is_under_way
     with pytest.raises(ValueError, match="no state"):
         saving.result()
 
 
 def test_failure_of_the_disk_is_kept_for_who_asks(tmp_path):
     gate = Gate()
-    saving = _saving(tf.train.Checkpoint(v=tf.Variable(1.0)), tmp_path / "file" / "ckpt", gate)
-    saving.start()
+    saving, _ = _saving(tf.train.Checkpoint(v=tf.Variable(1.0)), tmp_path / "file" / "ckpt", gate)
     (tmp_path / "file").rmdir()
     (tmp_path / "file").write_text("in the way")
     gate.open()
