@@ -11,7 +11,9 @@
     │   └── LockedConfigError       (ValueError)   a write after the config was locked
     ├── DataError                   (ValueError)   the input can't be read           exit 3
     ├── DivergedError               (RuntimeError) the numbers blew up               exit 4
-    └── CheckpointError             (ValueError)   no usable checkpoint              exit 5
+    ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
+    ├── ModelDirBusyError           (RuntimeError) another run trains there          exit 6
+    └── PreemptedError              (RuntimeError) asked to stop; all is saved       exit 42
 
 Each also is the built-in exception that a reader would expect (in brackets), so that code which
 catches `KeyError` or `ValueError` goes on working.
@@ -29,6 +31,10 @@ class ExitCode(enum.IntEnum):
     DATA = 3
     DIVERGED = 4
     CHECKPOINT = 5
+    BUSY = 6
+    PREEMPTED = 42
+    INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class OfficialLiteError(Exception):
@@ -83,3 +89,15 @@ class CheckpointError(OfficialLiteError, ValueError):
     """No checkpoint where one is needed, or none that can be restored."""
 
     exit_code = ExitCode.CHECKPOINT
+
+
+class ModelDirBusyError(OfficialLiteError, RuntimeError):
+    """Another run is training in the directory."""
+
+    exit_code = ExitCode.BUSY
+
+
+class PreemptedError(OfficialLiteError, RuntimeError):
+    """The run was asked to stop by a signal. Its state is saved: the same command goes on."""
+
+    exit_code = ExitCode.PREEMPTED

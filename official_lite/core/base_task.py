@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import errors
+from official_lite.common import errors, user_code
 from official_lite.core import config_definitions, keras2_idioms
 from official_lite.modeling import performance
 from official_lite.modeling.optimization import optimizer_factory
@@ -175,6 +175,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del training
         return []
 
+    @user_code.not_converted
     def process_metrics(
         self,
         metrics: Sequence[keras.metrics.Metric],
@@ -185,7 +186,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """Updates the metrics of `build_metrics` with a batch."""
         del kwargs
         for metric in metrics:
-            metric.update_state(labels, model_outputs)
+            user_code.converted(metric.update_state)(labels, model_outputs)
 
     def process_compiled_metrics(
         self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors
@@ -193,6 +194,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """Updates the metrics of a model that `compile` was called on."""
         compiled_metrics.update_state(labels, model_outputs)
 
+    @user_code.not_converted
     def train_step(
         self,
         inputs: Tensors,
@@ -213,13 +215,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             outputs = model(features, training=True)
             loss = self._training_loss(model, features, labels, outputs)
             _require_scalar(loss, self)
-            scaled_loss = loss / tf.distribute.get_strategy().num_replicas_in_sync
-            scaled_loss = optimizer.scale_loss(scaled_loss)
+            scaled_loss = optimizer.scale_loss(_share_of_replica(loss))
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
         self._update_metrics(model, metrics, labels, outputs)
         return {self.loss: loss}
 
+    @user_code.not_converted
     def validation_step(
         self,
         inputs: Tensors,
@@ -228,8 +230,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     ) -> dict[str, Any]:
         """Loss and metrics of one replica's batch, without training."""
         features, labels = split_features_and_labels(inputs)
-        outputs = self.inference_step(features, model)
-        loss = self.build_losses(labels=labels, model_outputs=outputs, aux_losses=model.losses)
+        outputs = user_code.converted(self.inference_step)(features, model)
+        loss = self._loss(labels, outputs, model.losses)
         self._update_metrics(model, metrics, labels, outputs)
         return {self.loss: loss}
 
@@ -259,12 +261,16 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self, model: keras.Model, features: Tensors, labels: Tensors, outputs: Tensors
     ) -> tf.Tensor:
         if not _is_compiled(model):
-            return self.build_losses(labels=labels, model_outputs=outputs, aux_losses=model.losses)
+            return self._loss(labels, outputs, model.losses)
         # `compute_loss` counts `model.losses` already.
         compiled_loss = model.compute_loss(x=features, y=labels, y_pred=outputs, training=True)
-        return compiled_loss + self.build_losses(
-            labels=labels, model_outputs=outputs, aux_losses=None
-        )
+        return compiled_loss + self._loss(labels, outputs, None)
+
+    def _loss(
+        self, labels: Tensors, outputs: Tensors, aux_losses: Sequence[tf.Tensor] | None
+    ) -> tf.Tensor:
+        build_losses = user_code.converted(self.build_losses)
+        return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 
     def _update_metrics(
         self,
@@ -274,12 +280,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         outputs: Tensors,
     ) -> None:
         if metrics:
-            self.process_metrics(metrics, labels, outputs)
+            user_code.converted(self.process_metrics)(metrics, labels, outputs)
         if _is_compiled(model):
             for metric in model.metrics:
                 # The name under which Keras keeps the metrics given to `compile`.
                 if metric.name == "compile_metrics":
-                    self.process_compiled_metrics(metric, labels, outputs)
+                    process = user_code.converted(self.process_compiled_metrics)
+                    process(metric, labels, outputs)
 
 
 def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -287,6 +294,11 @@ def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
     return inputs, inputs
+
+
+def _share_of_replica(loss: tf.Tensor) -> tf.Tensor:
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    return loss / num_replicas if num_replicas > 1 else loss
 
 
 def _require_scalar(loss: tf.Tensor, task: Task) -> None:

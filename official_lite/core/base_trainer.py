@@ -1,9 +1,8 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gin
 import keras
@@ -16,14 +15,14 @@ from official_lite.common import errors
 from official_lite.core import (
     async_trainer,
     base_task,
-    batch_mean,
     compiled_trainer,
     config_definitions,
     execution,
     freezing,
     metric_group,
+    micro_batches,
     model_building,
-    split_step,
+    replica_steps,
 )
 from official_lite.core.async_trainer import Dataset
 from official_lite.data import endless
@@ -110,14 +109,12 @@ class Trainer(compiled_trainer.CompiledTrainer):
         self._build_model(train)
         freezing.freeze(model, getattr(config.trainer, "freeze", []))
         self._optimizer = preparation.prepare_optimizer(optimizer, model)
-        # Past `tf.Module`, which would make a list of its own of it.
-        self.__dict__["_graph_hooks"] = []
+        # Past `tf.Module`, which would make a dictionary of its own of it.
         self.__dict__["_metric_groups"] = {}
-        distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
-        self._accumulator = self._build_accumulator() if train else None
-        self._split_train_step = split_step.create_split_train_step(
-            task, self._task_metrics.get(True, [])
+        self._replica = replica_steps.ReplicaSteps(
+            self, self._task_metrics, self._build_accumulator() if train else None
         )
+        distributed_gradients.observe_gradients(self._optimizer, self._replica.show_gradients)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
         if train:
@@ -176,7 +173,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
     @property
     def batches_per_step(self) -> int:
         """Batches that a step draws: its micro-batches."""
-        return _grad_accum_steps(self.config)
+        return micro_batches.count_micro_batches(self.config)
 
     @property
     def folds_outputs(self) -> bool:
@@ -239,8 +236,8 @@ class Trainer(compiled_trainer.CompiledTrainer):
 
     def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
         """Takes the hooks that are traced into the step; a step traced before is traced anew."""
-        if self._graph_hooks != list(graph_hooks):
-            self._graph_hooks[:] = graph_hooks
+        if self._replica.graph_hooks != list(graph_hooks):
+            self._replica.graph_hooks = list(graph_hooks)
             self._retrace_train_step()
 
     def train_loop_begin(self) -> None:
@@ -253,14 +250,14 @@ class Trainer(compiled_trainer.CompiledTrainer):
 
     def train_step(self, iterator: Iterator[Any]) -> None:
         """Makes one update from the next batch, or from the next `grad_accum_steps` ones."""
-        if self._accumulator is None:
+        if not self._replica.accumulates:
             inputs = self.next_train_inputs(iterator)
-            self.run_step(self._replica_train_step, inputs)
+            self.run_step(self._replica.train_step, inputs)
             return
         for _ in tf.range(self.config.trainer.grad_accum_steps):
             inputs = self.next_train_inputs(iterator)
-            self.run_step(self._replica_micro_step, inputs)
-        self.run_step(self._replica_flush)
+            self.run_step(self._replica.micro_step, inputs)
+        self.run_step(self._replica.flush)
 
     def train_loop_end(self) -> dict[str, Any]:
         """Reads the training metrics at the end of a reporting interval."""
@@ -305,7 +302,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
         """Evaluates the next batch. Each output is a tuple with one element per replica."""
         inputs, passthrough_logs = self.next_eval_inputs(iterator)
         outputs = self.strategy.run(
-            compiled_trainer.after_inputs(self._replica_eval_step), args=(inputs,)
+            compiled_trainer.after_inputs(self._replica.eval_step), args=(inputs,)
         )
         logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
         clashes = sorted(logs.keys() & passthrough_logs.keys())
@@ -352,7 +349,9 @@ class Trainer(compiled_trainer.CompiledTrainer):
 
     def _create_train_dataset(self) -> Dataset:
         build_inputs = endless.endless(self.task.build_inputs)
-        return self.distribute_dataset(build_inputs, self._micro_batch_data())
+        replicas = self.strategy.num_replicas_in_sync
+        data = micro_batches.micro_batch_data(self.config, replicas)
+        return self.distribute_dataset(build_inputs, data)
 
     def _init_evaluation(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
@@ -368,42 +367,14 @@ class Trainer(compiled_trainer.CompiledTrainer):
             ),
         )
 
-    def _micro_batch_data(self) -> Any:
-        """The training data's config, with the batch size of one micro-batch."""
-        data: Any = self.config.task.train_data
-        count = _grad_accum_steps(self.config)
-        if count == 1:
-            return data
-        if data is None:
-            raise errors.ConfigValueError(
-                f"`trainer.grad_accum_steps` is {count}, but there is no `task.train_data` whose "
-                "batches could be divided."
-            )
-        replicas = self.strategy.num_replicas_in_sync
-        if data.global_batch_size % (count * replicas):
-            raise errors.ConfigValueError(
-                f"`task.train_data.global_batch_size` is {data.global_batch_size}; wanted a "
-                f"multiple of {count * replicas}: `trainer.grad_accum_steps` ({count}) times the "
-                f"number of replicas ({replicas})."
-            )
-        return data.replace(global_batch_size=data.global_batch_size // count)
-
     def _build_model(self, train: bool) -> None:
         if model_building.has_variables(self.model):
             return
-        if train:
-            sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
-            step_fn = functools.partial(
-                self.task.train_step, model=self.model, optimizer=sink, metrics=[]
-            )
-            dataset = self.train_dataset
-        else:
-            step_fn = functools.partial(self.task.validation_step, model=self.model, metrics=[])
-            dataset = self.eval_dataset
-        model_building.build_variables(self.model, step_fn, dataset.element_spec)
+        dataset = self.train_dataset if train else self.eval_dataset
+        model_building.build_by_task(self.model, self.task, dataset.element_spec, training=train)
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
-        count = _grad_accum_steps(self.config)
+        count = micro_batches.count_micro_batches(self.config)
         if count == 1:
             return None
         if type(self).train_step is not Trainer.train_step:
@@ -424,51 +395,6 @@ class Trainer(compiled_trainer.CompiledTrainer):
             **model_state.hidden_items(self.model),
             **getattr(self.model, "checkpoint_items", {}),
         }
-
-    def _task_train_step(self) -> Callable[..., Mapping[str, Any]]:
-        if self.execution == "xla" and self.strategy.num_replicas_in_sync > 1:
-            return self._split_train_step
-        return self.task.train_step
-
-    def _replica_train_step(self, inputs: Any) -> None:
-        logs = self._task_train_step()(
-            inputs,
-            model=self.model,
-            optimizer=self.optimizer,
-            metrics=self._task_metrics[True],
-        )
-        self._train_loss.update_state(logs[self.task.loss])
-        for hook in self._graph_hooks:
-            hook.call(logs)
-        self.global_step.assign_add(1)
-
-    def _replica_micro_step(self, inputs: Any) -> None:
-        logs = self._task_train_step()(
-            inputs,
-            model=self.model,
-            optimizer=self._accumulator,
-            metrics=self._task_metrics[True],
-        )
-        self._train_loss.update_state(logs[self.task.loss])
-        for hook in self._graph_hooks:
-            hook.call(logs)
-
-    def _replica_flush(self) -> None:
-        accumulator = cast(gradient_accumulator.GradientAccumulator, self._accumulator)
-        accumulator.flush()
-        self.global_step.assign_add(1)
-
-    def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
-        for hook in self._graph_hooks:
-            hook.on_gradients(grads_and_vars)
-
-    def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
-        logs = self.task.validation_step(
-            inputs, model=self.model, metrics=self._task_metrics[False]
-        )
-        if self.task.loss in logs:
-            batch_mean.update_batch_mean(self._validation_loss, logs[self.task.loss], inputs)
-        return logs
 
     def _export_if_best(self, logs: dict[str, Any]) -> None:
         average = ema_optimizer.get_moving_average(self.optimizer)
@@ -497,7 +423,3 @@ def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
     padder = config.runtime.tpu_enable_xla_dynamic_padder
     options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
     return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
-
-
-def _grad_accum_steps(config: Any) -> int:
-    return getattr(config.trainer, "grad_accum_steps", 1)

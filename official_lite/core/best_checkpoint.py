@@ -11,10 +11,10 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager, directories
-from official_lite.common import errors, files
-from official_lite.core import config_definitions, nested_dict
+from official_lite.common import errors, files, suggestions
+from official_lite.core import base_task, base_trainer, config_definitions, nested_dict
 
-__all__ = ["BestCheckpointExporter", "maybe_create_best_ckpt_exporter"]
+__all__ = ["BestCheckpointExporter", "check_metric", "maybe_create_best_ckpt_exporter"]
 
 BEST_CHECKPOINT_NAME = "best_ckpt"
 
@@ -139,6 +139,35 @@ def maybe_create_best_ckpt_exporter(
         os.path.join(data_dir, trainer.best_checkpoint_export_subdir),
         trainer.best_checkpoint_eval_metric,
         trainer.best_checkpoint_metric_comp,
+    )
+
+
+def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> None:
+    """Looks for the metric before training, where what is reported can be known.
+
+    Raises:
+        errors.UnknownNameError: The evaluation does not report it.
+    """
+    name = getattr(params.trainer, "best_checkpoint_eval_metric", "")
+    if not name or not _reports_only_its_metrics(trainer):
+        return
+    known = [metric.name for metric in trainer.validation_metrics]
+    known.append(trainer.validation_loss.name)
+    if name not in known:
+        raise errors.UnknownNameError(
+            f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
+            f"report. {suggestions.did_you_mean(name, known)}"
+        )
+
+
+def _reports_only_its_metrics(trainer: Any) -> bool:
+    """Whether no code of the user's own adds to the results of an evaluation."""
+    return (
+        isinstance(trainer, base_trainer.Trainer)
+        and type(trainer).eval_end is base_trainer.Trainer.eval_end
+        and type(trainer.task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
+        and trainer.evaluates
+        and not getattr(trainer.model, "compiled", False)
     )
 
 

@@ -11,7 +11,7 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories, shared_checkpoint_manager
-from official_lite.common import errors, suggestions
+from official_lite.common import errors
 from official_lite.core import (
     actions,
     base_task,
@@ -84,7 +84,7 @@ class OrbitExperimentRunner:
         self._trainer = trainer or self._build_trainer(
             task, train="train" in mode, evaluate="eval" in mode or run_post_eval
         )
-        self._check_best_metric()
+        best_checkpoint.check_metric(params, self.trainer)
         self._checkpoint_manager = self._maybe_build_checkpoint_manager()
         self._summary_manager = summary_manager
         self._eval_summary_manager = eval_summary_manager
@@ -367,19 +367,6 @@ class OrbitExperimentRunner:
             return []
         return actions.get_eval_actions(self.params, evaluator, self.model_dir)
 
-    def _check_best_metric(self) -> None:
-        """Looks for the metric before training, where what is reported can be known."""
-        name = getattr(self.params.trainer, "best_checkpoint_eval_metric", "")
-        if not name or not _reports_only_its_metrics(self.trainer):
-            return
-        known = [metric.name for metric in self.trainer.validation_metrics]
-        known.append(self.trainer.validation_loss.name)
-        if name not in known:
-            raise errors.UnknownNameError(
-                f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
-                f"report. {suggestions.did_you_mean(name, known)}"
-            )
-
     def _save_a_point_to_recover_to(self) -> None:
         """Recovery needs a checkpoint to go back to before the first interval is over."""
         wanted = self.params.trainer.recovery_max_trials > 0
@@ -396,17 +383,6 @@ class OrbitExperimentRunner:
         step = int(self.trainer.global_step.numpy())
         if step >= self.params.trainer.train_steps:
             self.controller.request_stop(f"Evaluated the last checkpoint, of step {step}.")
-
-
-def _reports_only_its_metrics(trainer: Any) -> bool:
-    """Whether no code of the user's own adds to the results of an evaluation."""
-    return (
-        isinstance(trainer, base_trainer.Trainer)
-        and type(trainer).eval_end is base_trainer.Trainer.eval_end
-        and type(trainer.task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
-        and trainer.evaluates
-        and not getattr(trainer.model, "compiled", False)
-    )
 
 
 def _close_all(writers: Sequence[telemetry.Writer]) -> None:

@@ -1,6 +1,7 @@
 """Gives a model its variables before anything is compiled, restored or counted."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,8 +9,32 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.core import base_task
+from official_lite.modeling.optimization import gradient_accumulator
 
-__all__ = ["build_variables", "has_variables"]
+__all__ = ["build_by_task", "build_variables", "has_variables"]
+
+
+def build_by_task(
+    model: keras.Model, task: base_task.Task, element_spec: Any, *, training: bool
+) -> None:
+    """Builds a model by the step of its task: that of training, or that of evaluation.
+
+    Args:
+        model: The model.
+        task: The task.
+        element_spec: `element_spec` of the distributed dataset that the step reads.
+        training: Which step, since the data of the two may differ.
+
+    Raises:
+        errors.ConfigError: As `build_variables`.
+    """
+    if training:
+        sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
+        step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=[])
+    else:
+        step_fn = functools.partial(task.validation_step, model=model, metrics=[])
+    build_variables(model, step_fn, element_spec)
 
 
 def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any) -> None:

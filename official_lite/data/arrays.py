@@ -1,5 +1,6 @@
 """Batches out of arrays: what is shuffled and cut into batches are the indices of rows."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors
-from official_lite.data import replicas, stacking
+from official_lite.common import errors, user_code
+from official_lite.data import position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
@@ -53,9 +54,10 @@ def from_arrays(
             indices to the rows there (an array, or a nest): rows are read when they are needed.
         batch_size: Examples in a batch over all replicas.
         shuffle: Whether the rows come in another order in every epoch.
-        seed: Fixes these orders; None draws others each time.
+        seed: Fixes these orders; None draws others each time, in a training those of its own seed.
         repeat: Whether to go on without end. A batch may hold the last examples of one epoch and
-            the first of the next, so that none is left out and all batches have one size.
+            the first of the next, so that none is left out and all batches have one size. A
+            training that resumes goes on with the batch that would have come: see `position`.
         drop_remainder: Whether to leave out the last examples if they don't fill a batch.
         input_context: Which of how many pipelines this is, and for how many replicas. Each pipeline
             takes every n-th row.
@@ -64,13 +66,15 @@ def from_arrays(
         ConfigValueError: The replicas can't share `batch_size` evenly.
         DataError: There are no rows, or not the same number in all arrays.
     """
+    begin = position.take() if repeat else None
     order = _Order(
         rows=_rows_of_pipeline(_num_rows(arrays), input_context),
         batch_size=replicas.per_replica_batch_size(batch_size, input_context),
         shuffle=shuffle,
-        seed=seed,
+        seed=begin.seed if begin and seed is None else seed,
         repeat=repeat,
         drop_remainder=drop_remainder,
+        first_batch=begin.batches_of(input_context) if begin else 0,
     )
     gather = _build_gather(arrays)
 
@@ -82,7 +86,8 @@ def from_arrays(
         # A call costs more than to copy small rows twice.
         dataset = build_stacks(at_once).prefetch(2).unbatch()
     else:
-        dataset = order.build_stacks(1).map(lambda rows: gather(rows[0])).prefetch(2)
+        gather_batch = user_code.not_converted(lambda rows: gather(rows[0]))
+        dataset = order.build_stacks(1).map(gather_batch).prefetch(2)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(order.num_stacks(1)))
     stacking.offer_stacks(dataset, build_stacks)
     return dataset
@@ -98,6 +103,7 @@ class _Order:
     seed: int | None
     repeat: bool
     drop_remainder: bool
+    first_batch: int = 0
 
     def num_stacks(self, count: int) -> int:
         if self.repeat:
@@ -111,27 +117,37 @@ class _Order:
         if self.repeat:
             stacks = self._cut(epochs, count)
         else:
-            stacks = epochs.flat_map(lambda rows: self._cut_epoch(rows, count))
+            stacks = epochs.flat_map(functools.partial(self._cut_epoch, count=count))
         return stacks.apply(tf.data.experimental.assert_cardinality(self.num_stacks(count)))
 
     def _build_epochs(self) -> tf.data.Dataset:
-        """All rows in the order of an epoch are one element."""
-        # Where somebody else repeats, each turn has to draw another number.
-        numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
-        return (numbers if self.repeat else numbers.take(1)).map(self._order_rows)
+        """All rows in the order of an epoch are one element; of the first one, what is left."""
+        if not self.repeat or self.seed is None:
+            # Where somebody else repeats, each turn has to draw another number.
+            numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
+            epochs = numbers if self.repeat else numbers.take(1)
+            return epochs.map(functools.partial(self._order_rows, 0))
+        epoch, row = divmod(self.first_batch * self.batch_size, len(self.rows))
+        order_rows = functools.partial(self._order_rows, self.seed)
+        begun = tf.data.Dataset.from_tensors(order_rows(epoch)[row:])
+        return begun.concatenate(tf.data.Dataset.range(epoch + 1, tf.int64.max).map(order_rows))
 
-    def _order_rows(self, number: tf.Tensor) -> tf.Tensor:
+    @user_code.not_converted
+    def _order_rows(self, *seed: Any) -> tf.Tensor:
         dtype = tf.int32 if self.rows.stop <= tf.int32.max else tf.int64
         rows = tf.range(self.rows.start, self.rows.stop, self.rows.step, dtype)
         if not self.shuffle:
             return rows
-        return tf.random.experimental.stateless_shuffle(rows, seed=tf.stack([number, 0]))
+        seed = tf.stack([tf.cast(part, tf.int64) for part in seed])
+        return tf.random.experimental.stateless_shuffle(rows, seed=seed)
 
     def _cut(self, epochs: tf.data.Dataset, count: int) -> tf.data.Dataset:
         stacks = epochs.rebatch(count * self.batch_size, drop_remainder=self.repeat)
         length = count if self.repeat else -1
-        return stacks.map(lambda rows: tf.reshape(rows, [length, self.batch_size]))
+        cut = user_code.not_converted(lambda rows: tf.reshape(rows, [length, self.batch_size]))
+        return stacks.map(cut)
 
+    @user_code.not_converted
     def _cut_epoch(self, rows: tf.Tensor, count: int) -> tf.data.Dataset:
         remainder = len(self.rows) % self.batch_size
         full, short = tf.split(rows, [len(self.rows) - remainder, remainder])
@@ -162,7 +178,9 @@ def _num_rows(arrays: Any) -> int:
 
 def _build_gather(arrays: Any) -> Gather:
     gathers = _map_leaves(_build_gather_of_one, arrays)
-    return lambda indices: _map_leaves(lambda gather: gather(indices), gathers)
+    return user_code.not_converted(
+        lambda indices: _map_leaves(lambda gather: gather(indices), gathers)
+    )
 
 
 def _build_gather_of_one(array: Any) -> Gather:

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -27,14 +26,13 @@ def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     dataset, such as one of `from_arrays` that was mapped, are made as ever and copied once more.
 
     Args:
-        dataset: Its elements are batches, of any nest.
+        dataset: Its elements are batches, of any nest and of static shapes.
         count: Batches in a stack.
 
     Returns:
-        A dataset of the same nests of tensors with one more axis in front, which is `count` long
-        or shorter: in the last stack, and beside a batch of another shape, since a stack can't
-        hold both. The length is known statically where the data has no end and its batches have
-        static shapes. One stack is made ahead.
+        A dataset of the same nests of tensors with one more axis in front, which is `count` long,
+        and may be shorter in the last stack. The length is known statically where the data has no
+        end. One stack is made ahead.
 
     Raises:
         ConfigValueError: `count` is less than 1.
@@ -44,10 +42,8 @@ def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     source = _find_source(dataset)
     if source in _OFFERS:
         stacks = _OFFERS[source](count)
-    elif _has_static_shapes(source.element_spec):
-        stacks = source.batch(count, drop_remainder=_is_endless(dataset))
     else:
-        stacks = _stack_runs(source, count)
+        stacks = source.batch(count, drop_remainder=_is_endless(dataset))
     return stacks.with_options(dataset.options()).prefetch(1)
 
 
@@ -81,41 +77,3 @@ def _is_transparent(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
 
 def _is_endless(dataset: tf.data.Dataset) -> bool:
     return bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
-
-
-def _has_static_shapes(spec: Any) -> bool:
-    return all(
-        isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
-        for part in tf.nest.flatten(spec)
-    )
-
-
-def _stack_runs(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Stacks of batches whose shapes may differ: each run of equal shapes has its own."""
-
-    def stack_window(*window: Any) -> tf.data.Dataset:
-        batches = tf.data.Dataset.zip(*window).map(_in_a_tuple)
-        numbered = batches.scan((tf.constant(""), tf.constant(0, tf.int64)), _number_run)
-        # Runs that are shorter than a window come at its end, in the order of their numbers.
-        return numbered.group_by_window(
-            key_func=lambda run, _: run,
-            reduce_func=lambda _, run: run.map(lambda _, batch: batch).batch(count),
-            window_size=count,
-        )
-
-    return dataset.window(count).flat_map(stack_window).map(lambda *stack: stack[0])
-
-
-def _in_a_tuple(*batch: Any) -> tuple[Any]:
-    return (batch if len(batch) > 1 else batch[0],)
-
-
-def _number_run(
-    state: tuple[tf.Tensor, tf.Tensor], batch: Any
-) -> tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Any]]:
-    """Counts how often the shapes of batches have changed."""
-    last_shapes, run = state
-    parts = tf.nest.flatten(batch, expand_composites=True)
-    shapes = tf.strings.join([tf.strings.format("{}", tf.shape(part)) for part in parts])
-    run += tf.cast(shapes != last_shapes, tf.int64)
-    return (shapes, run), (run, batch)

@@ -1,7 +1,6 @@
-"""The outer loop of training: *when* things happen."""
+"""The controller: training, evaluation and checkpoints of a run, and what belongs to each."""
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,31 +15,19 @@ from official_lite.orbit import (
     checkpoint_watcher,
     checkpointing,
     inner_loop,
+    outer_loop,
     reports,
     runner,
-    triggers,
+    summaries,
     utils,
 )
 from official_lite.orbit.hooks import hook_list
 from official_lite.orbit.hooks.hook import Hook
 
-Action = Callable[[runner.Output], None]
+Action = outer_loop.Action
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Plan:
-    """One training run: where it ends, what happens on the way, and what came of it."""
-
-    last_step: int
-    evaluate: triggers.Trigger = dataclasses.field(default_factory=triggers.Never)
-    evaluate_at_end: bool = False
-    eval_steps: int = -1
-    save_at_end: bool = True
-    evaluated_step: int | None = None
-    eval_output: runner.Output | None = None
-
-
-class Controller:
+class Controller(outer_loop.OuterLoop):
     """Runs a trainer, an evaluator, and whatever is to happen between steps.
 
     The loop, with everything that `train_and_evaluate` adds::
@@ -133,8 +120,7 @@ class Controller:
     ) -> None:
         if trainer is None and evaluator is None:
             raise errors.ConfigValueError("Pass a `trainer`, an `evaluator` or both.")
-        self.global_step = global_step
-        self._tf_step = utils.as_tf_variable(global_step)
+        super().__init__(global_step)
         self.trainer = trainer
         self.evaluator = evaluator
         self.strategy = strategy or tf.distribute.get_strategy()
@@ -146,19 +132,19 @@ class Controller:
             self._checkpoints = checkpointing.Checkpointing(
                 checkpoint_manager, self.strategy, in_background=enable_async_checkpointing
             )
-        self.summary_interval = summary_interval
-        self._summary_trigger = triggers.every(summary_interval)
         if trainer is not None:
             self._inner = inner_loop.InnerLoop(trainer, global_step, steps_per_loop, log_interval)
-        tf.summary.experimental.set_step(self._tf_step)
-        self._own_summary_managers: list[utils.SummaryManager] = []
-        self.summary_manager = summary_manager or self._create_summary_manager(summary_dir)
-        shares_summaries = eval_summary_dir is None or eval_summary_dir == summary_dir
-        self.eval_summary_manager = eval_summary_manager or (
-            self.summary_manager
-            if shares_summaries
-            else self._create_summary_manager(eval_summary_dir)
+        self.summary_interval = summary_interval
+        self._summaries = summaries.Summaries(
+            self._tf_step,
+            summary_interval,
+            summary_dir,
+            eval_summary_dir,
+            summary_manager,
+            eval_summary_manager,
         )
+        self.summary_manager = self._summaries.manager
+        self.eval_summary_manager = self._summaries.eval_manager
         self.storage = getattr(trainer, "event_storage", None) or telemetry.EventStorage()
         if trainer is not None:
             trainer.event_storage = self.storage
@@ -169,57 +155,14 @@ class Controller:
         self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
         self.eval_preparations: list[Callable[[], None]] = []
         self.eval_steps = -1
-        self.last_step = 0
         self.steps_per_epoch = steps_per_epoch
         self._hooks = hook_list.HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
-        self.stop_reason: str | None = None
-        self._stop_request: str | None = None
-        self._is_running = False
         if checkpoint_manager is not None:
             self._hooks.save_in(checkpoint_manager.checkpoint)
             if restore:
                 self.restore_checkpoint()
-        self._iter = self._step()
-
-    def train(self, steps: int, checkpoint_at_completion: bool = True) -> None:
-        """Trains until the global step is `steps`.
-
-        Args:
-          steps: The global step at which to end, not the number of steps to add.
-          checkpoint_at_completion: Whether to save at the end, if the checkpoint manager has an
-            interval at all.
-
-        Raises:
-          errors.DataError: The training data ended before.
-          RuntimeError: The trainer did not advance the global step.
-        """
-        self._train(_Plan(last_step=steps, save_at_end=checkpoint_at_completion))
-
-    def train_and_evaluate(
-        self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None
-    ) -> runner.Output | None:
-        """Trains until the global step is `train_steps`, evaluates on the way and at the end.
-
-        A run that has nothing left to train is evaluated once.
-
-        Args:
-          train_steps: The global step at which to end.
-          eval_steps: Steps of each evaluation; -1 is all the data.
-          eval_interval: Evaluates at the multiples of this number; by default only at the end.
-
-        Returns:
-          The results of the last evaluation.
-        """
-        self._require("evaluator", for_method="train_and_evaluate")
-        plan = _Plan(
-            last_step=train_steps,
-            evaluate=triggers.AnyOf([triggers.every(eval_interval), triggers.at_end(train_steps)]),
-            evaluate_at_end=True,
-            eval_steps=eval_steps,
-        )
-        self._train(plan)
-        return plan.eval_output
+        self._iter = self.step
 
     def evaluate(self, steps: int = -1) -> runner.Output | None:
         """Evaluates the current state once.
@@ -237,7 +180,7 @@ class Controller:
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
             raise errors.ConfigValueError(f"`steps` is {steps}; give a positive number, or -1.")
-        logging.info("Evaluating at step %d.", self._step())
+        logging.info("Evaluating at step %d.", self.step)
         self.eval_steps = steps
         for prepare in self.eval_preparations:
             prepare()
@@ -248,14 +191,14 @@ class Controller:
         if steps > 0:
             seconds = max(time.monotonic() - started, 1e-9)
             logs["steps_per_second"] = (evaluator.steps_run or steps) / seconds
-        self._reports.report_evaluation(logs, step=self._step())
+        self._reports.report_evaluation(logs, step=self.step)
         try:
             for action in self.eval_actions:
                 action(output)
             self._hooks.tell("after_eval", logs)
         finally:
             if not self._is_running:
-                self._reports.report_what_is_left(step=self._step())
+                self._reports.report_what_is_left(step=self.step)
                 self._reports.write()
         return logs
 
@@ -313,7 +256,7 @@ class Controller:
         checkpoints = self._required_checkpoints("restore_checkpoint")
         checkpoint_path = checkpoints.restore(checkpoint_path)
         if checkpoint_path is not None:
-            logging.info("Restored %s at step %d.", checkpoint_path, self._step())
+            logging.info("Restored %s at step %d.", checkpoint_path, self.step)
         return checkpoint_path
 
     def save_checkpoint(self) -> str | None:
@@ -328,28 +271,16 @@ class Controller:
         checkpoints = self._required_checkpoints("save_checkpoint")
         # Hooks hear of a checkpoint before the next one may take its place on the disk.
         self._sync_on_async_checkpointing()
-        path = checkpoints.save(self._step())
+        path = checkpoints.save(self.step)
         if self._is_running:
             self._tell_of_checkpoint()
         else:
             self._sync_on_async_checkpointing()
         return path
 
-    def request_stop(self, reason: str) -> None:
-        """Ends training, or continuous evaluation, after what is being done now.
-
-        It is an orderly end: final evaluation, checkpoint and `after_train(True)` follow. May be
-        called from a hook, an action, or another thread.
-
-        Args:
-          reason: For the log, and for `stop_reason` afterwards.
-        """
-        self._stop_request = reason
-
     def close(self) -> None:
         """Closes the event files of `summary_dir` and `eval_summary_dir`."""
-        for manager in self._own_summary_managers:
-            manager.close()
+        self._summaries.close()
 
     def checkpoint_every(self, num_steps: int) -> None:
         """Saves at the multiples of `num_steps`, beside the manager's own interval, and at the end.
@@ -358,11 +289,6 @@ class Controller:
           num_steps: The interval; naming it again changes nothing.
         """
         self._required_checkpoints("checkpoint_every").add_interval(num_steps)
-
-    @property
-    def step(self) -> int:
-        """The number of steps completed."""
-        return self._step()
 
     @property
     def train_logs(self) -> runner.Output:
@@ -383,191 +309,15 @@ class Controller:
     def steps_per_loop(self) -> int:
         """The length of a reporting interval that begins at the current step."""
         self._require("trainer", for_method="steps_per_loop")
-        return self._inner.length_at(self._step())
-
-    @property
-    def iter(self) -> int:
-        """The 0-based number of the step under way or just ended; the last step after success."""
-        return self._iter
-
-    def _train(self, plan: _Plan) -> None:
-        self._require("trainer", for_method="train")
-        with self._running(plan.last_step):
-            while (step := self._step()) < plan.last_step and self._stop_request is None:
-                stop = self._next_event(step, plan)
-                self._train_stretch(step, stop)
-                self._fire_due_events(stop, plan)
-            self._finish(plan)
-
-    def _next_event(self, step: int, plan: _Plan) -> int:
-        """The first step after `step` at which something may be due."""
-        whens = (
-            self._inner,
-            self._hooks,
-            self._summary_trigger,
-            plan.evaluate,
-            self._checkpoints or triggers.Never(),
-        )
-        return int(min(plan.last_step, *(when.next_step(step) for when in whens)))
-
-    def _train_stretch(self, start: int, stop: int) -> None:
-        self._iter, self.storage.step = stop - 1, stop
-        self._hooks.before_steps(until=stop)
-        with self._summaries_of_steps():
-            self._inner.run(start, stop)
-        self._hooks.after_steps(stop)
-
-    def _fire_due_events(self, step: int, plan: _Plan) -> None:
-        evaluates = plan.evaluate.is_due(step)
-        ends = step >= plan.last_step
-        # Actions judge a state before it is saved, and they are called with a report.
-        saves = self._checkpoints is not None and self._checkpoints.is_due(step)
-        judges = saves and bool(self.train_actions)
-        if evaluates or ends or judges or self._inner.is_report_due(step):
-            self._report()
-            if self._step() != step:  # An action has restored an older checkpoint.
-                return
-        if evaluates:
-            self._evaluate(plan)
-        self._hooks.after_epoch(step)
-        if saves:
-            self.save_checkpoint()
-        self._tell_of_checkpoint()
-        self._reports.write()
-
-    def _finish(self, plan: _Plan) -> None:
-        """Brings what the end needs and the last events did not, as after a requested stop."""
-        if self._inner.is_open:
-            self._report()
-        if plan.evaluate_at_end and plan.evaluated_step != self._step():
-            self._evaluate(plan)
-        if self._checkpoints is not None:
-            if plan.save_at_end and self._checkpoints.has_intervals:
-                self.save_checkpoint()
-        self._sync_on_async_checkpointing()
-
-    def _sync_on_async_checkpointing(self) -> None:
-        """Waits for a save that is under way; subclasses written for Orbit call it."""
-        if self._checkpoints is not None:
-            self._checkpoints.wait()
-            self._tell_of_checkpoint()
-
-    def _tell_of_checkpoint(self) -> None:
-        """Tells the hooks of a checkpoint that has become complete, on this thread."""
-        path = self._checkpoints.take_complete() if self._checkpoints else None
-        if path is not None:
-            logging.info("Saved %s.", path)
-            self._hooks.tell("on_checkpoint", path)
-
-    def _report(self) -> None:
-        output = self._inner.report()
-        logs = reports.as_numpy(output)
-        logs["steps_per_second"] = self._inner.take_steps_per_second()
-        # Before the actions, one of which may move the step.
-        self._report_training(logs)
-        for action in self.train_actions:
-            action(output)
-
-    def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
-        # What graphs put in is summed over all workers; the others may not have failed.
-        is_alone = getattr(self.strategy, "cluster_resolver", None) is None
-        self._reports.report_training(
-            logs,
-            step=self._step(),
-            total_steps=self.last_step,
-            from_graphs=is_alone or not has_failed,
-        )
-
-    def _write_what_is_left(self, has_failed: bool = False) -> None:
-        """Writes numbers that came up after the last report."""
-        self._report_training({}, has_failed)
-        self._reports.write()
-
-    def _evaluate(self, plan: _Plan) -> None:
-        plan.evaluated_step = self._step()
-        plan.eval_output = self.evaluate(steps=plan.eval_steps)
-
-    @contextlib.contextmanager
-    def _running(self, last_step: int) -> Iterator[None]:
-        """Tells the hooks of the beginning and, whatever happens, of the end."""
-        self._is_running = True
-        self.last_step = last_step
-        self._iter = self.storage.step = self._step()
-        with self.storage:
-            try:
-                logging.info("Training from step %d to step %d.", self._step(), last_step)
-                self._hooks.tell("before_train")
-                yield
-                self._iter = self._step()
-                self._take_stop_request()
-            except BaseException as error:
-                logging.error("Training failed at step %d: %s", self._step(), error)
-                self._inner.discard()
-                # What fails from here on is logged: the first error is the one to raise.
-                _attempt(self._sync_on_async_checkpointing)
-                _attempt(self._hooks.tell, "on_exception", error)
-                _attempt(self._hooks.tell, "after_train", False)
-                _attempt(self._write_what_is_left, True)
-                raise
-            else:
-                try:
-                    self._hooks.tell("after_train", True)
-                    self._sync_on_async_checkpointing()
-                finally:
-                    self._write_what_is_left()
-            finally:
-                self._is_running = False
-                # One that came too late, from `after_train`, is not for the next run.
-                self._stop_request = None
-
-    def _take_stop_request(self) -> None:
-        self.stop_reason, self._stop_request = self._stop_request, None
-        if self.stop_reason is not None:
-            logging.info("Stopped at step %d: %s", self._step(), self.stop_reason)
+        return self._inner.length_at(self.step)
 
     @contextlib.contextmanager
     def step_context(self) -> Iterator[None]:
         """What steps run in: for one who traces or tries them outside of `train`."""
-        with self.storage, self._summaries_of_steps():
+        with self.storage, self._summaries.of_steps():
             yield
-
-    @contextlib.contextmanager
-    def _summaries_of_steps(self) -> Iterator[None]:
-        """Lets `tf.summary` calls inside the training step write, in the steps they are due."""
-        interval = self.summary_interval
-        record: Any = (lambda: self._tf_step % interval == 0) if interval else False
-        with self.summary_manager.summary_writer().as_default(), tf.summary.record_if(record):
-            yield
-
-    def _create_summary_manager(
-        self, directory: str | os.PathLike[str] | None
-    ) -> utils.SummaryManager:
-        manager = utils.SummaryManager(
-            directory, telemetry.scalar_summary, global_step=self._tf_step
-        )
-        self._own_summary_managers.append(manager)
-        return manager
-
-    def _require(self, attribute: str, for_method: str) -> Any:
-        value = getattr(self, attribute)
-        if value is None:
-            raise errors.ConfigValueError(
-                f"`{for_method}` needs a `{attribute}`; pass one to `Controller`."
-            )
-        return value
 
     def _required_checkpoints(self, for_method: str) -> checkpointing.Checkpointing:
         self._require("checkpoint_manager", for_method)
         assert self._checkpoints is not None  # noqa: S101 - it was made with the manager
         return self._checkpoints
-
-    def _step(self) -> int:
-        # `value` makes no copy first, as `numpy` by itself does.
-        return int(self._tf_step.value().numpy())
-
-
-def _attempt(act: Callable[..., None], *args: Any) -> None:
-    try:
-        act(*args)
-    except Exception:  # Anything at all: the error that ended the training must come through.
-        logging.exception("This failed as well.")

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import best_checkpoint
+from official_lite.core import base_trainer, best_checkpoint
 
 
 def _exporter(
@@ -70,3 +70,15 @@ def test_unknown_metric_is_answered_with_the_nearest(tmp_path, checkpoint) -> No
         _exporter(tmp_path, metric="acuracy").maybe_export_checkpoint(
             checkpoint, {"accuracy": 1.0}, 1
         )
+
+
+def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, make_trainer) -> None:
+    class Reporting(base_trainer.Trainer):
+        def eval_end(self, aggregated_logs=None):
+            return {"maee": 1.0}
+
+    block = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "maee"}
+    params = experiment(trainer=block)
+    best_checkpoint.check_metric(params, make_trainer(params, cls=Reporting, train=False))
+    with pytest.raises(errors.UnknownNameError, match="`mae`"):
+        best_checkpoint.check_metric(params, make_trainer(params, train=False))

@@ -1,5 +1,6 @@
 """A trainer that counts, and writers and hooks that remember."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -71,9 +72,64 @@ class RecordingWriter(telemetry.Writer):
         return [record.step for record in self.records if record.split == split]
 
 
+class Log(orbit.Hook):
+    """Writes down its events, with `iter` during a step."""
+
+    def __init__(self, name: str = "hook", every_n_steps: int = 1) -> None:
+        self.name, self.every_n_steps = name, every_n_steps
+        self.events: list[str] = []
+
+    def before_train(self) -> None:
+        self.events.append("before_train")
+
+    def before_step(self) -> None:
+        self.events.append(f"before_step {self.iter}")
+
+    def after_step(self) -> None:
+        self.events.append(f"after_step {self.iter}")
+
+    def after_epoch(self) -> None:
+        self.events.append("after_epoch")
+
+    def after_eval(self, logs: Any) -> None:
+        self.events.append(f"after_eval {sorted(logs)}")
+
+    def on_checkpoint(self, path: str) -> None:
+        self.events.append(f"on_checkpoint {os.path.basename(path)}")
+
+    def on_exception(self, error: BaseException) -> None:
+        self.events.append(f"on_exception {error}")
+
+    def after_train(self, success: bool) -> None:
+        self.events.append(f"after_train {success}")
+
+
+class FailAt(orbit.Hook):
+    """Fails after a step."""
+
+    every_n_steps = 1
+
+    def __init__(self, step: int | None) -> None:
+        self.step = step
+
+    def after_step(self) -> None:
+        if self.controller.global_step.numpy() == self.step:
+            raise ArithmeticError("bad step")
+
+
 @pytest.fixture
 def make_trainer() -> type[CountingTrainer]:
     return CountingTrainer
+
+
+@pytest.fixture
+def make_log() -> type[Log]:
+    return Log
+
+
+@pytest.fixture
+def fail_at() -> type[FailAt]:
+    return FailAt
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
+import os
 import pathlib
 import threading
+import time
 
+import keras
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
+from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 from official_lite.orbit import checkpointing
 
@@ -103,3 +108,166 @@ def test_plain_manager_saves_while_training_waits(make_trainer, tmp_path):
     checkpoints = checkpointing.Checkpointing(manager, strategy, in_background=True)
     path = checkpoints.save(step=5)
     assert tf.train.latest_checkpoint(str(tmp_path)) == path
+
+
+def test_save_works_without_an_interval(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    manager = make_manager(trainer)
+    controller = make_controller(trainer, checkpoint_manager=manager)
+    controller.train(3)
+    assert manager.latest_checkpoint is None, "without an interval nothing is saved by itself"
+    assert controller.save_checkpoint().endswith("ckpt-3")
+
+
+def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_controller):
+    class Trainer(orbit.StandardTrainer):
+        def __init__(self):
+            self.weight = keras.Variable(0.0)
+            self.step = keras.Variable(0, dtype="int64", trainable=False)
+            super().__init__(tf.data.Dataset.from_tensors(1.0).repeat())
+
+        def train_step(self, iterator):
+            self.weight.assign_add(next(iterator))
+            self.step.assign_add(1)
+
+    trainer = Trainer()
+    manager = async_checkpoint_manager.AsyncCheckpointManager(
+        tf.train.Checkpoint(weight=trainer.weight),
+        str(tmp_path),
+        max_to_keep=None,
+        step_counter=trainer.step.value,
+        checkpoint_interval=2,
+    )
+    orbit.Controller(
+        trainer=trainer,
+        global_step=trainer.step,
+        steps_per_loop=2,
+        checkpoint_manager=manager,
+        enable_async_checkpointing=True,
+    ).train(6)
+    assert len(manager.checkpoints) == 3
+    assert tf.train.load_variable(manager.checkpoints[1], "weight/.ATTRIBUTES/VARIABLE_VALUE") == 4
+
+
+class HoldsSavesUntil(orbit.Hook):
+    """Lets nothing be written before a step is over."""
+
+    every_n_steps = 1
+
+    def __init__(self, step, monkeypatch):
+        self.step, self.may_write, self.was_held = step, threading.Event(), False
+        policy = tf.train.experimental.ShardByTaskPolicy
+        write = policy.__call__
+
+        def hold(policy, tensors):
+            self.was_held = self.may_write.wait(timeout=60)
+            return write(policy, tensors)
+
+        monkeypatch.setattr(policy, "__call__", hold)
+
+    def after_step(self):
+        if self.controller.step == self.step:
+            self.may_write.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    make_trainer, make_controller, make_manager, monkeypatch
+):
+    trainer, hold = make_trainer(), HoldsSavesUntil(15, monkeypatch)
+    manager = make_manager(trainer, 10)
+    make_controller(
+        trainer, checkpoint_manager=manager, hooks=[hold], enable_async_checkpointing=True
+    ).train(20)
+    assert hold.was_held, "step 15 came before the checkpoint of step 10 was complete"
+    saved = tf.train.load_variable(manager.checkpoints[0], "weight/.ATTRIBUTES/VARIABLE_VALUE")
+    assert saved == 10
+
+
+def test_hooks_hear_of_a_checkpoint_that_is_complete(
+    tmp_path, make_trainer, make_controller, monkeypatch
+):
+    class Copy(orbit.Hook):
+        every_n_steps = 16
+        heard = ()
+
+        def after_step(self):
+            while self.controller.step == 16 and self.controller.checkpoint_manager.is_saving:
+                time.sleep(0.001)
+
+        def on_checkpoint(self, path):
+            assert tf.train.latest_checkpoint(str(tmp_path)) == path
+            self.heard = (*self.heard, (os.path.basename(path), self.controller.step))
+
+    trainer, copy = make_trainer(), Copy()
+    manager = async_checkpoint_manager.AsyncCheckpointManager(
+        tf.train.Checkpoint(step=trainer.global_step),
+        str(tmp_path),
+        max_to_keep=1,
+        step_counter=trainer.global_step,
+        checkpoint_interval=10,
+    )
+    make_controller(
+        trainer,
+        checkpoint_manager=manager,
+        hooks=[HoldsSavesUntil(15, monkeypatch), copy],
+        enable_async_checkpointing=True,
+    ).train(40)
+    assert [name for name, _ in copy.heard] == ["ckpt-10", "ckpt-20", "ckpt-30", "ckpt-40"]
+    assert copy.heard[0] == ("ckpt-10", 16), "at the first event after it was complete"
+
+
+def test_save_that_fails_in_the_background_ends_training(
+    tmp_path, make_trainer, make_controller, make_manager, monkeypatch, make_log
+):
+    class BreakDisk(orbit.Hook):
+        every_n_steps = 15
+
+        def after_step(self):
+            (tmp_path / "model").rmdir()
+            (tmp_path / "model").write_text("in the way")
+
+    trainer, log = make_trainer(), make_log(every_n_steps=0)
+    controller = make_controller(
+        trainer,
+        checkpoint_manager=make_manager(trainer, 10),
+        hooks=[BreakDisk(), HoldsSavesUntil(16, monkeypatch), log],
+        enable_async_checkpointing=True,
+    )
+    with pytest.raises(tf.errors.OpError):
+        controller.train(1000)
+    assert controller.step <= 20
+    assert [event.split()[0] for event in log.events] == [
+        "before_train",
+        "on_exception",
+        "after_train",
+    ]
+
+
+def test_failed_training_leaves_complete_checkpoints(
+    make_trainer, make_controller, make_manager, monkeypatch, make_log, fail_at
+):
+    trainer, log = make_trainer(), make_log(every_n_steps=0)
+    manager = make_manager(trainer, 10)
+    hold = HoldsSavesUntil(12, monkeypatch)
+    controller = make_controller(
+        trainer,
+        checkpoint_manager=manager,
+        hooks=[hold, fail_at(12), log],
+        enable_async_checkpointing=True,
+    )
+    with pytest.raises(ArithmeticError, match="bad step"):
+        controller.train(20)
+    assert log.events[1] == "on_checkpoint ckpt-10"
+    assert log.events[-1] == "after_train False"
+
+
+def test_checkpoint_saved_outside_of_training_is_complete(
+    make_trainer, make_controller, make_manager
+):
+    trainer = make_trainer()
+    manager = make_manager(trainer)
+    controller = make_controller(
+        trainer, checkpoint_manager=manager, enable_async_checkpointing=True
+    )
+    path = controller.save_checkpoint()
+    assert tf.train.latest_checkpoint(manager.directory) == path

@@ -1,5 +1,7 @@
 import pytest
+import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.orbit import inner_loop
 
@@ -55,3 +57,39 @@ def test_length_below_one_is_refused(make_trainer):
     loop = inner_loop.InnerLoop(trainer, trainer.global_step, lambda step: 0)
     with pytest.raises(errors.ConfigValueError, match="returned 0 for step 0"):
         loop.next_step(0)
+
+
+@pytest.mark.parametrize("while_loop", [True, False])
+def test_end_of_data_is_an_error_that_names_the_step(
+    make_trainer, make_controller, make_manager, while_loop
+):
+    options = orbit.StandardTrainerOptions(use_tf_while_loop=while_loop)
+    trainer = make_trainer(tf.data.Dataset.range(4).map(lambda _: 1.0), options)
+    manager = make_manager(trainer, 100)
+    controller = make_controller(trainer, checkpoint_manager=manager)
+    with pytest.raises(errors.DataError, match=r"around step [45]"):
+        controller.train(15)
+    assert trainer.weight.numpy() == 4
+    assert manager.latest_checkpoint is None
+
+
+def test_end_of_data_in_a_plain_trainer_is_the_same_error(make_controller):
+    class Plain(orbit.AbstractTrainer):
+        def __init__(self):
+            self.global_step = orbit.utils.create_global_step()
+
+        def train(self, num_steps):
+            next(iter([]))
+
+    with pytest.raises(errors.DataError, match="ended around step 0"):
+        make_controller(Plain(), evaluator=None).train(5)
+
+
+def test_hidden_end_of_data_is_an_error(make_trainer, make_controller):
+    class Swallowing(make_trainer):
+        def create_train_loop_fn(self):
+            return orbit.utils.create_loop_fn(self.train_step)
+
+    trainer = Swallowing(tf.data.Dataset.range(4).map(lambda _: 1.0))
+    with pytest.raises(RuntimeError, match="from step 0 to step 10"):
+        make_controller(trainer).train(10)

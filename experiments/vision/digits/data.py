@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import configs
 from official_lite.common import errors, suggestions
-from official_lite.data import arrays
+from official_lite.data import arrays, position
 
 __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
 
@@ -45,22 +45,21 @@ def build_dataset(
         input_context=input_context,
     )
     if params.max_shift:
-        dataset = _shift_at_random(dataset, params.max_shift, params.seed or 0)
+        numbered = position.enumerate_batches(dataset, input_context)
+        dataset = _shift_at_random(numbered, params.max_shift, params.seed or 0)
     return dataset.prefetch(2)
 
 
-def _shift_at_random(dataset: tf.data.Dataset, max_shift: int, seed: int) -> tf.data.Dataset:
-    """Shifts each image by random numbers that depend only on the seed and its position."""
+def _shift_at_random(numbered: tf.data.Dataset, max_shift: int, seed: int) -> tf.data.Dataset:
+    """Shifts each image by random numbers that depend only on the seed and its batch's number."""
     margin = [[0, 0], [max_shift, max_shift], [max_shift, max_shift], [0, 0]]
     height, width, _ = IMAGE_SHAPE
 
-    def shift(
-        position: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def shift(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = batch
         offsets = tf.random.stateless_uniform(
             [tf.shape(images)[0], 2],
-            seed=tf.stack([tf.constant(seed, tf.int64), position]),
+            seed=tf.stack([tf.constant(seed, tf.int64), number]),
             maxval=2 * max_shift + 1,
             dtype=tf.int32,
         )
@@ -69,7 +68,7 @@ def _shift_at_random(dataset: tf.data.Dataset, max_shift: int, seed: int) -> tf.
         images = tf.gather(tf.pad(images, margin), rows, axis=1, batch_dims=1)
         return tf.gather(images, columns, axis=2, batch_dims=1), labels
 
-    return dataset.enumerate().map(shift, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return numbered.map(shift, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 @functools.cache

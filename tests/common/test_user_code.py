@@ -1,0 +1,34 @@
+import tensorflow as tf
+
+from official_lite.common import errors, user_code
+
+
+def _sign(number):
+    # AutoGraph has to convert it.
+    if number > 0:
+        return tf.constant(1)
+    return tf.constant(-1)
+
+
+def test_code_of_users_may_branch_on_tensors_inside_of_what_is_not_converted():
+    @user_code.not_converted
+    def framework(number):
+        return user_code.converted(_sign)(number)
+
+    compiled = tf.function(framework)
+
+    assert compiled(tf.constant(5)) == 1
+    assert compiled(tf.constant(-5)) == -1
+
+
+def test_functions_of_the_framework_are_called_as_they_are():
+    @tf.function
+    def is_same():
+        assert user_code.converted(errors.DataError) is errors.DataError
+        assert user_code.converted(_sign) is not _sign
+
+    is_same()
+
+
+def test_nothing_is_converted_outside_of_a_graph():
+    assert user_code.converted(_sign) is _sign

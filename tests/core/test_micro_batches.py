@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_trainer, micro_batches
+
+
+def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
+    return [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(steps)]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"type": "sgd"},
+        {"type": "adamw", "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 0.5}},
+    ],
+)
+def test_micro_batches_learn_what_the_whole_batch_does(experiment, make_trainer, optimizer) -> None:
+    def losses(accumulation: int) -> list[float]:
+        return _losses(
+            make_trainer(
+                experiment(
+                    trainer={
+                        "grad_accum_steps": accumulation,
+                        "optimizer_config": {"optimizer": optimizer},
+                    }
+                ),
+                evaluate=False,
+            )
+        )
+
+    np.testing.assert_allclose(losses(1), losses(4), rtol=1e-5)
+
+
+def test_xla_compiles_micro_batches_too(experiment, make_trainer) -> None:
+    params = experiment(trainer={"grad_accum_steps": 2}, runtime={"enable_xla": True})
+    whole = _losses(make_trainer(experiment(), evaluate=False))
+    np.testing.assert_allclose(whole, _losses(make_trainer(params, evaluate=False)), rtol=1e-4)
+
+
+def test_one_global_step_is_one_update_whatever_the_micro_batches(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(trainer={"grad_accum_steps": 4}), evaluate=False)
+    trainer.train(tf.constant(3))
+    assert (int(trainer.global_step), int(trainer.optimizer.iterations)) == (3, 3)
+
+
+def test_batch_that_does_not_divide_is_refused_with_the_numbers(experiment, make_trainer) -> None:
+    params = experiment(trainer={"grad_accum_steps": 3})
+    with pytest.raises(errors.ConfigValueError, match="8; wanted a multiple of 3"):
+        make_trainer(params, evaluate=False)
+
+
+def test_batch_that_the_task_makes_by_itself_is_not_divided(experiment) -> None:
+    params = experiment(trainer={"grad_accum_steps": 2})
+    params.task.train_data = None
+    with pytest.raises(errors.ConfigValueError, match=r"no `task\.train_data` whose"):
+        micro_batches.micro_batch_data(params, num_replicas=1)
+
+
+def test_whole_batch_is_its_only_micro_batch_by_default(experiment) -> None:
+    params = experiment()
+    assert micro_batches.count_micro_batches(params) == 1
+    assert micro_batches.micro_batch_data(params, num_replicas=3) is params.task.train_data
+
+
+def test_micro_batches_share_the_global_batch(experiment) -> None:
+    params = experiment(trainer={"grad_accum_steps": 2})
+    assert micro_batches.micro_batch_data(params, num_replicas=2).global_batch_size == 4

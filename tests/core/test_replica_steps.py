@@ -1,0 +1,150 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.core import base_trainer
+
+
+def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
+    return [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(steps)]
+
+
+def test_partial_last_batch_counts_by_its_size(experiment, make_trainer) -> None:
+    by_twenty = experiment(task={"validation_data": {"global_batch_size": 20}})
+    logs = [
+        make_trainer(p, train=False).evaluate(tf.constant(-1)) for p in (experiment(), by_twenty)
+    ]
+    np.testing.assert_allclose(logs[0]["validation_loss"], logs[1]["validation_loss"], rtol=1e-5)
+
+
+def test_replica_without_data_does_not_spoil_the_loss(
+    experiment, make_trainer, two_replicas
+) -> None:
+    # Batches of 10 a replica from 32 examples: the last of them has no partner.
+    params = experiment(task={"validation_data": {"global_batch_size": 20}})
+    whole = make_trainer(experiment(), train=False).evaluate(tf.constant(-1))
+    with two_replicas.scope():
+        trainer = make_trainer(params, train=False)
+    logs = trainer.evaluate(tf.constant(-1))
+    np.testing.assert_allclose(logs["validation_loss"], whole["validation_loss"], rtol=1e-5)
+
+
+def test_nothing_is_counted_in_a_step_without_data(experiment, make_trainer, make_task) -> None:
+    class Counting(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="steps")
+            self.total = self.add_weight(name="total", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.total.assign_add(1.0)
+
+        def result(self):
+            return self.total
+
+    class CountingTask(type(make_task(experiment()))):
+        def build_metrics(self, training=True):
+            return [Counting()]
+
+    trainer = make_trainer(experiment(), task_cls=CountingTask, train=False)
+    assert float(trainer.evaluate(tf.constant(-1))["steps"]) == 4
+
+
+class _Count(keras.metrics.Metric):
+    """How many examples there were."""
+
+    def __init__(self):
+        super().__init__(name="examples")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(tf.cast(tf.shape(y_true)[0], tf.float32))
+
+    def result(self):
+        return self.total
+
+
+def test_every_example_counts_once_on_any_number_of_replicas(
+    experiment, make_trainer, make_task, two_replicas
+) -> None:
+    class Ranking(type(make_task(experiment()))):
+        def build_inputs(self, params, input_context=None):
+            x = tf.random.stateless_normal((103, 2), (1, 2))
+            y = tf.cast(x[:, :1] + 0.5 * x[:, 1:] > 0, tf.float32)
+            batch_size = params.global_batch_size
+            if input_context:
+                batch_size = input_context.get_per_replica_batch_size(batch_size)
+            return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
+
+        def build_metrics(self, training=True):
+            return [keras.metrics.AUC(name="auc", from_logits=True), _Count()]
+
+    params = experiment(task={"validation_data": {"global_batch_size": 10}})
+    results = []
+    for strategy in (tf.distribute.get_strategy(), two_replicas):
+        with strategy.scope():
+            trainer = make_trainer(params, task_cls=Ranking)
+            trainer.model.layers[-1].kernel.assign([[1.0], [0.0]])
+        results.append(trainer.evaluate(tf.constant(-1)))
+    assert [float(tf.convert_to_tensor(result["examples"])) for result in results] == [103, 103]
+    assert 0.5 < float(tf.convert_to_tensor(results[0]["auc"])) < 1
+    np.testing.assert_allclose(results[0]["auc"], results[1]["auc"], rtol=1e-6)
+
+
+class Watching(orbit.GraphHook):
+    """Adds up, in the graph, what it is shown."""
+
+    def __init__(self):
+        self.losses = tf.Variable(0.0)
+        self.norm = tf.Variable(0.0)
+        self.calls = tf.Variable(0)
+
+    def call(self, logs):
+        self.calls.assign_add(1)
+        self.losses.assign_add(logs["loss"])
+
+    def on_gradients(self, grads_and_vars):
+        self.norm.assign_add(tf.linalg.global_norm([gradient for gradient, _ in grads_and_vars]))
+
+
+def _watched(trainer, hook):
+    trainer.set_graph_hooks([hook])
+    return _losses(trainer)
+
+
+@pytest.mark.parametrize(
+    "block", [{}, {"runtime": {"enable_xla": True}}, {"trainer": {"optimizer_config": {"ema": {}}}}]
+)
+def test_graph_hook_sees_every_step_and_changes_nothing(experiment, make_trainer, block) -> None:
+    hook = Watching()
+    params = experiment(**block)
+    watched = _watched(make_trainer(params, evaluate=False), hook)
+    np.testing.assert_array_equal(watched, _losses(make_trainer(params, evaluate=False)))
+    assert hook.calls.numpy() == len(watched)
+    np.testing.assert_allclose(hook.losses, sum(watched), rtol=1e-6)
+
+
+def test_graph_hook_is_shown_the_same_gradients_however_the_batch_is_cut(
+    experiment, make_trainer, two_replicas
+) -> None:
+    norms = []
+    for steps, strategy in ((1, tf.distribute.get_strategy()), (2, two_replicas)):
+        params = experiment(trainer={"grad_accum_steps": steps})
+        with strategy.scope():
+            trainer, hook = make_trainer(params, evaluate=False), Watching()
+            # Each replica is shown the sum; the first one's are kept.
+            hook.norm = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+            hook.call = lambda logs: None
+            _watched(trainer, hook)
+        norms.append(hook.norm.numpy())
+    assert norms[0] > 0
+    np.testing.assert_allclose(*norms, rtol=1e-5)
+
+
+def test_other_graph_hooks_take_the_place_of_the_ones_before(experiment, make_trainer) -> None:
+    trainer, first, second = make_trainer(experiment(), evaluate=False), Watching(), Watching()
+    _watched(trainer, first)
+    calls = first.calls.numpy()
+    _watched(trainer, second)
+    assert (first.calls.numpy(), second.calls.numpy()) == (calls, calls)

@@ -1,0 +1,376 @@
+import time
+
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+
+
+class StopAt(orbit.Hook):
+    every_n_steps = 1
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_step(self):
+        if self.controller.global_step.numpy() == self.step:
+            self.controller.request_stop("enough")
+
+
+def test_each_step_is_trained_once(make_trainer, make_controller):
+    trainer = make_trainer()
+    make_controller(trainer, steps_per_loop=4).train(steps=10)
+    assert trainer.weight.numpy() == 10
+    assert trainer.events == ["begin 0", "end 4", "begin 4", "end 8", "begin 8", "end 10"]
+
+
+def test_resumed_run_evaluates_on_the_absolute_grid(make_trainer, make_controller):
+    trainer = make_trainer()
+    trainer.global_step.assign(15)
+    make_controller(trainer).train_and_evaluate(30, eval_interval=10)
+    assert [event for event in trainer.events if "eval" in event] == ["eval 20", "eval 30"]
+
+
+def test_intervals_need_not_divide_one_another(
+    make_trainer, make_controller, make_manager, make_log
+):
+    trainer, hook = make_trainer(), make_log(every_n_steps=0)
+    controller = make_controller(
+        trainer, checkpoint_manager=make_manager(trainer, 10), hooks=[hook]
+    )
+    controller.train_and_evaluate(25, eval_interval=7)
+    evals = [event for event in trainer.events if "eval" in event]
+    saves = [event.split()[-1] for event in hook.events if "checkpoint" in event]
+    assert evals == ["eval 7", "eval 14", "eval 21", "eval 25"]
+    assert saves == ["ckpt-10", "ckpt-20", "ckpt-25"]
+
+
+def test_cut_for_a_hook_or_a_checkpoint_neither_resets_nor_reports(
+    make_trainer, make_controller, make_manager, recording_writer, make_log
+):
+    trainer = make_trainer()
+    controller = make_controller(
+        trainer,
+        steps_per_loop=20,
+        hooks=[make_log(every_n_steps=3)],
+        checkpoint_manager=make_manager(trainer, 7),
+    )
+    controller.train(40)
+    assert trainer.events == ["begin 0", "end 20", "begin 20", "end 40"]
+    assert recording_writer.steps("train") == [20, 40]
+    assert [record.values["steps"] for record in recording_writer.records] == [20, 20]
+
+
+def test_all_loop_lengths_share_one_trace(make_trainer, make_controller, make_log):
+    trainer = make_trainer()
+    make_controller(trainer, steps_per_loop=10, hooks=[make_log(every_n_steps=7)]).train(35)
+    assert trainer.weight.numpy() == 35
+    assert trainer.traces == 1
+
+
+def test_hooks_see_every_step_in_order(make_trainer, make_controller, make_log):
+    hook = make_log()
+    controller = make_controller(make_trainer(), hooks=[hook])
+    controller.train(3)
+    assert hook.events == [
+        "before_train",
+        *["before_step 0", "after_step 0"],
+        *["before_step 1", "after_step 1"],
+        *["before_step 2", "after_step 2"],
+        "after_train True",
+    ]
+    assert controller.iter == 3
+
+
+def test_resumed_run_shows_hooks_the_steps_that_are_left(make_trainer, make_controller, make_log):
+    trainer, hook = make_trainer(), make_log()
+    trainer.global_step.assign(50)
+    make_controller(trainer, hooks=[hook]).train(53)
+    assert [event for event in hook.events if "after_step" in event] == [
+        f"after_step {step}" for step in (50, 51, 52)
+    ]
+
+
+def test_hooks_evaluation_and_checkpoint_come_in_this_order(
+    make_trainer, make_controller, make_manager, recording_writer, make_log
+):
+    trainer, hook = make_trainer(), make_log()
+    order = hook.events
+    recording_writer.write = lambda record: order.append(f"write {record.split}")
+    controller = make_controller(
+        trainer,
+        hooks=[hook],
+        checkpoint_manager=make_manager(trainer, 1),
+        train_actions=[lambda output: order.append("train action")],
+        eval_actions=[lambda output: order.append("eval action")],
+    )
+    controller.train_and_evaluate(1)
+    assert order[2:] == [
+        "after_step 0",
+        "train action",
+        "eval action",
+        "after_eval ['accuracy']",
+        "on_checkpoint ckpt-1",
+        "write train",
+        "write validation",
+        "after_train True",
+    ]
+
+
+def test_epochs_are_told_at_their_end(make_trainer, make_controller, make_log):
+    hook = make_log(every_n_steps=0)
+    make_controller(make_trainer(), hooks=[hook], steps_per_epoch=4).train(10)
+    assert hook.events.count("after_epoch") == 2
+
+
+def test_stop_request_ends_with_evaluation_and_checkpoint(
+    make_trainer, make_controller, make_manager, recording_writer, make_log
+):
+    trainer, hook = make_trainer(), make_log(every_n_steps=0)
+    manager = make_manager(trainer, 10)
+    controller = make_controller(trainer, hooks=[StopAt(13), hook], checkpoint_manager=manager)
+    logs = controller.train_and_evaluate(100, eval_interval=10)
+    assert controller.stop_reason == "enough"
+    assert trainer.global_step.numpy() == 13
+    assert logs["accuracy"] == 13
+    assert manager.latest_checkpoint.endswith("ckpt-13")
+    assert recording_writer.steps("validation") == [10, 13]
+    assert hook.events[-1] == "after_train True"
+
+
+def test_stop_on_an_evaluated_step_does_not_evaluate_twice(make_trainer, make_controller):
+    trainer = make_trainer()
+    controller = make_controller(trainer, eval_actions=[lambda _: controller.request_stop("good")])
+    controller.train_and_evaluate(100, eval_interval=10)
+    assert [event for event in trainer.events if "eval" in event] == ["eval 10"]
+
+
+def test_next_run_goes_on_after_a_stop(make_trainer, make_controller):
+    trainer = make_trainer()
+    controller = make_controller(trainer, hooks=[StopAt(5)])
+    controller.train(10)
+    controller.train(10)
+    assert trainer.global_step.numpy() == 10
+    assert controller.stop_reason is None
+
+
+def test_failure_reaches_every_hook_and_the_caller(
+    make_trainer, make_controller, make_log, fail_at
+):
+    first, second = make_log(), make_log()
+    controller = make_controller(make_trainer(), hooks=[first, fail_at(2), second])
+    with pytest.raises(ArithmeticError, match="bad step"):
+        controller.train(2)
+    for hook in (first, second):
+        assert hook.events[-2:] == ["on_exception bad step", "after_train False"]
+        assert "after_step 1" in hook.events
+
+
+def test_first_error_is_the_one_that_surfaces(make_trainer, make_controller, make_log, fail_at):
+    class Clumsy(orbit.Hook):
+        def after_train(self, success):
+            raise KeyError("later")
+
+    last = make_log()
+    controller = make_controller(make_trainer(), hooks=[fail_at(1), Clumsy(), last])
+    with pytest.raises(ArithmeticError):
+        controller.train(2)
+    assert last.events[-1] == "after_train False"
+
+
+def test_failing_end_hook_does_not_skip_the_others(make_trainer, make_controller, make_log):
+    class Clumsy(orbit.Hook):
+        def after_train(self, success):
+            raise KeyError("at the end")
+
+    last = make_log()
+    with pytest.raises(KeyError, match="at the end"):
+        make_controller(make_trainer(), hooks=[Clumsy(), last]).train(1)
+    assert last.events[-1] == "after_train True"
+
+
+def test_report_before_a_failure_is_written(make_trainer, make_controller, recording_writer):
+    def refuse(output):
+        raise errors.DivergedError("loss")
+
+    controller = make_controller(make_trainer(), train_actions=[refuse])
+    with pytest.raises(errors.DivergedError):
+        controller.train(5)
+    assert recording_writer.steps("train") == [5]
+    assert not recording_writer.is_closed, "whoever opened a writer closes it"
+
+
+def test_run_after_a_failure_begins_a_new_interval(make_trainer, make_controller, fail_at):
+    trainer, hook = make_trainer(), fail_at(2)
+    controller = make_controller(trainer, hooks=[hook])
+    with pytest.raises(ArithmeticError):
+        controller.train(5)
+    hook.step = None
+    controller.train(5)
+    assert trainer.events == ["begin 0", "begin 2", "end 5"]
+
+
+def test_plain_trainer_reports_after_every_call(make_controller, recording_writer, make_log):
+    class Plain(orbit.AbstractTrainer):
+        def __init__(self):
+            self.global_step = orbit.utils.create_global_step()
+
+        def train(self, num_steps):
+            self.global_step.assign_add(tf.cast(num_steps, tf.int64))
+            return {"steps": num_steps}
+
+    make_controller(Plain(), evaluator=None, hooks=[make_log(every_n_steps=4)]).train(10)
+    assert [record.values["steps"] for record in recording_writer.records] == [4, 4, 2]
+
+
+def test_restored_checkpoint_is_trained_again_and_not_saved_bad(
+    make_trainer, make_controller, make_manager, make_log
+):
+    trainer, hook = make_trainer(), make_log(every_n_steps=0)
+    manager = make_manager(trainer, 10)
+    blown_up = [20]
+
+    def recover(output):
+        if trainer.global_step.numpy() in blown_up:
+            blown_up.clear()
+            manager.restore_or_initialize()
+
+    controller = make_controller(
+        trainer, train_actions=[recover], checkpoint_manager=manager, hooks=[hook]
+    )
+    controller.train_and_evaluate(20, eval_interval=20)
+    assert trainer.events.count("end 20") == 2
+    assert trainer.events.count("eval 20") == 1
+    assert [event for event in hook.events if "checkpoint" in event] == [
+        "on_checkpoint ckpt-10",
+        "on_checkpoint ckpt-20",
+    ]
+
+
+def test_no_state_is_saved_before_the_actions_have_seen_it(
+    make_trainer, make_controller, make_manager, make_log
+):
+    trainer, order = make_trainer(), []
+    hook = make_log(every_n_steps=0)
+    hook.events = order
+    make_controller(
+        trainer,
+        hooks=[hook],
+        checkpoint_manager=make_manager(trainer, 7),
+        train_actions=[lambda output: order.append(f"action {output['steps']}")],
+    ).train(14)
+    assert order[1:-1] == ["action 7", "on_checkpoint ckpt-7", "action 7", "on_checkpoint ckpt-14"]
+
+
+def test_complete_run_is_evaluated_once_if_asked(make_trainer, make_controller):
+    trainer = make_trainer()
+    trainer.global_step.assign(10)
+    controller = make_controller(trainer)
+    controller.train(10)
+    assert trainer.events == []
+    assert "accuracy" in controller.train_and_evaluate(10, eval_interval=5)
+    assert trainer.events == ["eval 10"]
+
+
+def test_training_rate_leaves_evaluation_out(make_trainer, make_controller, recording_writer):
+    controller = make_controller(
+        make_trainer(), steps_per_loop=10, eval_actions=[lambda _: time.sleep(0.5)]
+    )
+    controller.train_and_evaluate(30, eval_interval=10)
+    rates = [
+        record.values["steps_per_second"]
+        for record in recording_writer.records
+        if record.split == "train"
+    ]
+    assert rates[-1] > 30, "ten steps in half a second would be 20 a second"
+
+
+class Puts(orbit.Hook):
+    """Puts a number in at each step, one at the end, and may fail."""
+
+    every_n_steps = 1
+
+    def __init__(self, fails_at=None):
+        self.fails_at = fails_at
+        self.ends = []
+
+    def after_step(self):
+        self.controller.storage.put_scalar("seen", self.iter)
+        if self.iter + 1 == self.fails_at:
+            raise ValueError("a broken hook")
+
+    def after_train(self, success):
+        self.ends.append(success)
+        self.controller.storage.put_scalar("end", 1.0)
+
+
+def test_reports_hold_what_came_up_in_the_event_storage(
+    make_trainer, make_controller, recording_writer
+):
+    controller = make_controller(make_trainer(), hooks=[Puts()], steps_per_loop=2)
+    controller.train(4)
+    values = [record.flat() for record in recording_writer.records]
+    assert [value.get("seen") for value in values] == [0.5, 2.5, None]
+    assert values[-1] == {"end": 1.0}
+    assert controller.train_logs["seen"] == 2.5
+    assert controller.train_logs["end"] == 1.0
+
+
+def test_no_number_is_lost_when_training_fails(make_trainer, make_controller, recording_writer):
+    hooks = [Puts(fails_at=5), Puts()]
+    with pytest.raises(ValueError, match="a broken hook"):
+        make_controller(make_trainer(), hooks=hooks, steps_per_loop=4).train(8)
+    assert [hook.ends for hook in hooks] == [[False], [False]]
+    last = recording_writer.records[-1]
+    assert (last.step, last.flat()) == (5, {"seen": 4.0, "end": 1.0})
+
+
+def test_first_of_two_errors_is_the_one_to_raise(make_trainer, make_controller):
+    class Fails(orbit.Hook):
+        def __init__(self, text):
+            self.text = text
+
+        def after_train(self, success):
+            raise ValueError(self.text)
+
+    with pytest.raises(ValueError, match="first"):
+        make_controller(make_trainer(), hooks=[Fails("first"), Fails("second")]).train(1)
+
+
+def test_reports_come_at_the_log_interval(make_trainer, make_controller, recording_writer):
+    trainer = make_trainer()
+    make_controller(trainer, steps_per_loop=4, log_interval=10).train(25)
+    assert recording_writer.steps("train") == [10, 20, 25]
+    assert [record.values["steps"] for record in recording_writer.records] == [10, 10, 5]
+
+
+def test_stop_that_is_asked_for_too_late_is_not_for_the_next_run(make_trainer, make_controller):
+    class Late(orbit.Hook):
+        def after_train(self, success):
+            self.controller.request_stop("late")
+
+    controller = make_controller(make_trainer(), hooks=[Late()])
+    controller.train(5)
+    controller.train(10)
+    assert (controller.step, controller.stop_reason) == (10, None)
+
+
+def test_stop_asked_for_at_the_last_step_is_known_afterwards(make_trainer, make_controller):
+    class AtTheEnd(orbit.Hook):
+        def after_eval(self, logs):
+            self.controller.request_stop("good enough")
+
+    controller = make_controller(make_trainer(), hooks=[AtTheEnd()])
+    controller.train_and_evaluate(5)
+    assert controller.stop_reason == "good enough"
+
+
+def test_stretches_are_no_longer_than_steps_per_loop(make_trainer, make_controller, monkeypatch):
+    lengths = []
+    run_steps = make_trainer.run_steps
+    monkeypatch.setattr(
+        make_trainer, "run_steps", lambda self, n: (lengths.append(int(n)), run_steps(self, n))
+    )
+    make_controller(make_trainer(), steps_per_loop=4, log_interval=10).train(10)
+    assert lengths == [4, 4, 2]
