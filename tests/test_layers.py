@@ -12,7 +12,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
-    [f"official_lite.modeling.{n}" for n in ("embedding_lookups", "gradient_rows", "update_steps")],
+    [
+        f"official_lite.modeling.{name}"
+        for name in ("embedding_lookups", "gradient_rows", "step_seeds", "update_steps")
+    ],
     ["official_lite.modeling.hyperparams", "official_lite.modeling.distributed_gradients"],
     [
         "official_lite.telemetry",

@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_lite.modeling import step_seeds
+
 __all__ = ["hidden_items", "weight_items"]
 
 
@@ -39,7 +41,7 @@ def hidden_items(model: Any) -> dict[str, Any]:
     if not isinstance(model, keras.Model):
         return {}
     weights = {id(v) for v in model.weights}
-    random_state = [v for v in model.variables if id(v) not in weights and _is_seed(v)]
+    random_state = [v for v in model.variables if id(v) not in weights and step_seeds.is_seed(v)]
     hidden = _hidden_weights(model)
     names = _Names([v.path for v in hidden]) if hidden else None
     items = {"hidden_weights": hidden, "hidden_names": names, "random_state": random_state}
@@ -55,7 +57,3 @@ def weight_items(model: Any) -> dict[str, Any]:
 def _hidden_weights(model: keras.Model) -> list[Any]:
     found = {id(node) for node in tf.train.TrackableView(model).descendants()}
     return [v for v in model.weights if id(v) not in found]
-
-
-def _is_seed(variable: Any) -> bool:
-    return "seed_generator_state" in variable.path

@@ -23,9 +23,10 @@ from official_lite.core import (
     micro_batches,
     model_building,
     replica_steps,
+    train_data,
 )
 from official_lite.core.async_trainer import Dataset
-from official_lite.data import endless
+from official_lite.data import finite
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator, preparation
 
@@ -59,6 +60,8 @@ class Trainer(compiled_trainer.CompiledTrainer):
           eval_reduce(state, outputs) -> state  on the host
         eval_end(state) -> logs                 metrics; the best checkpoint is kept here
     """
+
+    _built_train_dataset: Dataset | None = None
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
         self._task_metrics: dict[bool, Metrics] = {}
         self.init_async()
         self.init_execution()
+        self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
         if train:
             self._init_training(train_dataset)
         if evaluate:
@@ -208,7 +212,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
-        """What a run resumes from: all but the position in the training data."""
+        """What a run resumes from."""
         return self._checkpoint
 
     @property
@@ -222,7 +226,25 @@ class Trainer(compiled_trainer.CompiledTrainer):
         """
         if self.train_dataset is not self._built_train_dataset:
             return self.train_dataset
-        return self._create_train_dataset()
+        with self.strategy.scope():
+            return self._train_data.build()
+
+    def after_restore(self) -> None:
+        """Called when a checkpoint has been restored: the data go on where it was saved.
+
+        Not those of a trainer that was given its dataset.
+        """
+        built = self._built_train_dataset
+        if built is None or self.train_dataset is not built:
+            return
+        with self.strategy.scope():
+            self._built_train_dataset = self._train_data.build_at(int(self.global_step.numpy()))
+        self.train_dataset = self._built_train_dataset
+
+    def skip_batches(self, count: int) -> None:
+        """Leaves out the next batches of the training data, also after an interruption."""
+        self._train_data.skipped.assign_add(count)
+        self.after_restore()
 
     def initialize(self) -> None:
         """Called when the run has no checkpoint yet: the task may load pretrained weights."""
@@ -254,6 +276,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
             inputs = self.next_train_inputs(iterator)
             self.run_step(self._replica.train_step, inputs)
             return
+        self.run_step(self._replica.begin_step)
         for _ in tf.range(self.config.trainer.grad_accum_steps):
             inputs = self.next_train_inputs(iterator)
             self.run_step(self._replica.micro_step, inputs)
@@ -335,7 +358,8 @@ class Trainer(compiled_trainer.CompiledTrainer):
     def _init_training(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
         self._task_metrics[True] = list(self.task.build_metrics(training=True))
-        self._built_train_dataset = None if dataset else self._create_train_dataset()
+        if dataset is None:
+            self._built_train_dataset = self._train_data.build()
         eagerly = self.execution == "eager"
         orbit.StandardTrainer.__init__(
             self,
@@ -347,20 +371,16 @@ class Trainer(compiled_trainer.CompiledTrainer):
             ),
         )
 
-    def _create_train_dataset(self) -> Dataset:
-        build_inputs = endless.endless(self.task.build_inputs)
-        replicas = self.strategy.num_replicas_in_sync
-        data = micro_batches.micro_batch_data(self.config, replicas)
-        return self.distribute_dataset(build_inputs, data)
-
     def _init_evaluation(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
         self._task_metrics[False] = list(self.task.build_metrics(training=False))
         eagerly = self.execution == "eager"
+        build_inputs = self.task.build_inputs
+        if getattr(trainer_config, "validation_steps", 0) == -1:
+            build_inputs = finite.timed(build_inputs)
         orbit.StandardEvaluator.__init__(
             self,
-            dataset
-            or self.distribute_dataset(self.task.build_inputs, self.config.task.validation_data),
+            dataset or self.distribute_dataset(build_inputs, self.config.task.validation_data),
             options=orbit.StandardEvaluatorOptions(
                 use_tf_function=trainer_config.eval_tf_function and not eagerly,
                 use_tf_while_loop=trainer_config.eval_tf_while_loop and not eagerly,
@@ -392,6 +412,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
             "global_step": self.global_step,
             "model": self.model,
             "optimizer": self.optimizer,
+            "skipped_batches": self._train_data.skipped,
             **model_state.hidden_items(self.model),
             **getattr(self.model, "checkpoint_items", {}),
         }

@@ -9,6 +9,7 @@ import keras
 
 from official_lite import orbit
 from official_lite.core import batch_mean, split_step
+from official_lite.modeling import moving_statistics, step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
 
 if TYPE_CHECKING:
@@ -41,17 +42,24 @@ class ReplicaSteps:
         self._split_train_step = split_step.create_split_train_step(
             trainer.task, metrics.get(True, [])
         )
+        self._seeds = step_seeds.StepSeeds(trainer.model, trainer.config.runtime.seed)
+        self._moving_statistics = moving_statistics.MovingStatistics(trainer.model)
         self.graph_hooks: list[orbit.GraphHook] = []
 
     @property
     def accumulates(self) -> bool:
-        """Whether an update is made of `micro_step`s and a `flush`, and not of a `train_step`."""
+        """Whether `begin_step`, `micro_step`s and a `flush` make an update, not one `train_step`."""
         return self._accumulator is not None
+
+    def begin_step(self) -> None:
+        """Comes before the first batch of an update."""
+        self._seeds.set(self._trainer.global_step.read_value())
 
     def train_step(self, inputs: Any) -> None:
         """Makes an update from a batch."""
+        self.begin_step()
         self._learn(inputs, self._trainer.optimizer)
-        self._trainer.global_step.assign_add(1)
+        self._end_step()
 
     def micro_step(self, inputs: Any) -> None:
         """Collects the gradients of a micro-batch."""
@@ -60,7 +68,7 @@ class ReplicaSteps:
     def flush(self) -> None:
         """Makes an update from the gradients that were collected."""
         cast(gradient_accumulator.GradientAccumulator, self._accumulator).flush()
-        self._trainer.global_step.assign_add(1)
+        self._end_step()
 
     def eval_step(self, inputs: Any) -> dict[str, Any]:
         """Evaluates a batch, which may be empty."""
@@ -76,6 +84,10 @@ class ReplicaSteps:
         """Shows the hooks an update's gradients, summed over the replicas."""
         for hook in self.graph_hooks:
             hook.on_gradients(grads_and_vars)
+
+    def _end_step(self) -> None:
+        self._moving_statistics.average()
+        self._trainer.global_step.assign_add(1)
 
     def _learn(self, inputs: Any, optimizer: Any) -> None:
         trainer = self._trainer

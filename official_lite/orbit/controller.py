@@ -257,6 +257,8 @@ class Controller(outer_loop.OuterLoop):
         checkpoint_path = checkpoints.restore(checkpoint_path)
         if checkpoint_path is not None:
             logging.info("Restored %s at step %d.", checkpoint_path, self.step)
+            if self.trainer is not None:
+                self.trainer.after_restore()
         return checkpoint_path
 
     def save_checkpoint(self) -> str | None:

@@ -39,6 +39,9 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
                 "from `core.base_trainer.Trainer`."
             )
 
+    def after_restore(self) -> None:
+        """Called when the state of a checkpoint is in place, for what follows from it."""
+
     @abc.abstractmethod
     def train(self, num_steps: tf.Tensor) -> Output | None:
         """Trains `num_steps` steps, and adds as many to the global step.

@@ -1,0 +1,146 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.core import base_task, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.data import arrays, position
+
+IMAGES = np.random.default_rng(0).random((100, 6, 6, 1), np.float32)
+LABELS = np.arange(100, dtype=np.int32) % 4
+
+
+class _Task(base_task.Task):
+    """With everything that draws random numbers or has a memory: nothing of it may be lost."""
+
+    def build_model(self):
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input(IMAGES.shape[1:]),
+                layers.Conv2D(4, 3),
+                layers.BatchNormalization(),
+                layers.SpatialDropout2D(0.2),
+                layers.Flatten(),
+                layers.Dropout(0.3),
+                layers.Dense(4),
+            ]
+        )
+
+    def build_inputs(self, params, input_context=None):
+        batches = arrays.from_arrays(
+            (IMAGES, LABELS),
+            params.global_batch_size,
+            shuffle=True,
+            repeat=True,
+            input_context=input_context,
+        )
+
+        def flip(number, batch):
+            images, labels = batch
+            seed = tf.stack([number, 1])
+            return tf.image.stateless_random_flip_left_right(images, seed), labels
+
+        return position.enumerate_batches(batches, input_context).map(flip)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        losses = keras.losses.sparse_categorical_crossentropy(
+            labels, model_outputs, from_logits=True
+        )
+        return tf.reduce_mean(losses)
+
+
+class _ForgetfulTask(_Task):
+    def build_inputs(self, params, input_context=None):
+        dataset = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).shuffle(100)
+        return dataset.repeat().batch(params.global_batch_size, drop_remainder=True)
+
+
+def _params(**runtime):
+    params = cfg.ExperimentConfig(
+        task=cfg.TaskConfig(train_data=cfg.DataConfig(global_batch_size=12, is_training=True)),
+        trainer=cfg.TrainerConfig(
+            steps_per_loop=7,
+            checkpoint_interval=5,
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": "adamw"},
+                    "ema": {"average_decay": 0.9},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}},
+                }
+            ),
+        ),
+    )
+    params.runtime.override({"distribution_strategy": "off", **runtime})
+    return params
+
+
+def _train(strategy, params, steps, model_dir, task_cls=_Task):
+    keras.utils.set_random_seed(1)
+    params = params.replace(trainer=params.trainer.replace(train_steps=steps))
+    runner = train_lib.OrbitExperimentRunner(
+        strategy, task_cls(params.task), "train", params, str(model_dir)
+    )
+    runner.run()
+    variables = [*runner.trainer.model.variables, *runner.trainer.optimizer.variables]
+    return [
+        copy.numpy()
+        for variable in variables
+        for copy in strategy.experimental_local_results(variable.value)
+    ]
+
+
+def _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path):
+    unbroken = _train(strategy, params, 20, tmp_path / "unbroken")
+    _train(strategy, params, 8, tmp_path / "broken")
+    resumed = _train(strategy, params, 20, tmp_path / "broken")
+    for expected, got in zip(unbroken, resumed, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
+def test_a_resumed_training_is_the_one_without_interruption(execution, tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    params = _params(execution=execution)
+    _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path)
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla"])
+def test_on_several_replicas_as_well(execution, tmp_path, two_replicas):
+    params = _params(execution=execution)
+    _assert_that_an_interruption_changes_nothing(two_replicas, params, tmp_path)
+
+
+def test_with_micro_batches_as_well(tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    params = _params(execution="graph")
+    params.trainer.grad_accum_steps = 3
+    _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path)
+
+
+def test_data_that_begin_anew_are_said_to(tmp_path, caplog):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    params = _params(execution="graph")
+    _train(strategy, params, 3, tmp_path, _ForgetfulTask)
+    assert "begin anew" not in caplog.text
+    _train(strategy, params, 5, tmp_path, _ForgetfulTask)
+    assert "The training data begin anew at step 3" in caplog.text
+
+
+def test_skipped_batches_stay_skipped(tmp_path):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    task = _Task(_params().task)
+
+    def build():
+        return train_lib.OrbitExperimentRunner(strategy, task, "train", _params(), str(tmp_path))
+
+    def next_labels(runner):
+        return next(iter(runner.trainer.train_dataset))[1].numpy().tolist()
+
+    runner = build()
+    batches = [b[1].numpy().tolist() for b in runner.trainer.train_dataset.take(4)]
+    runner.trainer.skip_batches(3)
+    assert next_labels(runner) == batches[3]
+    runner.controller.save_checkpoint()
+    assert next_labels(build()) == batches[3]
