@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import async_trainer, execution
+from official_lite.core import async_trainer, execution, unrepeatable
 from official_lite.core.async_trainer import Dataset
 
 __all__ = ["CompiledTrainer", "after_inputs"]
@@ -24,7 +24,10 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
     """
 
     config: Any
+    model: Any
     _runtime_options: tf.distribute.RunOptions | None = None
+    # Whether the step was searched for what would make a resumed training another one.
+    _is_searched = False
 
     def init_execution(self) -> None:
         """Takes the mode that the config names; for `auto`, until it is decided, `graph`."""
@@ -91,6 +94,9 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
         """
         try:
             super().run_steps(num_steps)
+            if not self._is_searched:
+                self._is_searched = True
+                unrepeatable.warn_of_random_numbers(self.train_loop.trace(), self.model)
         except tf.errors.InvalidArgumentError as error:
             if not self.execution.startswith("xla") or _NOT_COMPILABLE not in error.message:
                 raise

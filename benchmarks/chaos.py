@@ -1,0 +1,231 @@
+"""Kills a training again and again, and looks whether it ends as one that nobody has disturbed.
+
+python -m benchmarks.chaos --runs 20 -- --experiment=vision/digits_cnn --mode=train_and_eval
+python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=my_pkg.tasks ...
+
+What follows `--` is the command line of `train.py`, without `--model_dir`. It is run once to its
+end; then each run is killed (SIGKILL) at random moments after its start-up, and started anew until
+it ends. The last and the best checkpoint and the metrics must be equal, bit for bit; what the clock
+says is left out.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# Of a record of metrics, and of a checkpoint: what two equal trainings may differ in.
+_CLOCKED = ("steps_per_second",)
+_BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
+
+# A start that does not end by itself is hung.
+_MOST_SECONDS = 1800.0
+_MOST_STARTS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training in its directory: one process, or several workers.
+
+    Attributes:
+        arguments: Of `train.py`.
+        model_dir: Where it leaves its files.
+        workers: How many processes.
+    """
+
+    arguments: Sequence[str]
+    model_dir: pathlib.Path
+    workers: int = 1
+
+    def run(self, kill_after: float | None = None) -> bool:
+        """Runs it to its end, or kills it; whether it came to its end.
+
+        Args:
+            kill_after: Seconds after which all its processes are killed.
+
+        Raises:
+            RuntimeError: It failed by itself.
+        """
+        log = self.model_dir.with_suffix(".log")
+        with log.open("ab") as output, contextlib.ExitStack() as stack:
+            processes = [
+                stack.enter_context(self._start(index, environment, output))
+                for index, environment in enumerate(_environments(self.workers))
+            ]
+            stack.callback(_kill, processes)
+            deadline = time.monotonic() + (kill_after or _MOST_SECONDS)
+            while any(process.poll() is None for process in processes):
+                if any(process.poll() for process in processes) and self.workers == 1:
+                    break
+                if time.monotonic() > deadline:
+                    if kill_after is None:
+                        raise RuntimeError(f"It does not end; see {log}.")
+                    return False
+                time.sleep(0.005)
+            codes = [process.wait() for process in processes]
+        if any(codes):
+            raise RuntimeError(f"It ended with {codes}; see {log}:\n{log.read_text()[-2000:]}")
+        return True
+
+    def _start(
+        self, index: int, environment: Mapping[str, str], output: Any
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "train.py", *self.arguments, f"--model_dir={self.model_dir}"]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=output if index == 0 else subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _environments(workers: int) -> Iterator[dict[str, str]]:
+    """`TF_CONFIG` of each worker; nothing for a single process."""
+    if workers == 1:
+        yield {}
+        return
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
+    for index in range(workers):
+        task = {"type": "worker", "index": index}
+        yield {"TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task})}
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
+    """What a training comes to: the tensors of its last and its best checkpoint, its metrics."""
+    left = {**_tensors("last", model_dir), **_metrics(model_dir)}
+    for info in sorted(model_dir.glob("*/info.json")):
+        left |= _tensors("best", info.parent)
+        left["best/info"] = json.loads(info.read_text())
+    return left
+
+
+def _tensors(name: str, directory: pathlib.Path) -> dict[str, Any]:
+    path = tf.train.latest_checkpoint(str(directory))
+    if path is None:
+        return {}
+    reader = tf.train.load_checkpoint(path)
+    keys = [key for key in reader.get_variable_to_shape_map() if key not in _BOOKKEEPING]
+    tensors = {f"{name}/{key}": reader.get_tensor(key) for key in keys}
+    return {f"{name}/path": pathlib.Path(path).name, **tensors}
+
+
+def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
+    """The last record of each step and split: what was reported twice counts once."""
+    records = {}
+    path = model_dir / "metrics.json"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        record = json.loads(line)
+        key = f"metrics/{record.get('split')}/{record.get('step')}"
+        records[key] = {k: v for k, v in record.items() if k not in _CLOCKED}
+    return records
+
+
+def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
+    """The names of what is not equal, bit for bit."""
+    return [
+        name
+        for name in sorted(expected.keys() | got.keys())
+        if name not in expected or name not in got or not _are_equal(expected[name], got[name])
+    ]
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.tobytes() == other.tobytes()
+    return bool(one == other)
+
+
+def bytes_in(directory: pathlib.Path) -> int:
+    """The size of all files in a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=1, help="How often each run is killed.")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="Of the moments.")
+    parser.add_argument("--keep", action="store_true", help="Keep the directories.")
+    parser.add_argument("arguments", nargs="+", help="Of train.py.")
+    args = parser.parse_args()
+    root = pathlib.Path(tempfile.mkdtemp(prefix="chaos_"))
+    moments = random.Random(args.seed)
+    print(f"In {root}")
+    unbroken = Training(args.arguments, root / "unbroken", args.workers)
+    started = time.time()
+    unbroken.run()
+    # `params.yaml` is written when imports are over, which nothing can happen to.
+    begin = (unbroken.model_dir / "params.yaml").stat().st_mtime - started
+    seconds = time.time() - started
+    expected = what_is_left(unbroken.model_dir)
+    print(f"unbroken: {seconds:.1f} s, {len(expected)} tensors and records")
+    num_unequal = 0
+    for index in range(args.runs):
+        training = dataclasses.replace(
+            unbroken,
+            model_dir=root / f"run_{index}",
+            arguments=[*args.arguments, *_the_same_execution(unbroken.model_dir)],
+        )
+        kills = 0
+        for _ in range(_MOST_STARTS):
+            at = moments.uniform(begin, seconds) if kills < args.kills else None
+            if training.run(kill_after=at):
+                break
+            kills += 1
+        unequal = differences(expected, what_is_left(training.model_dir))
+        num_unequal += bool(unequal)
+        size = bytes_in(training.model_dir) / max(1, bytes_in(unbroken.model_dir))
+        verdict = f"DIFFERS in {len(unequal)}: {', '.join(unequal[:4])}" if unequal else "equal"
+        print(f"run {index}: {kills} kills, {verdict}; {size:.2f} x the size", flush=True)
+        if not unequal and not args.keep:
+            shutil.rmtree(training.model_dir)
+    print(f"{args.runs - num_unequal} of {args.runs} runs equal the unbroken one, bit for bit")
+    if not num_unequal and not args.keep:
+        shutil.rmtree(root)
+    return 1 if num_unequal else 0
+
+
+def _the_same_execution(model_dir: pathlib.Path) -> list[str]:
+    """What `runtime.execution: auto` chose; the results of another mode differ in the last bit."""
+    path = model_dir / "execution.json"
+    if not path.exists():
+        return []
+    return [f"--set=runtime.execution={json.loads(path.read_text())['execution']}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
