@@ -13,7 +13,8 @@ __all__ = ["converted", "not_converted"]
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
-_PACKAGE = __name__.partition(".")[0]
+# Written for graphs.
+_PACKAGES = ("official_lite", "tensorflow", "keras")
 
 # That of code outside of any function, where AutoGraph is neither on nor off.
 _OUTSIDE = tf.__internal__.autograph.control_status_ctx()
@@ -30,12 +31,12 @@ def not_converted(function: _Fn) -> _Fn:
 
 def converted(function: _Fn) -> _Fn:
     """A function that a user may have written, to be called from one that is not converted."""
-    if tf.executing_eagerly() or _is_own(function):
+    if tf.executing_eagerly() or _is_for_graphs(function):
         return function
     user_function: _Fn = tf.__internal__.autograph.tf_convert(function, _OUTSIDE)
     return user_function
 
 
-def _is_own(function: Any) -> bool:
+def _is_for_graphs(function: Any) -> bool:
     target = inspect.unwrap(getattr(function, "__func__", function))
-    return (getattr(target, "__module__", None) or "").partition(".")[0] == _PACKAGE
+    return (getattr(target, "__module__", None) or "").partition(".")[0] in _PACKAGES

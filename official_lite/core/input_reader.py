@@ -17,13 +17,23 @@ docs/input.md says which way when.
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
+from absl import logging
 
 from official_lite.common import errors, suggestions
 from official_lite.core import config_definitions as cfg
-from official_lite.data import data_service, file_reading, replicas, tfds_reading
+from official_lite.data import (
+    damaged_files,
+    data_service,
+    file_epochs,
+    file_reading,
+    position,
+    replicas,
+    sound_records,
+    tfds_reading,
+)
 from official_lite.data.example_stream import ExampleStream
 from official_lite.data.file_patterns import match_files
 from official_lite.data.mixing import build_weighted_sampling_combine_fn, create_combine_fn
@@ -108,11 +118,16 @@ class InputReader:
         self._shuffle_buffer_size = params.shuffle_buffer_size
         self._cache = params.cache
         self._deterministic = params.deterministic
-        # The workers of a tf.data service each read everything, in an order of their own.
-        self._seed = None if params.enable_tf_data_service else params.seed
+        self._begin = _take_position(params)
+        self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
+        if params.enable_tf_data_service:
+            # The workers each read everything, in an order of their own.
+            self._seed = None
+        # Whether records come in epochs that can begin anywhere.
+        self._in_epochs = False
         self._sharding = params.sharding and not params.enable_tf_data_service
         self._data_service = _data_service_options(params)
-        self._dataset_fn = dataset_fn
+        self._dataset_fn = _tolerant(dataset_fn, params.skip_bad_records)
         self._decoder_fn = decoder_fn
         self._combine_fn = combine_fn
         self._sample_fn = sample_fn
@@ -149,6 +164,10 @@ class InputReader:
         if dataset is None:
             dataset = self._read_data_source(self._matched_files, self._dataset_fn, input_context)
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
+        if self._begin is not None and self._begin.batch and not self._in_epochs:
+            num_read = self._begin.batches_of(input_context)
+            logging.info("%d batches are read to be left out.", num_read)
+            dataset = dataset.skip(num_read)
         if self._postprocess_fn is not None:
             dataset = dataset.map(self._postprocess_fn, num_parallel_calls=tf.data.AUTOTUNE)
         if not self._params.apply_tf_data_service_before_batching:
@@ -164,9 +183,39 @@ class InputReader:
         options = self._reading_options()
         if self._tfds_name:
             return _for_each(self._tfds_name, lambda name: self._read_tfds(name, input_context))
-        return _for_each(
-            matched_files,
-            lambda files: file_reading.read_files(files, dataset_fn, options, input_context),
+
+        self._in_epochs = self._begin is not None and self._batches_are_records()
+
+        def read_files(files: list[str]) -> tf.data.Dataset:
+            damaged_files.require_records(files, dataset_fn, self._params.input_path)
+            if self._in_epochs:
+                return self._read_epochs(files, dataset_fn, input_context)
+            return file_reading.read_files(files, dataset_fn, options, input_context)
+
+        return _for_each(matched_files, read_files)
+
+    def _batches_are_records(self) -> bool:
+        """Whether the records that were read are known from the number of batches."""
+        has_one_source = isinstance(self._matched_files, list)
+        others = (self._sample_fn, self._filter_fn, self._transform_and_batch_fn)
+        return has_one_source and not self._cache and not any(others)
+
+    def _read_epochs(
+        self,
+        files: list[str],
+        dataset_fn: Callable[..., tf.data.Dataset],
+        input_context: tf.distribute.InputContext | None,
+    ) -> tf.data.Dataset:
+        begin = cast(position.Position, self._begin)
+        size = replicas.per_replica_batch_size(self._global_batch_size, input_context)
+        return file_epochs.read_epochs(
+            files,
+            dataset_fn,
+            self._reading_options(),
+            input_context,
+            seed=cast(int, self._seed),
+            shuffle_buffer_size=self._shuffle_buffer_size,
+            first_record=begin.batches_of(input_context) * size,
         )
 
     def _decode_and_parse_dataset(
@@ -234,7 +283,8 @@ class InputReader:
 
     def _maybe_shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         # With a cache shuffling comes after it: otherwise the first order would be kept.
-        return self._shuffle(dataset) if self._is_training and not self._cache else dataset
+        is_shuffled_here = self._is_training and not self._cache and not self._in_epochs
+        return self._shuffle(dataset) if is_shuffled_here else dataset
 
     def _combine(self, datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
         if self._combine_fn is None:
@@ -292,6 +342,29 @@ def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> Non
             "A combine_fn is required if `input_path` or `tfds_name` is a dict; "
             "`create_combine_fn(params)` makes one that draws by weight."
         )
+
+
+def _take_position(params: cfg.DataConfig) -> position.Position | None:
+    """The position of the training, if the order of its data depends on nothing but seeds."""
+    if (
+        params.is_training
+        and not params.enable_tf_data_service
+        and params.deterministic is not False
+    ):
+        return position.take()
+    return None
+
+
+def _tolerant(
+    dataset_fn: Callable[..., tf.data.Dataset], most: int
+) -> Callable[..., tf.data.Dataset]:
+    if not most:
+        return dataset_fn
+    if dataset_fn is not tf.data.TFRecordDataset:
+        raise errors.ConfigValueError(
+            f"`skip_bad_records` is {most}, which is for TFRecord files without compression."
+        )
+    return sound_records.SoundRecords(most)
 
 
 def _data_service_options(params: cfg.DataConfig) -> data_service.DataServiceOptions | None:

@@ -48,7 +48,7 @@ class ReplicaSteps:
 
     @property
     def accumulates(self) -> bool:
-        """Whether `begin_step`, `micro_step`s and a `flush` make an update, not one `train_step`."""
+        """Whether `begin_step`, `micro_step`s and `flush` make an update, not one `train_step`."""
         return self._accumulator is not None
 
     def begin_step(self) -> None:

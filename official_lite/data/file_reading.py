@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import tensorflow as tf
 from absl import logging
 
-__all__ = ["FileReadingOptions", "read_files"]
+from official_lite.data import damaged_files
+
+__all__ = [
+    "FileReadingOptions",
+    "num_sharing_pipelines",
+    "read_files",
+    "read_files_then_shard",
+    "shard_files_then_read",
+    "shards_files",
+]
 
 MOST_FILES_IN_TURN = 16
 
@@ -61,25 +70,43 @@ def read_files(
         options: How to read them.
         input_context: Which of how many input pipelines this is.
     """
-    num_pipelines = _num_pipelines(options, input_context)
-    if len(files) > 1 and len(files) >= num_pipelines:
-        return _shard_files_then_read(files, dataset_fn, options, input_context)
-    if len(files) > 1:
+    damaged_files.remember(files, dataset_fn)
+    if not shards_files(files, options, input_context):
+        return read_files_then_shard(files, dataset_fn, options, input_context)
+    dataset = tf.data.Dataset.from_tensor_slices(list(files))
+    if options.is_training:
+        dataset = dataset.shuffle(
+            len(files),
+            seed=_file_order_seed(files, options, input_context),
+            reshuffle_each_iteration=not options.cache,
+        )
+    return shard_files_then_read(dataset, files, dataset_fn, options, input_context)
+
+
+def shards_files(
+    files: Sequence[str],
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None,
+) -> bool:
+    """Whether each pipeline reads files of its own, and not every n-th record of all files."""
+    num_pipelines = num_sharing_pipelines(options, input_context)
+    if 1 < len(files) < num_pipelines:
         logging.warning(
             "%d files are fewer than the %d input pipelines, so each of these reads all files. "
             "More files would be faster.",
             len(files),
             num_pipelines,
         )
-    return _read_files_then_shard(files, dataset_fn, options, input_context)
+    return len(files) > 1 and len(files) >= num_pipelines
 
 
-def _read_files_then_shard(
+def read_files_then_shard(
     files: Sequence[str],
     dataset_fn: Callable[..., tf.data.Dataset],
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
+    """Of all records in all files those of this pipeline."""
     dataset = dataset_fn(list(files))
     # tf.distribute would otherwise try to give each worker files of its own.
     no_auto_shard = tf.data.Options()
@@ -91,23 +118,18 @@ def _read_files_then_shard(
     return dataset.repeat() if options.repeat else dataset
 
 
-def _shard_files_then_read(
+def shard_files_then_read(
+    dataset: tf.data.Dataset,
     files: Sequence[str],
     dataset_fn: Callable[..., tf.data.Dataset],
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    dataset = tf.data.Dataset.from_tensor_slices(list(files))
-    if options.is_training:
-        dataset = dataset.shuffle(
-            len(files),
-            seed=_file_order_seed(files, options, input_context),
-            reshuffle_each_iteration=not options.cache,
-        )
+    """All records in this pipeline's part of `dataset`, which has the names of `files`."""
     dataset = _shard(dataset, options, input_context)
     if options.repeat:
         dataset = dataset.repeat()
-    num_files = len(files) // _num_pipelines(options, input_context)
+    num_files = len(files) // num_sharing_pipelines(options, input_context)
     cycle_length = options.cycle_length or min(num_files, MOST_FILES_IN_TURN)
     if _is_read_without_waiting(files, dataset_fn):
         return dataset.interleave(dataset_fn, cycle_length, options.block_length)
@@ -142,7 +164,7 @@ def _file_order_seed(
     seed it is made from what all hosts have in common: the names of the files, though perhaps not
     the folder where they are mounted.
     """
-    if options.seed is not None or _num_pipelines(options, input_context) == 1:
+    if options.seed is not None or num_sharing_pipelines(options, input_context) == 1:
         return options.seed
     return zlib.crc32("\n".join(map(os.path.basename, files)).encode())
 
@@ -152,12 +174,12 @@ def _shard(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    if input_context is None or _num_pipelines(options, input_context) == 1:
+    if input_context is None or num_sharing_pipelines(options, input_context) == 1:
         return dataset
     return dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
 
 
-def _num_pipelines(
+def num_sharing_pipelines(
     options: FileReadingOptions, input_context: tf.distribute.InputContext | None
 ) -> int:
     """How many pipelines share the files; 1 if each of them is to read everything."""

@@ -7,6 +7,7 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import file_writers, input_reader, tf_example_builder
+from official_lite.data import position
 
 
 @dataclasses.dataclass
@@ -264,3 +265,54 @@ def test_the_service_is_used_when_it_is_asked_for(folder, monkeypatch, before_ba
     fields = {"enable_tf_data_service": True, "tf_data_service_address": "grpc://a:1"}
     reader(folder, apply_tf_data_service_before_batching=before_batching, **fields).read()
     assert shapes == ([[]] if before_batching else [[4]])
+
+
+def _of_training(folder, batch, **kwargs):
+    with position.begin_at(batch=batch, seed=7) as begin:
+        dataset = reader(folder, is_training=True, **kwargs).read()
+    assert begin.is_kept
+    return dataset
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"cache": True},
+        {"shuffle_buffer_size": 5, "block_length": 2},
+        {"stages": {"filter_fn": lambda x: x % 3 > 0}},
+        {"stages": {"transform_and_batch_fn": lambda dataset, context: dataset.batch(4)}},
+    ],
+)
+def test_a_training_goes_on_with_the_batch_that_would_have_come(folder, kwargs):
+    unbroken = batches(_of_training(folder, 0, **kwargs), 25)
+    resumed = batches(_of_training(folder, 13, **kwargs), 12)
+    np.testing.assert_array_equal(resumed, unbroken[13:])
+
+
+def test_mixed_sources_go_on_as_well(folder):
+    def read(batch):
+        sources = {"a": f"{folder}/train-[01]", "b": f"{folder}/train-[23]"}
+        weights = {"a": 0.7, "b": 0.3}
+        with position.begin_at(batch=batch, seed=7):
+            params = MixConfig(
+                input_path=cfg.base_config.Config(sources),
+                weights=cfg.base_config.Config(weights),
+                global_batch_size=4,
+                is_training=True,
+                seed=3,
+            )
+            return input_reader.InputReader(
+                params,
+                decoder_fn=decode,
+                parser_fn=lambda raw: raw["x"],
+                combine_fn=input_reader.create_combine_fn(params),
+            ).read()
+
+    np.testing.assert_array_equal(batches(read(6), 5), batches(read(0), 11)[6:])
+
+
+def test_a_reader_without_an_order_keeps_no_position(folder):
+    with position.begin_at(batch=1, seed=7) as begin:
+        reader(folder, is_training=True, deterministic=False).read()
+    assert not begin.is_kept

@@ -15,8 +15,12 @@
 """
 
 import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
 
-from official_lite.modeling.hyperparams import base_config, oneof
+from official_lite.common import errors
+from official_lite.modeling.hyperparams import base_config, config_paths, oneof
 from official_lite.modeling.optimization.configs import learning_rate_config as lr_cfg
 from official_lite.modeling.optimization.configs import optimizer_config as opt_cfg
 
@@ -111,3 +115,24 @@ class OptimizationConfig(base_config.Config):
     ema: opt_cfg.EMAConfig | None = None
     learning_rate: LrConfig = dataclasses.field(default_factory=LrConfig)
     warmup: WarmupConfig = dataclasses.field(default_factory=WarmupConfig)
+
+    def validate_fields(self) -> None:
+        for block in ("learning_rate", "warmup"):
+            for path, value in config_paths.flatten(getattr(self, block)).items():
+                _require_usable(f"{block}.{path}", value)
+
+
+def _require_usable(path: str, value: Any) -> None:
+    is_rate = path.endswith("learning_rate") or path.endswith("values")
+    for number in _numbers(value):
+        if not math.isfinite(number) or (is_rate and number < 0):
+            wanted = "a finite number, 0 or above" if is_rate else "a finite number"
+            raise errors.ConfigValueError(f"`{path}` is {value}; wanted {wanted}.")
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _numbers(element)

@@ -1,0 +1,135 @@
+"""Records of files in epochs, each in an order of its own, from any record on.
+
+The order depends on the seed and the number of the epoch alone. So a training that resumes opens
+the epoch that it was in, and leaves out what it has read of that: not all that it has ever read.
+"""
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors, user_code
+from official_lite.data import damaged_files, file_reading
+
+__all__ = ["read_epochs"]
+
+DatasetFn = Callable[..., tf.data.Dataset]
+
+_FILES_COUNTED_AT_ONCE = 16
+
+
+def read_epochs(
+    files: Sequence[str],
+    dataset_fn: DatasetFn,
+    options: file_reading.FileReadingOptions,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    seed: int,
+    shuffle_buffer_size: int = 0,
+    first_record: int = 0,
+) -> tf.data.Dataset:
+    """The records of a training, without end, in one input pipeline.
+
+    Args:
+        files: The same list in the same order on every host.
+        dataset_fn: Makes a dataset from a file or from a list of files.
+        options: How to read them.
+        input_context: Which of how many input pipelines this is.
+        seed: Fixes all orders.
+        shuffle_buffer_size: Records that are shuffled at a time, of one epoch; 0 leaves them.
+        first_record: How many this pipeline has read before. To find its epoch, the records of each
+            file are counted, which reads all of them once.
+    """
+    damaged_files.remember(files, dataset_fn)
+    epochs = _Epochs(files, dataset_fn, options, input_context, seed, shuffle_buffer_size)
+    first, num_read = epochs.find(first_record) if first_record else (0, 0)
+    return tf.data.Dataset.range(first, tf.int64.max).flat_map(epochs.read).skip(num_read)
+
+
+class _Epochs:
+    def __init__(
+        self,
+        files: Sequence[str],
+        dataset_fn: DatasetFn,
+        options: file_reading.FileReadingOptions,
+        input_context: tf.distribute.InputContext | None,
+        seed: int,
+        shuffle_buffer_size: int,
+    ) -> None:
+        self._files = list(files)
+        self._dataset_fn = dataset_fn
+        # Once; it is here that an epoch follows another.
+        self._options = dataclasses.replace(options, is_training=False)
+        self._input_context = input_context
+        self._seed = seed
+        self._shuffle_buffer_size = shuffle_buffer_size
+        self._shards_files = file_reading.shards_files(files, options, input_context)
+
+    @user_code.not_converted
+    def read(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """The records of an epoch."""
+        records = self._read_in_order(epoch)
+        if not self._shuffle_buffer_size:
+            return records
+        seed = tf.random.stateless_uniform(
+            [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
+        )
+        return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
+
+    def find(self, record: int) -> tuple[int, int]:
+        """The epoch of a record, and how many of its records come before that one.
+
+        Raises:
+            DataError: There are no records.
+        """
+        logging.info(
+            "Counting the records in %d files, to go on behind those read.", len(self._files)
+        )
+        with concurrent.futures.ThreadPoolExecutor(_FILES_COUNTED_AT_ONCE) as pool:
+            counts = dict(zip(self._files, pool.map(self._count, self._files), strict=True))
+        if not any(counts.values()):
+            raise errors.DataError(f"There are no records in {', '.join(self._files[:3])}.")
+        epoch = 0
+        while record >= (length := self._length(epoch, counts)):
+            epoch, record = epoch + 1, record - length
+        return epoch, record
+
+    def _read_in_order(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        dataset_fn = user_code.converted(self._dataset_fn)
+        if not self._shards_files:
+            return file_reading.read_files_then_shard(
+                self._files, dataset_fn, self._options, self._input_context
+            )
+        return file_reading.shard_files_then_read(
+            tf.data.Dataset.from_tensor_slices(self._order(epoch)),
+            self._files,
+            dataset_fn,
+            self._options,
+            self._input_context,
+        )
+
+    def _order(self, epoch: tf.Tensor) -> tf.Tensor:
+        """The names of all files; the same on all hosts, which take their parts of them."""
+        numbers = tf.range(len(self._files))
+        seed = self._seed_of(epoch)
+        return tf.gather(self._files, tf.random.experimental.stateless_shuffle(numbers, seed))
+
+    def _seed_of(self, epoch: tf.Tensor) -> tf.Tensor:
+        return tf.stack([tf.constant(self._seed, tf.int64), tf.cast(epoch, tf.int64)])
+
+    def _count(self, file: str) -> int:
+        count = self._dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1)
+        return int(count)
+
+    def _length(self, epoch: int, counts: Mapping[str, int]) -> int:
+        """How many records of an epoch are this pipeline's."""
+        pipelines = file_reading.num_sharing_pipelines(self._options, self._input_context)
+        context = self._input_context
+        index = context.input_pipeline_id if context and pipelines > 1 else 0
+        if not self._shards_files:
+            return len(range(index, sum(counts.values()), pipelines))
+        files = self._order(tf.constant(epoch)).numpy()[index::pipelines]
+        return sum(counts[file.decode()] for file in files)

@@ -1,0 +1,124 @@
+"""The records of damaged files: those that can be read, and a count of those that can't.
+
+TensorFlow stops at a damaged record, and `ignore_errors` leaves out all that comes behind it in
+the file. Here it is that record alone: a damaged file is read from a copy without it.
+"""
+
+import os
+import re
+import struct
+import tempfile
+import threading
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+
+__all__ = ["SoundRecords"]
+
+# The length of a record and its checksum before it, that of the content behind it.
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_CHUNK_BYTES = 1 << 20
+
+
+class SoundRecords:
+    """A function from a TFRecord file, or a list of files, to a dataset of their sound records.
+
+    Each file is read twice in its first epoch, as it is looked through before. A record whose
+    length is damaged is an error in any case: where the next one begins is not known then.
+
+    Args:
+        most: How many records may be damaged, in all files that this process reads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_damaged = 0
+        # What to read in the place of each file.
+        self._places: dict[str, str] = {}
+        self._copies = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._lock = threading.Lock()
+
+    def __call__(self, files: Any) -> tf.data.Dataset:
+        files = tf.reshape(tf.convert_to_tensor(files), [-1])
+        return tf.data.Dataset.from_tensor_slices(files).flat_map(self._read)
+
+    def _read(self, file: tf.Tensor) -> tf.data.Dataset:
+        place = tf.numpy_function(self._place_of, [file], tf.string)
+        return tf.data.TFRecordDataset(tf.ensure_shape(place, []))
+
+    def _place_of(self, name: bytes) -> bytes:
+        file = os.fsdecode(name)
+        with self._lock:
+            if file not in self._places:
+                self._places[file] = self._look_through(file)
+            return os.fsencode(self._places[file])
+
+    def _look_through(self, file: str) -> str:
+        place, num_cut = file, 0
+        while (problem := _first_problem(place)) is not None:
+            kind, at = problem
+            if place == file:
+                place = os.path.join(self._copies.name, str(len(self._places)))
+                tf.io.gfile.copy(file, place, overwrite=True)
+            record, behind = _record_around(place, at)
+            if kind == "corrupted" and at == record:
+                raise errors.DataError(
+                    f"`{file}` has a record of unknown length at byte {record + num_cut}, so that "
+                    "nothing behind it can be read. `skip_bad_records` does not cover that."
+                )
+            self._leave_out(f"`{file}` has a {kind} record at byte {record + num_cut}")
+            _cut_out(place, record, behind)
+            num_cut += behind - record
+        return place
+
+    def _leave_out(self, damage: str) -> None:
+        self._num_damaged += 1
+        if self._num_damaged > self._most:
+            raise errors.DataError(
+                f"{damage}; that is one more than the {self._most} of `skip_bad_records`."
+            )
+        logging.warning(
+            "%s. It is left out: %d of at most %d.", damage, self._num_damaged, self._most
+        )
+
+
+def _first_problem(file: str) -> tuple[str, int] | None:
+    """What TensorFlow finds wrong with a file first, and at which byte."""
+    with tf.init_scope():
+        try:
+            tf.data.TFRecordDataset(file).reduce(0, lambda count, _: count + 1)
+        except tf.errors.DataLossError as error:
+            match = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
+            if match is None:
+                raise
+            return match[1], int(match[2])
+    return None
+
+
+def _record_around(path: str, place: int) -> tuple[int, int]:
+    """The bytes at which the record of a place and the next one begin."""
+    record = 0
+    with open(path, "rb") as file:
+        while header := file.read(_HEADER_BYTES):
+            # Of a file that ends here, less than a header may be left.
+            length = struct.unpack("<Q", header[:8].ljust(8, b"\0"))[0]
+            behind = record + _HEADER_BYTES + length + _FOOTER_BYTES
+            if place < behind:
+                return record, behind
+            record = file.seek(behind)
+    raise ValueError(f"There is no byte {place} in {path}.")
+
+
+def _cut_out(path: str, start: int, stop: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(stop)
+        while chunk := file.read(_CHUNK_BYTES):
+            stop = file.tell()
+            file.seek(start)
+            file.write(chunk)
+            start = file.tell()
+            file.seek(stop)
+        file.truncate(start)

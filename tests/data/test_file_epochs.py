@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.data import file_epochs, file_reading
+
+OPTIONS = file_reading.FileReadingOptions(is_training=True, block_length=1)
+# Records in each file.
+SIZES = (3, 5, 2, 4)
+
+
+@pytest.fixture
+def files(tmp_path):
+    numbers = iter(range(sum(SIZES)))
+    paths = [str(tmp_path / f"{index}.tfrecord") for index in range(len(SIZES))]
+    for path, size in zip(paths, SIZES, strict=True):
+        with tf.io.TFRecordWriter(path) as writer:
+            for _ in range(size):
+                writer.write(str(next(numbers)).encode())
+    return paths
+
+
+def _read(files, count, context=None, buffer=4, dataset_fn=tf.data.TFRecordDataset, **kwargs):
+    dataset = file_epochs.read_epochs(
+        files, dataset_fn, OPTIONS, context, seed=7, shuffle_buffer_size=buffer, **kwargs
+    )
+    return [int(record) for record in dataset.take(count).as_numpy_iterator()]
+
+
+def _context(index, pipelines):
+    return tf.distribute.InputContext(pipelines, index, pipelines)
+
+
+def test_each_epoch_has_every_record_once_in_another_order(files):
+    epochs = np.reshape(_read(files, 5 * 14), [5, 14])
+    assert all(sorted(epoch) == list(range(14)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 5
+
+
+@pytest.mark.parametrize("num_files", [1, 4])
+@pytest.mark.parametrize("first", [1, 13, 14, 40])
+def test_reading_goes_on_behind_what_was_read(files, num_files, first):
+    files = files[:num_files]
+    assert _read(files, 9, first_record=first) == _read(files, first + 9)[first:]
+
+
+@pytest.mark.parametrize("num_files", [1, 4])
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_each_pipeline_goes_on_in_its_own_part(files, num_files, pipeline):
+    files, context = files[:num_files], _context(pipeline, 2)
+    whole = _read(files, 25, context)
+    assert _read(files, 8, context, first_record=17) == whole[17:]
+    other = _read(files, 25, _context(1 - pipeline, 2))
+    assert whole[:1] != other[:1]
+
+
+def test_pipelines_share_the_records_of_an_epoch(files):
+    parts = [_read(files, 100, _context(index, 2)) for index in range(2)]
+    sizes = [len(set(parts[0][:n])) for n in range(15)]
+    first_epoch = max(n for n in range(15) if sizes[n] == n)
+    assert sorted(parts[0][:first_epoch] + parts[1][: 14 - first_epoch]) == list(range(14))
+
+
+def test_files_may_be_of_any_format(tmp_path):
+    path = tmp_path / "numbers.txt"
+    path.write_text("0\n1\n2\n")
+
+    def read_lines(file):
+        # AutoGraph has to convert it.
+        file = tf.convert_to_tensor(file)
+        return tf.data.TextLineDataset(file if tf.size(file) > 0 else tf.constant([""]))
+
+    assert sorted(_read([str(path)], 3, dataset_fn=read_lines)) == [0, 1, 2]
+
+
+def test_files_without_records_are_an_error_and_no_endless_search(tmp_path):
+    path = tmp_path / "empty.tfrecord"
+    path.touch()
+    with pytest.raises(errors.DataError, match=r"no records in .*empty\.tfrecord"):
+        _read([str(path)], 1, first_record=1)
