@@ -40,7 +40,11 @@ def run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) 
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
         return
     _, logs = pipeline.RunPipeline(
-        params, mode, model_dir, enable_async_checkpointing=FLAGS.enable_async_checkpointing
+        params,
+        mode,
+        model_dir,
+        enable_async_checkpointing=FLAGS.enable_async_checkpointing,
+        allow_config_change=FLAGS.allow_config_change,
     ).run()
     if mode == "eval":
         print(telemetry.to_json(telemetry.numbers(logs)))

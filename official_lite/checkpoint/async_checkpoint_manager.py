@@ -7,7 +7,7 @@ import weakref
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import background_save
+from official_lite.checkpoint import background_save, committed_checkpoint_manager
 
 __all__ = ["AsyncCheckpointManager"]
 
@@ -18,7 +18,7 @@ _under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, background_save.Backg
 )
 
 
-class AsyncCheckpointManager(tf.train.CheckpointManager):
+class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointManager):
     """Saves in the background if it is told to; all else is as in its base class.
 
     ::

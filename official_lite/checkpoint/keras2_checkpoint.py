@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from official_lite.checkpoint import latest
 from official_lite.common import errors, suggestions
 
 __all__ = ["Keras2Checkpoint", "Node", "Tensor"]
@@ -104,12 +105,13 @@ class Keras2Checkpoint:
     """
 
     def __init__(self, path: str) -> None:
-        self.prefix = tf.train.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
-        if not self.prefix or not tf.io.gfile.exists(f"{self.prefix}.index"):
+        prefix = latest.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
+        if not prefix or not tf.io.gfile.exists(f"{prefix}.index"):
             raise errors.CheckpointError(
                 f"There is no checkpoint at `{path}`. Wanted a folder that holds one, or a prefix "
                 "such as `model_dir/ckpt-100` beside which `ckpt-100.index` lies."
             )
+        self.prefix = prefix
         self._reader = tf.train.load_checkpoint(self.prefix)
         self.shapes = {
             key: tuple(shape) for key, shape in self._reader.get_variable_to_shape_map().items()

@@ -32,20 +32,17 @@ class SharedCheckpointManager(async_checkpoint_manager.AsyncCheckpointManager):
             **kwargs: See `tf.train.CheckpointManager`.
         """
         self._shared_directory = directory
-        self._strategy = strategy or tf.distribute.get_strategy()
-        super().__init__(
-            checkpoint, directories.writable_directory(directory, self._strategy), **kwargs
+        strategy = strategy or tf.distribute.get_strategy()
+        kwargs["moves_damaged"] = directories.is_chief(strategy) and kwargs.get(
+            "moves_damaged", True
         )
+        super().__init__(checkpoint, directories.writable_directory(directory, strategy), **kwargs)
 
     @property
     def shared_directory(self) -> str:
         """Where the checkpoints are that every worker restores."""
         return self._shared_directory
 
-    def restore_or_initialize(self) -> str | None:
-        """Restores the newest checkpoint of the chief; without one calls `init_fn`."""
-        path = tf.train.latest_checkpoint(self._shared_directory)
-        if path is None or directories.is_chief(self._strategy):
-            return super().restore_or_initialize()
-        self.checkpoint.restore(path)
-        return path
+    @property
+    def _source_directory(self) -> str:
+        return self._shared_directory

@@ -13,7 +13,13 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import conversion_report, keras2_checkpoint, model_state, pairing
+from official_lite.checkpoint import (
+    conversion_report,
+    keras2_checkpoint,
+    latest,
+    model_state,
+    pairing,
+)
 from official_lite.common import errors, suggestions
 
 __all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights"]
@@ -28,7 +34,7 @@ _Pairs = Mapping[int, pairing.Pair]
 def find_checkpoint(path: str) -> str | None:
     """The prefix of the checkpoint files at `path`, a prefix or a directory; None if none is."""
     if tf.io.gfile.isdir(path):
-        return tf.train.latest_checkpoint(path)
+        return latest.latest_checkpoint(path)
     prefix = path.removesuffix(".index")
     return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from official_lite.common import errors
+from official_lite.common import errors, escapes
 
 __all__ = ["run"]
 
@@ -30,6 +30,7 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
         logging.get_absl_logger().addFilter(_is_for_the_user)
+        logging.get_absl_logger().addFilter(_without_controls)
         return _exit_code_of(main, remaining)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
@@ -40,12 +41,23 @@ def _is_for_the_user(record: python_logging.LogRecord) -> bool:
     return record.module != "functional_saver" or record.levelno > python_logging.INFO
 
 
+def _without_controls(record: python_logging.LogRecord) -> bool:
+    """Rewrites a message in which a name or a path could give commands to the terminal."""
+    message = record.getMessage()
+    if (shown := escapes.escape_controls(message)) != message:
+        record.msg, record.args = shown, ()
+    return True
+
+
 def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
     try:
         main(argv)
     except errors.OfficialLiteError as error:
         _say(f"{type(error).__name__}: {error}")
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        _say("Interrupted, before there was anything to save, or by a second Ctrl-C.")
+        return int(errors.ExitCode.INTERRUPTED)
     return int(errors.ExitCode.DONE)
 
 
@@ -58,4 +70,4 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    print(escapes.escape_controls(message), file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@
     ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
     ├── ModelDirBusyError           (RuntimeError) another run trains there          exit 6
     └── PreemptedError              (RuntimeError) asked to stop; all is saved       exit 42
+        └── StoppedByUserError                     the same, by Ctrl-C               exit 130
 
 Each also is the built-in exception that a reader would expect (in brackets), so that code which
 catches `KeyError` or `ValueError` goes on working.
@@ -101,3 +102,9 @@ class PreemptedError(OfficialLiteError, RuntimeError):
     """The run was asked to stop by a signal. Its state is saved: the same command goes on."""
 
     exit_code = ExitCode.PREEMPTED
+
+
+class StoppedByUserError(PreemptedError):
+    """The signal was that of Ctrl-C, so nobody should start the run again by himself."""
+
+    exit_code = ExitCode.INTERRUPTED

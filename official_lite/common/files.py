@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import IO, Any
 
-__all__ = ["exists", "is_remote", "makedirs", "open_file", "read_text", "write_text"]
+__all__ = [
+    "create_text",
+    "exists",
+    "is_remote",
+    "list_names",
+    "makedirs",
+    "open_file",
+    "read_text",
+    "remove",
+    "rename",
+    "size",
+    "write_text",
+]
 
 
 def is_remote(path: str) -> bool:
@@ -26,6 +38,22 @@ def makedirs(path: str) -> None:
         _gfile().makedirs(path)
     else:
         os.makedirs(path, exist_ok=True)
+
+
+def list_names(path: str) -> list[str]:
+    """The names in a folder, sorted; none if there is no such folder."""
+    if is_remote(path):
+        names = _gfile().listdir(path) if _gfile().isdir(path) else []
+        return sorted(name.rstrip("/") for name in names)
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def size(path: str) -> int:
+    """The length of a file in bytes."""
+    return int(_gfile().stat(path).length) if is_remote(path) else os.stat(path).st_size
 
 
 @contextlib.contextmanager
@@ -56,26 +84,52 @@ def read_text(path: str) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 file in one piece: a reader sees the old text or the new, never a part."""
+    """Writes a UTF-8 file in one piece: a reader sees the old text or the new, never a part.
+
+    That holds through a loss of power, too.
+    """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
         with open_file(temporary, "w") as file:
             file.write(text)
-        _replace(temporary, path)
+            if not is_remote(path):
+                file.flush()
+                os.fsync(file.fileno())
+        rename(temporary, path)
     except BaseException:
         if exists(temporary):
-            _remove(temporary)
+            remove(temporary)
         raise
 
 
-def _replace(source: str, target: str) -> None:
+def create_text(path: str, text: str) -> None:
+    """Writes a UTF-8 file that must not be there yet.
+
+    Of several processes that try at once, one succeeds; on a remote file system that is likely,
+    but not certain.
+
+    Raises:
+        FileExistsError: It is there.
+    """
+    if is_remote(path):
+        if exists(path):
+            raise FileExistsError(path)
+        write_text(path, text)
+        return
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file; one that has the name already is replaced."""
     if is_remote(source):
         _gfile().rename(source, target, overwrite=True)
     else:
         os.replace(source, target)
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Removes a file."""
     if is_remote(path):
         _gfile().remove(path)
     else:

@@ -70,5 +70,12 @@ def _define_own_flags() -> None:
         "Train 20 steps in --model_dir, evaluate 2 batches after each 10, report every step.",
     )
     flags.DEFINE_bool(
-        "safe_config", False, "Refuse gin files that can run code (import, include, references)."
+        "allow_config_change",
+        False,
+        "Go on with the checkpoints of --model_dir though they were saved with another config.",
+    )
+    flags.DEFINE_bool(
+        "safe_config",
+        False,
+        "Refuse code in configs: import, include and references in gin, modules and files in YAML.",
     )

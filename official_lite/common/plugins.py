@@ -29,7 +29,7 @@ from typing import Any
 from official_lite.common import errors, suggestions
 from official_lite.common import registry as registry_lib
 
-__all__ = ["factory", "load_module", "resolve"]
+__all__ = ["factory", "load_module", "names_code", "resolve"]
 
 
 def resolve(
@@ -114,6 +114,11 @@ def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -
             f"There is no module `{error.name}` to import {spec!r} from. Is it installed, or in "
             f"the directory where Python was started? A file is named by its path: `{spec}.py`."
         ) from error
+
+
+def names_code(spec: str) -> bool:
+    """Whether a text, taken as a spec, would import a module or run a file."""
+    return _is_file(spec) or _split(spec)[1] is not None
 
 
 def _find(

@@ -147,6 +147,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 global batch size. None when there is only one.
         """
 
+    @user_code.not_converted
     def build_losses(
         self,
         labels: Tensors,

@@ -11,7 +11,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors
+from official_lite.common import errors, user_code
 from official_lite.core import (
     async_trainer,
     base_task,
@@ -321,9 +321,10 @@ class Trainer(compiled_trainer.CompiledTrainer):
         """
         return next(iterator), {}
 
+    @user_code.not_converted
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
         """Evaluates the next batch. Each output is a tuple with one element per replica."""
-        inputs, passthrough_logs = self.next_eval_inputs(iterator)
+        inputs, passthrough_logs = user_code.converted(self.next_eval_inputs)(iterator)
         outputs = self.strategy.run(
             compiled_trainer.after_inputs(self._replica.eval_step), args=(inputs,)
         )

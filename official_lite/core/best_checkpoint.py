@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import async_checkpoint_manager, directories
+from official_lite.checkpoint import async_checkpoint_manager, directories, latest
 from official_lite.common import errors, files, suggestions
 from official_lite.core import base_task, base_trainer, config_definitions, nested_dict
 
@@ -63,7 +63,7 @@ class BestCheckpointExporter:
     @property
     def best_ckpt_path(self) -> str | None:
         """The best checkpoint, if there is one yet."""
-        return tf.train.latest_checkpoint(self._export_dir)
+        return latest.latest_checkpoint(self._export_dir)
 
     def maybe_export_checkpoint(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors
+from official_lite.common import errors, user_code
 from official_lite.core import async_trainer, execution, unrepeatable
 from official_lite.core.async_trainer import Dataset
 
@@ -115,6 +115,7 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
         self._counted_step = loop
         return loop
 
+    @user_code.not_converted
     def run_step(self, step_fn: Callable[..., Any], *inputs: Any) -> Any:
         """Runs a function on all replicas, as a part of a step."""
         if self.execution != "xla" or self._strategy.num_replicas_in_sync > 1:
@@ -146,6 +147,6 @@ def after_inputs(step_fn: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*inputs: Any) -> Any:
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
-            return step_fn(*inputs)
+            return user_code.converted(step_fn)(*inputs)
 
     return run

@@ -82,6 +82,8 @@ class DataConfig(base_config.Config):
         autotune_algorithm: A member name of `tf.data.experimental.AutotuneAlgorithm`.
         num_examples: Examples in one pass over the data, for whatever is given in epochs; None
             asks the dataset.
+        skip_bad_records: How many damaged records of TFRecord files may be left out, one by one and
+            each with a warning; 0 makes the first one an error.
     """
 
     input_path: Sequence[str] | str | base_config.Config = ""
@@ -110,9 +112,12 @@ class DataConfig(base_config.Config):
     prefetch_buffer_size: int | None = None
     autotune_algorithm: str | None = None
     num_examples: int | None = None
+    skip_bad_records: int = 0
 
     def validate_fields(self) -> None:
-        field_checks.require_not_negative(self, "global_batch_size", "shuffle_buffer_size")
+        field_checks.require_not_negative(
+            self, "global_batch_size", "shuffle_buffer_size", "skip_bad_records"
+        )
         field_checks.require_positive_or_none(self, "num_examples")
 
 
@@ -222,6 +227,9 @@ class TrainerConfig(base_config.Config):
             self, "train_epochs", "validate_every_epochs", "checkpoint_every_epochs"
         )
         field_checks.require_patterns(self, "freeze")
+        field_checks.require_subdirectories(
+            self, "best_checkpoint_export_subdir", "validation_summary_subdir"
+        )
         field_checks.require_one_of(self, "best_checkpoint_metric_comp", ("higher", "lower"))
         if self.validation_steps != -1 and self.validation_steps < 1:
             raise errors.ConfigValueError(

@@ -58,6 +58,7 @@ class ParseConfigOptions:
     tf_data_service: str = ""
     params_override: str = ""
     set: list[str] = dataclasses.field(default_factory=list)
+    safe_config: bool = False
 
     def __contains__(self, name: str) -> bool:
         return name in {field.name for field in dataclasses.fields(self)}
@@ -75,12 +76,15 @@ class ExperimentParser:
 
     def parse(self) -> Any:
         params = self.base_experiment()
+        registered = frozenset(hyperparams.texts(params))
         params = self.parse_config_file(params)
         params = gin_config.apply_bindings(params)
         params = self.parse_runtime(params)
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
         params = self.parse_set(params)
+        if _flag(self._flags_obj, "safe_config"):
+            _refuse_code(params, registered)
         return workspace.expand(params, self._default_workspace)
 
     def base_experiment(self) -> Any:
@@ -194,6 +198,18 @@ def import_modules(names: list[str] | None) -> None:
     """
     for name in names or []:
         plugins.load_module(name)
+
+
+def _refuse_code(params: Any, registered: frozenset[str]) -> None:
+    """Refuses texts that would import something as a hook, a stage or the like.
+
+    What the registered experiment says itself is code already.
+    """
+    for text in hyperparams.texts(params):
+        if plugins.names_code(text) and text not in registered:
+            raise errors.ConfigValueError(
+                f"{text!r} can run code, and --safe_config was given. Name what is registered."
+            )
 
 
 def _flag(flags_obj: Any, name: str) -> Any:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import directories, shared_checkpoint_manager
+from official_lite.checkpoint import directories, shared_checkpoint_manager, state_description
 from official_lite.common import errors
 from official_lite.core import (
     actions,
@@ -23,8 +23,10 @@ from official_lite.core import (
     execution_record,
     model_summary,
     run_checks,
+    run_record,
     trainer_factory,
 )
+from official_lite.orbit import preemption
 
 __all__ = ["Logs", "OrbitExperimentRunner"]
 
@@ -81,10 +83,12 @@ class OrbitExperimentRunner:
         self._hooks = tuple(hooks)
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
+        self._description: tuple[Any, dict[str, Any]] | None = None
         self._trainer = trainer or self._build_trainer(
             task, train="train" in mode, evaluate="eval" in mode or run_post_eval
         )
         best_checkpoint.check_metric(params, self.trainer)
+        run_checks.check_evaluation_data(params, self.trainer)
         self._checkpoint_manager = self._maybe_build_checkpoint_manager()
         self._summary_manager = summary_manager
         self._eval_summary_manager = eval_summary_manager
@@ -187,6 +191,7 @@ class OrbitExperimentRunner:
             The metrics of the last evaluation; None in modes without evaluation on the way.
         """
         config = self.params.trainer
+        preemption.check()
         self.choose_execution()
         self._save_a_point_to_recover_to()
         if self._mode == "train_and_eval":
@@ -279,7 +284,28 @@ class OrbitExperimentRunner:
             step_counter=self.trainer.global_step,
             checkpoint_interval=self.params.trainer.checkpoint_interval or None,
             init_fn=self.trainer.initialize,
+            # A job that only evaluates reads what another one may be writing.
+            describe=self._describe_run if self.trains else None,
+            moves_damaged=self.trains,
         )
+
+    def _describe_run(self) -> dict[str, Any]:
+        """What the checkpoints say of this run; worked out once for all saves."""
+        if self._description is None or self._description[0] is not self.params:
+            self._description = (self.params, self._make_description())
+        return self._description[1]
+
+    def _make_description(self) -> dict[str, Any]:
+        trainer = self.trainer
+        model, optimizer = getattr(trainer, "model", None), getattr(trainer, "optimizer", None)
+        return {
+            **state_description.describe(model, optimizer),
+            "global_batch_size": getattr(trainer, "global_batch_size", None),
+            "num_replicas": self.strategy.num_replicas_in_sync,
+            "execution": getattr(trainer, "execution", None),
+            "config_sha256": run_record.config_sha256(self.params),
+            "versions": run_record.versions(),
+        }
 
     def _build_writers(self) -> list[telemetry.Writer]:
         if not directories.is_chief(self.strategy):
@@ -298,12 +324,16 @@ class OrbitExperimentRunner:
         return [*writers, self._last_records]
 
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
-        """Those of the trainer, of the config and of the caller; the first two only to train."""
+        """Those of the trainer, of the config and of the caller; the first two only to train.
+
+        And one that nobody has to ask for: it speaks up if the training does not get on.
+        """
         if trainer is None:
             return list(self._hooks)
         # A trainer that is only Orbit's brings none.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
-        return [*own, *(create() for create in run_checks.find_hooks(self.params)), *self._hooks]
+        named = [create() for create in run_checks.find_hooks(self.params)]
+        return [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
 
     def _build_controller(
         self,

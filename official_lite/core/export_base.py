@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import latest, model_state
 from official_lite.common import errors
 
 __all__ = ["ExportModule", "export", "get_timestamped_export_dir"]
@@ -155,9 +155,9 @@ def _check_path(path: str) -> None:
 
 
 def _newest_checkpoint(checkpoint_path: str) -> str:
-    found = checkpoint_path
+    found: str | None = checkpoint_path
     if tf.io.gfile.isdir(checkpoint_path):
-        found = tf.train.latest_checkpoint(checkpoint_path)
+        found = latest.latest_checkpoint(checkpoint_path)
     if not found or not tf.io.gfile.exists(f"{found}.index"):
         raise errors.CheckpointError(
             f"There is no checkpoint at {checkpoint_path!r}; exporting would write untrained "

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, subdirectories, suggestions
 from official_lite.modeling.hyperparams import base_config
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "require_patterns",
     "require_positive",
     "require_positive_or_none",
+    "require_subdirectories",
 ]
 
 
@@ -47,6 +48,11 @@ def require_positive_or_none(config: base_config.Config, *names: str) -> None:
             raise errors.ConfigValueError(
                 f"`{name}` is {value}; wanted a positive number, or null."
             )
+
+
+def require_subdirectories(config: base_config.Config, *names: str) -> None:
+    for name in names:
+        subdirectories.require_subdirectory(getattr(config, name), name)
 
 
 def require_patterns(config: base_config.Config, name: str) -> None:

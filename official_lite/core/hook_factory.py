@@ -42,6 +42,7 @@ _HOOKS: registry.Collection = {
         "periodic_checkpoint": "periodic_checkpoint:PeriodicCheckpoint",
         "precise_batch_norm": "precise_batch_norm:PreciseBatchNorm",
         "profiler": "profiler:Profiler",
+        "stall_warning": "stall_warning:StallWarning",
         "stochastic_weight_averaging": "weight_averaging:StochasticWeightAveraging",
         "weight_norms": "weight_norms:WeightNorms",
     }.items()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import keras
 
 from official_lite import orbit
+from official_lite.common import user_code
 from official_lite.core import batch_mean, split_step
 from official_lite.modeling import moving_statistics, step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
@@ -73,7 +74,7 @@ class ReplicaSteps:
     def eval_step(self, inputs: Any) -> dict[str, Any]:
         """Evaluates a batch, which may be empty."""
         trainer = self._trainer
-        logs = trainer.task.validation_step(
+        logs = user_code.converted(trainer.task.validation_step)(
             inputs, model=trainer.model, metrics=self._metrics[False]
         )
         if trainer.task.loss in logs:
@@ -83,7 +84,7 @@ class ReplicaSteps:
     def show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         """Shows the hooks an update's gradients, summed over the replicas."""
         for hook in self.graph_hooks:
-            hook.on_gradients(grads_and_vars)
+            user_code.converted(hook.on_gradients)(grads_and_vars)
 
     def _end_step(self) -> None:
         self._moving_statistics.average()
@@ -96,10 +97,10 @@ class ReplicaSteps:
         )
         trainer.train_loss.update_state(logs[trainer.task.loss])
         for hook in self.graph_hooks:
-            hook.call(logs)
+            user_code.converted(hook.call)(logs)
 
     def _task_train_step(self) -> Callable[..., Mapping[str, Any]]:
         trainer = self._trainer
         if trainer.execution == "xla" and trainer.strategy.num_replicas_in_sync > 1:
             return self._split_train_step
-        return trainer.task.train_step
+        return user_code.converted(trainer.task.train_step)

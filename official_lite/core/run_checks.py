@@ -4,9 +4,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from official_lite.checkpoint import warm_start
+from official_lite.checkpoint import latest, warm_start
 from official_lite.common import errors, flags, suggestions
 from official_lite.core import (
     base_task,
@@ -17,10 +15,12 @@ from official_lite.core import (
     trainer_factory,
     writer_factory,
 )
+from official_lite.data import finite
 
 __all__ = [
     "check",
     "check_evaluation",
+    "check_evaluation_data",
     "check_init_checkpoint",
     "find_hooks",
     "find_writers",
@@ -52,13 +52,25 @@ def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
     Raises:
         errors.CheckpointError: There is not.
     """
-    if mode != "eval" or tf.train.latest_checkpoint(model_dir):
+    if mode != "eval" or latest.latest_checkpoint(model_dir):
         return
     if not getattr(params.task, "init_checkpoint", ""):
         raise errors.CheckpointError(
             f"There is no checkpoint in {model_dir}, so --mode=eval would evaluate random weights. "
             "Train first, or set `task.init_checkpoint`."
         )
+
+
+def check_evaluation_data(params: Any, trainer: Any) -> None:
+    """Looks whether an evaluation of all the data can end.
+
+    Raises:
+        errors.ConfigValueError: It is known that it can't.
+    """
+    # A trainer that is only Orbit's, or that only trains, has no data for it.
+    dataset = getattr(trainer, "eval_dataset", None)
+    if dataset is not None and params.trainer.validation_steps == -1:
+        finite.require_end(dataset)
 
 
 def check_init_checkpoint(
@@ -81,7 +93,7 @@ def check_init_checkpoint(
     earlier = earlier_phases or {}
     if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
         return
-    if not _is_read_by_default_code(params) or tf.train.latest_checkpoint(model_dir):
+    if not _is_read_by_default_code(params) or latest.latest_checkpoint(model_dir):
         return
     if warm_start.find_checkpoint(path) is None:
         nearest = suggestions.nearest(path.split("/")[0], earlier)

@@ -4,12 +4,14 @@
 
     model_dir/
       params.yaml                   the resolved config                     (training modes)
+      params.<n>.yaml               the one before, if another one was allowed
+      .lock                         who trains there, while he does
       operative_config.<mode>.gin   the same, and gin's bindings, for --gin_file
       run.json                      versions, command, seed, host, and how the run ended
       log.txt                       everything that was logged, tracebacks included
       metrics.json                  one JSON object a line for each report and each evaluation
       train/  validation/           event files
-      ckpt-<step>.*                 checkpoints
+      ckpt-<step>.*                 checkpoints, see docs/checkpoints.md
       best_ckpt/                    the best one, with info.json
 
 A job that only evaluates may look at the directory of a running training: it writes
@@ -18,8 +20,10 @@ run ended.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import logging as python_logging
 import os
@@ -34,10 +38,17 @@ from typing import Any
 from absl import logging
 
 from official_lite.common import errors, files
-from official_lite.core import config_parsing, gin_config
+from official_lite.core import config_changes, config_parsing, gin_config, model_dir_lock
 from official_lite.modeling import hyperparams
 
-__all__ = ["RunRecord", "check_model_dir", "is_finished", "save_gin_config"]
+__all__ = [
+    "RunRecord",
+    "check_model_dir",
+    "config_sha256",
+    "is_finished",
+    "save_gin_config",
+    "versions",
+]
 
 _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
 
@@ -53,7 +64,13 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     """
 
     def __init__(
-        self, params: hyperparams.Config, mode: str, model_dir: str, *, is_chief: bool = True
+        self,
+        params: hyperparams.Config,
+        mode: str,
+        model_dir: str,
+        *,
+        is_chief: bool = True,
+        allow_config_change: bool = True,
     ) -> None:
         """Writes nothing yet.
 
@@ -62,12 +79,16 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             mode: Its mode.
             model_dir: Its directory.
             is_chief: Whether this process is the one that writes; others only log how it ended.
+            allow_config_change: Whether a training may go on with the checkpoints of another
+                config; see `config_changes`. It is logged in any case.
         """
         self._params = params
         self._mode = mode
         self._model_dir = model_dir
         self._is_chief = is_chief
         self._is_training = "train" in mode
+        self._allow_config_change = allow_config_change
+        self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
         self._log_handler: python_logging.Handler | None = None
         self._start_time = time.time()
@@ -89,28 +110,41 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             return self
         files.makedirs(self._model_dir)
         with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self._lock.close)
+            changes = self._claim() if self._is_training else []
             self._log_handler = _log_to_file(self._path("log", "txt"))
             on_failure.callback(self._close_log)
-            self._write_start()
+            self._write_start(changes)
             on_failure.pop_all()
         return self
 
-    def _write_start(self) -> None:
+    def _claim(self) -> list[config_changes.Change]:
+        """Makes sure that nobody else trains there, and that the config is that of before."""
+        self._lock.enter_context(model_dir_lock.ModelDirLock(self._model_dir))
+        return config_changes.check(
+            self._params, self._model_dir, is_allowed=self._allow_config_change
+        )
+
+    def _write_start(self, changes: list[config_changes.Change]) -> None:
+        if not all(change.is_harmless for change in changes):
+            self._keep_old_params()
         self._write_params()
-        versions = {"python": platform.python_version()} | _versions()
         logging.info("Command: %s", shlex.join(sys.argv))
-        logging.info("Versions: %s", ", ".join(f"{n} {v}" for n, v in versions.items()))
+        logging.info("Versions: %s", ", ".join(f"{n} {v}" for n, v in versions().items()))
         self._entries = {
             "status": "running",
             "mode": self._mode,
             "argv": sys.argv,
-            "config_sha256": _sha256(self._params),
+            "config_sha256": config_sha256(self._params),
+            "config_changes": [str(change) for change in changes],
             **_entries_of(self._params),
             "start_time": _timestamp(self._start_time),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "platform": platform.platform(),
-            "versions": versions,
+            "versions": versions(),
+            # As given: what became of it is in `params.yaml`.
+            "params": config_changes.flatten(self._params.as_dict()),
         }
         self._write()
 
@@ -120,7 +154,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        status = "failed" if error else "done"
+        status = _status_of(error)
         self.note(
             status=status,
             exit_reason=_describe(error) if error else "completed",
@@ -134,13 +168,20 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             step = self._entries.get("global_step", 0)
             logging.info("experiment finished: status=%s step=%s", status, step)
             self._close_log()
+            self._lock.close()
 
     def _write_end(self, error: BaseException | None) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, errors.PreemptedError):
             self._log_traceback(error)
         self._write()
         # Again, since the run may have bound more of gin than was known at its start.
         save_gin_config(self._mode, self._model_dir, self._params)
+
+    def _keep_old_params(self) -> None:
+        taken = files.list_names(self._model_dir)
+        number = next(n for n in itertools.count(1) if f"params.{n}.yaml" not in taken)
+        old = files.read_text(os.path.join(self._model_dir, "params.yaml"))
+        files.write_text(os.path.join(self._model_dir, f"params.{number}.yaml"), old)
 
     def _write_params(self) -> None:
         if self._is_training:
@@ -210,7 +251,7 @@ def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
     logging.info("%s is finished: nothing left to do.", model_dir)
-    if record.get("config_sha256") != _sha256(params):
+    if record.get("config_sha256") != config_sha256(params):
         logging.warning(
             "It ran with another config than that of this command: see %s. To run this one, give "
             "it another directory, or remove that one.",
@@ -234,10 +275,12 @@ def _train_steps(params: Any, record: dict[str, Any]) -> int | None:
     if getattr(params.trainer, "train_epochs", None) is None:
         return int(params.trainer.train_steps)
     # Only the data say how long an epoch is. The same config was told so before.
-    return record.get("train_steps") if record.get("config_sha256") == _sha256(params) else None
+    has_same_config = record.get("config_sha256") == config_sha256(params)
+    return record.get("train_steps") if has_same_config else None
 
 
-def _sha256(params: hyperparams.Config) -> str:
+def config_sha256(params: hyperparams.Config) -> str:
+    """A checksum that two configs share only if they say the same."""
     return hashlib.sha256(config_parsing.to_yaml(params).encode()).hexdigest()
 
 
@@ -245,8 +288,13 @@ def check_model_dir(model_dir: str) -> None:
     """Makes sure that a run could write there, before anything expensive. Writes nothing.
 
     Raises:
-        errors.ConfigValueError: If it could not.
+        errors.ConfigValueError: If it could not, or could not read it again.
     """
+    if special := sorted(set(model_dir) & set("*?[\\")):
+        raise errors.ConfigValueError(
+            f"--model_dir={model_dir} has {' '.join(special)} in it: TensorFlow takes that for a "
+            "pattern when it reads a checkpoint, and would not find it."
+        )
     if files.is_remote(model_dir):
         return
     path = os.path.abspath(model_dir)
@@ -278,12 +326,20 @@ def _entries_of(params: hyperparams.Config) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that decide what a run computes."""
+    found = {"python": platform.python_version()}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def _status_of(error: BaseException | None) -> str:
+    if isinstance(error, errors.PreemptedError):
+        return "preempted"
+    return "failed" if error else "done"
 
 
 def _describe(error: BaseException) -> str:

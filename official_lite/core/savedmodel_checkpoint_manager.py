@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
+from official_lite.checkpoint import committed_checkpoint_manager
 from official_lite.common import errors
 
 __all__ = [
@@ -30,8 +31,8 @@ def make_saved_modules_directory_name(checkpoint_name: str) -> str:
     return f"{checkpoint_name}_{SAVED_MODULES_PATH_SUFFIX}"
 
 
-class SavedModelCheckpointManager(tf.train.CheckpointManager):
-    """A `tf.train.CheckpointManager` that also writes SavedModels.
+class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpointManager):
+    """A checkpoint manager that also writes SavedModels.
 
     A module is written if it has `saved_model_signatures`, the functions to serve by name.
     """

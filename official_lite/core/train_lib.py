@@ -19,6 +19,7 @@ from official_lite.core import (
     run_record,
     runtime,
 )
+from official_lite.orbit import preemption
 
 __all__ = [
     "OrbitExperimentRunner",
@@ -115,6 +116,7 @@ def execute(
     run_checks.check(params, mode)
     run_checks.check_evaluation(params, mode, model_dir)
     with (
+        preemption.catch_signals(),
         run_record.RunRecord(
             params, mode, model_dir, is_chief=directories.is_chief(strategy)
         ) as record,

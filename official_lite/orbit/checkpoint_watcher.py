@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 
-import tensorflow as tf
 from absl import logging
+
+from official_lite.checkpoint import latest
+from official_lite.orbit import preemption
 
 
 def watch_checkpoints(
@@ -18,7 +20,7 @@ def watch_checkpoints(
     """Yields every checkpoint of a directory once, in the order in which they were saved.
 
     Args:
-      directory: Where a `tf.train.CheckpointManager` saves.
+      directory: Where a checkpoint manager saves, ours or TensorFlow's.
       timeout: Seconds to wait for a checkpoint; `None` waits for ever.
       timeout_fn: Called when the time is over; the wait begins anew if it returns false. Without
         it, the end of the time is the end.
@@ -37,9 +39,9 @@ def watch_checkpoints(
             if timeout_fn is None or timeout_fn():
                 return
             waiting_since = clock()
+        preemption.check()
         sleep(1.0 if timeout is None else min(1.0, timeout))
 
 
 def _new_checkpoints(directory: str, seen: set[str]) -> list[str]:
-    state = tf.train.get_checkpoint_state(directory)
-    return [] if state is None else [p for p in state.all_model_checkpoint_paths if p not in seen]
+    return [path for path in latest.find_checkpoints(directory) if path not in seen]

@@ -16,8 +16,10 @@ from official_lite.orbit import (
     checkpointing,
     inner_loop,
     outer_loop,
+    pending_evaluation,
     reports,
     runner,
+    stop_check,
     summaries,
     utils,
 )
@@ -34,7 +36,8 @@ class Controller(outer_loop.OuterLoop):
 
         while step < last_step and no stop is requested:
             hooks.before_step
-            trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call
+            trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call (or
+                slices of half a second, where signals are to stop it)
             hooks.after_step
             report, if due: trainer.train_loop_end, train actions
             evaluation, if due: evaluator, eval actions, hooks.after_eval
@@ -124,6 +127,7 @@ class Controller(outer_loop.OuterLoop):
         self.trainer = trainer
         self.evaluator = evaluator
         self.strategy = strategy or tf.distribute.get_strategy()
+        self._stop_check = stop_check.StopCheck(self.strategy)
         self.train_actions = tuple(train_actions or ())
         self.eval_actions = tuple(eval_actions or ())
         self.checkpoint_manager = checkpoint_manager
@@ -257,6 +261,11 @@ class Controller(outer_loop.OuterLoop):
         checkpoint_path = checkpoints.restore(checkpoint_path)
         if checkpoint_path is not None:
             logging.info("Restored %s at step %d.", checkpoint_path, self.step)
+            self._evaluation_mark = pending_evaluation.find_mark(
+                self._require("checkpoint_manager", "restore_checkpoint").checkpoint,
+                checkpoint_path,
+            )
+            self._evaluation_is_pending = self._evaluation_mark is not None
             if self.trainer is not None:
                 self.trainer.after_restore()
         return checkpoint_path

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.data import input_errors
 from official_lite.orbit import runner, standard_runner, triggers
 from official_lite.orbit.utils import common, loop_fns
 
@@ -21,6 +22,7 @@ class InnerLoop:
 
     Attributes:
       is_open: Whether an interval is under way.
+      is_splittable: Whether a stretch may be run in parts; not if the trainer's `train` is its own.
       seconds: The time in the trainer's calls so far.
 
     Args:
@@ -48,7 +50,7 @@ class InnerLoop:
                 "integer, or a function that takes the step and returns one."
             )
         self._trainer = trainer
-        self._is_splittable = standard_runner.is_splittable(trainer)
+        self.is_splittable = standard_runner.is_splittable(trainer)
         self._global_step = global_step
         self._tf_step = common.as_tf_variable(global_step)
         self._steps_per_loop = steps_per_loop
@@ -71,13 +73,13 @@ class InnerLoop:
 
     def is_report_due(self, step: int) -> bool:
         """Whether the interval that is under way must end here."""
-        return self.is_open and (not self._is_splittable or self._interval_end.is_due(step))
+        return self.is_open and (not self.is_splittable or self._interval_end.is_due(step))
 
     def run(self, start: int, stop: int) -> None:
         """Trains from step `start`, the current one, to step `stop` in one call of the trainer.
 
         Raises:
-          errors.DataError: The training data ended.
+          errors.DataError: The training data ended, or can't be used.
           RuntimeError: The global step is not `stop` afterwards.
         """
         started = time.monotonic()
@@ -87,6 +89,9 @@ class InnerLoop:
             reached = int(self._tf_step.value().numpy())
         except loop_fns.END_OF_DATA as error:
             raise standard_runner.end_of_training_data(self._global_step) from error
+        except tf.errors.OpError as error:
+            input_errors.raise_if_of_data(error, self._tf_step)
+            raise
         finally:
             seconds = time.monotonic() - started
             self.seconds += seconds
@@ -102,7 +107,7 @@ class InnerLoop:
 
     def report(self) -> runner.Output:
         """Ends the interval and returns the output of the trainer for it."""
-        if self._is_splittable:
+        if self.is_splittable:
             self._output = self._trainer.train_loop_end()
         self.is_open = False
         return dict(self._output or {})
@@ -138,7 +143,7 @@ class InnerLoop:
         return length
 
     def _call_trainer(self, num_steps: tf.Tensor) -> None:
-        if not self._is_splittable:
+        if not self.is_splittable:
             self._output = self._trainer.train(num_steps)
         else:
             if not self.is_open:

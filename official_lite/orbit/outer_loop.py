@@ -13,8 +13,11 @@ from official_lite.common import errors
 from official_lite.orbit import (
     checkpointing,
     inner_loop,
+    pending_evaluation,
+    preemption,
     reports,
     runner,
+    stop_check,
     summaries,
     triggers,
     utils,
@@ -49,12 +52,14 @@ class OuterLoop:
 
     strategy: tf.distribute.Strategy
     train_actions: Sequence[Action]
+    checkpoint_manager: tf.train.CheckpointManager | None
     storage: telemetry.EventStorage
     _inner: inner_loop.InnerLoop
     _hooks: hook_list.HookList
     _summaries: summaries.Summaries
     _checkpoints: checkpointing.Checkpointing | None
     _reports: reports.Reports
+    _stop_check: stop_check.StopCheck
 
     def __init__(self, global_step: Any) -> None:
         self.global_step = global_step
@@ -62,6 +67,7 @@ class OuterLoop:
         self._iter = 0
         self.last_step = 0
         self._is_running = False
+        self._evaluation_is_pending = False
         self.stop_reason: str | None = None
         self._stop_request: str | None = None
 
@@ -75,6 +81,7 @@ class OuterLoop:
 
         Raises:
           errors.DataError: The training data ended before.
+          errors.PreemptedError: A signal has asked to stop, and all is saved.
           RuntimeError: The trainer did not advance the global step.
         """
         self._train(_Plan(last_step=steps, save_at_end=checkpoint_at_completion))
@@ -137,7 +144,11 @@ class OuterLoop:
     def _train(self, plan: _Plan) -> None:
         self._require("trainer", for_method="train")
         with self._running(plan.last_step):
+            if self._evaluation_is_pending and plan.evaluate.is_due(self.step):
+                self._evaluate(plan)
+                self._hooks.after_epoch(self.step)
             while (step := self.step) < plan.last_step and self._stop_request is None:
+                self._stop_check.check()
                 stop = self._next_event(step, plan)
                 self._train_stretch(step, stop)
                 self._fire_due_events(stop, plan)
@@ -158,7 +169,8 @@ class OuterLoop:
         self._iter, self.storage.step = stop - 1, stop
         self._hooks.before_steps(until=stop)
         with self._summaries.of_steps():
-            self._inner.run(start, stop)
+            for part in self._stop_check.slices(start, stop, self._inner.is_splittable):
+                self._inner.run(*part)
         self._hooks.after_steps(stop)
 
     def _fire_due_events(self, step: int, plan: _Plan) -> None:
@@ -216,7 +228,9 @@ class OuterLoop:
 
     def _evaluate(self, plan: _Plan) -> None:
         plan.evaluated_step = self.step
+        self._evaluation_is_pending = True
         plan.eval_output = self.evaluate(steps=plan.eval_steps)
+        self._evaluation_is_pending = False
 
     def _sync_on_async_checkpointing(self) -> None:
         """Waits for a save that is under way; subclasses written for Orbit call it."""
@@ -236,12 +250,18 @@ class OuterLoop:
         """Tells the hooks of the beginning and, whatever happens, of the end."""
         self._is_running = True
         self.last_step = last_step
-        self._iter = self.storage.step = self.step
+        first_step = self._iter = self.storage.step = self.step
+        stop: errors.PreemptedError | None = None
         with self.storage:
             try:
+                preemption.rearm()
                 logging.info("Training from step %d to step %d.", self.step, last_step)
                 self._hooks.tell("before_train")
-                yield
+                try:
+                    yield
+                except errors.PreemptedError as error:
+                    stop = error
+                    self._end_early(first_step)
                 self._iter = self.step
                 self._take_stop_request()
             except BaseException as error:
@@ -259,10 +279,28 @@ class OuterLoop:
                     self._sync_on_async_checkpointing()
                 finally:
                     self._write_what_is_left()
+                if stop is not None:
+                    raise stop
             finally:
                 self._is_running = False
                 # One that came too late, from `after_train`, is not for the next run.
                 self._stop_request = None
+
+    def _end_early(self, first_step: int) -> None:
+        """Saves what has been trained, without an evaluation: there may be little time."""
+        self.storage.step = self.step
+        if self._inner.is_open:
+            self._report()
+        if self._checkpoints is not None and self.step > first_step:
+            self._save_the_end()
+        logging.info("Stopped at step %d, by a signal.", self.step)
+
+    def _save_the_end(self) -> None:
+        with contextlib.ExitStack() as stack:
+            if self._evaluation_is_pending and self.checkpoint_manager is not None:
+                stack.enter_context(pending_evaluation.marked(self.checkpoint_manager.checkpoint))
+            self.save_checkpoint()
+            self._sync_on_async_checkpointing()
 
     def _take_stop_request(self) -> None:
         self.stop_reason, self._stop_request = self._stop_request, None

@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
+from official_lite.data import input_errors
 from official_lite.orbit import runner, train_loops
 from official_lite.orbit.utils import loop_fns
 
@@ -315,6 +316,9 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
                 f"The evaluation data ended before {int(num_steps)} steps. Ask for fewer, or set "
                 "`use_tf_while_loop=False`, with which an evaluation may end early."
             ) from error
+        except tf.errors.OpError as error:
+            input_errors.raise_if_of_data(error, None, "evaluation")
+            raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:
         # A loop function of a subclass may not count; then only what was asked for is known.

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.orbit import stacked_loop
+from official_lite.orbit import preemption, stacked_loop
 from official_lite.orbit.utils import loop_fns
 
 __all__ = ["XlaEvalLoop"]
@@ -54,6 +54,7 @@ class XlaEvalLoop:
         wanted = int(num_steps)
         batches = itertools.islice(_batches_of(iterator), None if wanted == -1 else wanted)
         for run in self._runs(batches):
+            preemption.check()
             for outputs in self._evaluate(run):
                 if reduce_fn is not None:
                     state = reduce_fn(state, outputs)

@@ -68,6 +68,7 @@ class ExperimentContext:
         logs: The metrics of the last evaluation, set by `run`.
         error: What ended the run, for `finalize`.
         enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
+        allow_config_change: Whether training may go on with the checkpoints of another config.
         extras: Whatever stages of one's own want to tell one another.
         exit_stack: Closed when the run is over, after `finalize`.
     """
@@ -87,6 +88,7 @@ class ExperimentContext:
     logs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: BaseException | None = None
     enable_async_checkpointing: bool = True
+    allow_config_change: bool = False
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
     exit_stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite.checkpoint import latest
 from official_lite.common import errors
 from official_lite.core import (
     config_definitions,
@@ -58,6 +59,7 @@ class RunPipeline:
         model_dir: str,
         stages: Mapping[str, Any] | None = None,
         enable_async_checkpointing: bool = True,
+        allow_config_change: bool = False,
     ) -> None:
         """Looks up everything that the config names. Builds nothing and writes nothing.
 
@@ -69,11 +71,13 @@ class RunPipeline:
                 `finalize`), as classes or as names, in place of those that the config names.
             enable_async_checkpointing: Whether training goes on while a checkpoint is being
                 written.
+            allow_config_change: Whether training may go on with the checkpoints of another config.
 
         Raises:
             errors.OfficialLiteError: If something in it can't be.
         """
         self._enable_async_checkpointing = enable_async_checkpointing
+        self._allow_config_change = allow_config_change
         self._plans = list(_plans(params, mode, model_dir, stages))
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):
@@ -104,6 +108,7 @@ class RunPipeline:
                 runtime.forget_last_run()
             ctx = plan.context(dict(finished), strategy)
             ctx.enable_async_checkpointing = self._enable_async_checkpointing
+            ctx.allow_config_change = self._allow_config_change
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy
@@ -184,7 +189,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
     """A phase's own checkpoint comes before the weights that it would start from today."""
     path = getattr(plan.params.task, "init_checkpoint", "")
-    if not path or not plan.trains or not tf.train.latest_checkpoint(plan.model_dir):
+    if not path or not plan.trains or not latest.latest_checkpoint(plan.model_dir):
         return
     for source in trained:
         if phase_configs.lies_in(path, source.model_dir):

@@ -6,6 +6,7 @@ from absl import logging
 
 from official_lite.common import distribute_utils, errors, suggestions
 from official_lite.core import run_record, train_lib
+from official_lite.orbit import preemption
 from official_lite.pipeline import engine, stage_factory
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.pipeline.stage import Stage
@@ -33,7 +34,16 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
             becomes one with the exit code 1.
     """
     chief = engine.is_chief(ctx.params.runtime)
-    with run_record.RunRecord(ctx.params, ctx.mode, ctx.model_dir, is_chief=chief) as record:
+    with (
+        preemption.catch_signals(),
+        run_record.RunRecord(
+            ctx.params,
+            ctx.mode,
+            ctx.model_dir,
+            is_chief=chief,
+            allow_config_change=ctx.allow_config_change,
+        ) as record,
+    ):
         for name, stage in stages.items():
             logging.info("%s", stage_factory.describe(name, stage))
         acts: list[Callable[[], None]] = [

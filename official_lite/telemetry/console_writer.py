@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from official_lite.common import escapes
 from official_lite.telemetry import shown_fields, writer
 from official_lite.telemetry.record import Record
 
@@ -34,4 +35,5 @@ def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
     """The record, or the chosen fields of it, on one line."""
     shown = shown_fields.shown_fields(record, fields)
     pairs = [f"{name} {text}" for name, text in shown.items()]
-    return " | ".join([record.split, f"step {record.step}", *pairs])
+    split = escapes.escape_controls(record.split)
+    return " | ".join([split, f"step {record.step}", *pairs])

@@ -4,6 +4,7 @@ import datetime
 import fnmatch
 from collections.abc import Mapping, Sequence
 
+from official_lite.common import escapes
 from official_lite.telemetry.record import Record
 
 __all__ = ["ETA", "RATE", "format_number", "shown_fields"]
@@ -21,7 +22,9 @@ def shown_fields(record: Record, fields: Sequence[str] | None) -> dict[str, str]
         time left. Of another split than training, of which they may name nothing, all is shown
         then. `None` shows all the values there are.
     """
-    texts = {name: format_number(value) for name, value in record.flat().items()}
+    texts = {
+        escapes.escape_controls(name): format_number(value) for name, value in record.flat().items()
+    }
     if fields is None:
         return texts
     chosen = _choose({**texts, **_eta(record)}, fields)

@@ -8,6 +8,7 @@ import rich.console
 import rich.table
 import rich.text
 
+from official_lite.common import escapes
 from official_lite.telemetry import shown_fields
 
 
@@ -21,7 +22,8 @@ def summary_table(
       title: What stands above the table.
       stream: Where to print; stderr by default, so that stdout stays free for results.
     """
-    table = rich.table.Table(title=title, show_header=False, title_justify="left")
+    shown_title = None if title is None else _text(title)
+    table = rich.table.Table(title=shown_title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     _add_rows(table, rows)
@@ -38,5 +40,5 @@ def _add_rows(table: rich.table.Table, rows: Mapping[str, Any], prefix: str = ""
 
 def _text(value: Any) -> rich.text.Text:
     # Not a `str`, in which rich would read brackets as markup; a path may hold some.
-    is_float = isinstance(value, float)
-    return rich.text.Text(shown_fields.format_number(value) if is_float else str(value))
+    text = shown_fields.format_number(value) if isinstance(value, float) else str(value)
+    return rich.text.Text(escapes.escape_controls(text))

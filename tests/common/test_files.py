@@ -2,6 +2,8 @@ import os
 import pathlib
 import threading
 
+import pytest
+
 from official_lite.common import files
 
 
@@ -28,3 +30,30 @@ def test_reader_never_sees_a_part(tmp_path: pathlib.Path) -> None:
 def test_remote_paths_are_recognized() -> None:
     assert files.is_remote("gs://bucket/run")
     assert not files.is_remote("/tmp/run")
+
+
+def test_folder_lists_its_names_and_a_file_has_a_size(tmp_path: pathlib.Path) -> None:
+    files.write_text(os.fspath(tmp_path / "b"), "größe")
+    files.write_text(os.fspath(tmp_path / "a"), "")
+    assert files.list_names(os.fspath(tmp_path)) == ["a", "b"]
+    assert files.list_names(os.fspath(tmp_path / "a")) == []
+    assert files.list_names(os.fspath(tmp_path / "nowhere")) == []
+    assert files.size(os.fspath(tmp_path / "b")) == 7
+
+
+def test_created_text_replaces_nothing(tmp_path: pathlib.Path) -> None:
+    path = os.fspath(tmp_path / "x")
+    files.create_text(path, "first")
+    with pytest.raises(FileExistsError):
+        files.create_text(path, "second")
+    assert files.read_text(path) == "first"
+
+
+def test_renamed_file_replaces_another_and_a_removed_one_is_gone(tmp_path: pathlib.Path) -> None:
+    old, new = os.fspath(tmp_path / "old"), os.fspath(tmp_path / "new")
+    files.write_text(old, "old")
+    files.write_text(new, "new")
+    files.rename(old, new)
+    assert files.read_text(new) == "old"
+    files.remove(new)
+    assert files.list_names(os.fspath(tmp_path)) == []

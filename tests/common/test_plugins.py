@@ -168,3 +168,13 @@ def test_positional_arguments_of_the_caller_are_none_of_the_config():
     assert factory("loss").metric == "loss"
     with pytest.raises(errors.ConfigError, match="no argument `metric`"):
         plugins.factory({"name": "patient", "metric": "loss"}, num_args=1, registry=NAMES)
+
+
+@pytest.mark.parametrize("spec", ["os:abort", "a.b:C.d", "hooks.py", "{workspace}/h.py:Hook"])
+def test_modules_and_files_are_code(spec):
+    assert plugins.names_code(spec)
+
+
+@pytest.mark.parametrize("spec", ["early_stopping", "a/b", "host:80", "gs://bucket/x", "note: x"])
+def test_other_texts_are_not(spec):
+    assert not plugins.names_code(spec)

@@ -181,3 +181,17 @@ def test_file_can_be_imported_for_its_registrations(tmp_path: pathlib.Path) -> N
     )
     config_parsing.import_modules([str(file)])
     assert "mine" in exp_factory.list_experiments()
+
+
+def test_safe_config_refuses_code_but_what_the_registered_experiment_says() -> None:
+    with pytest.raises(errors.ConfigValueError, match="'os:abort' can run code"):
+        _parse(set=["trainer.name='os:abort'"], safe_config=True)
+    assert _parse(set=["trainer.name='os:abort'"]).trainer.name == "os:abort"
+
+    def factory() -> cfg.ExperimentConfig:
+        return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(name="my.package:Trainer"))
+
+    exp_factory.register_config_factory("safe_toy")(factory)
+    options = config_parsing.ParseConfigOptions(experiment="safe_toy", safe_config=True)
+    params = config_parsing.parse_configuration(options, print_return=False)
+    assert params.trainer.name == "my.package:Trainer"

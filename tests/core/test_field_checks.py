@@ -38,6 +38,12 @@ def test_unknown_word_is_answered_with_the_nearest() -> None:
         field_checks.require_one_of(Toy(word="tup"), "word", ["tpu", "off"])
 
 
+def test_directory_that_leads_elsewhere_is_refused() -> None:
+    field_checks.require_subdirectories(Toy(word="best"), "word")
+    with pytest.raises(errors.ConfigValueError, match=r"`word` is '\.\./best'"):
+        field_checks.require_subdirectories(Toy(word="../best"), "word")
+
+
 def test_pattern_that_cannot_be_compiled_is_shown() -> None:
     field_checks.require_patterns(Toy(patterns=["a|b"]), "patterns")
     with pytest.raises(errors.ConfigValueError, match=r"'a\('"):

@@ -148,3 +148,55 @@ def test_other_graph_hooks_take_the_place_of_the_ones_before(experiment, make_tr
     calls = first.calls.numpy()
     _watched(trainer, second)
     assert (first.calls.numpy(), second.calls.numpy()) == (calls, calls)
+
+
+def _at_least_zero(number):
+    # AutoGraph has to convert it.
+    if number < 0:
+        number = tf.zeros_like(number)
+    return number
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
+def test_whatever_a_user_writes_may_branch_on_tensors(
+    experiment, make_trainer, make_task, execution
+) -> None:
+    class Metric(keras.metrics.Mean):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            return super().update_state(_at_least_zero(tf.reduce_sum(y_pred)))
+
+    class Branching(type(make_task(experiment()))):
+        def build_metrics(self, training=True):
+            return [Metric(name="branching")]
+
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return _at_least_zero(super().build_losses(labels, model_outputs, aux_losses))
+
+        def process_metrics(self, metrics, labels, model_outputs, **kwargs):
+            _at_least_zero(tf.reduce_sum(labels))
+            super().process_metrics(metrics, labels, model_outputs)
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            _at_least_zero(tf.reduce_sum(inputs[0]))
+            return super().train_step(inputs, model, optimizer, metrics)
+
+        def validation_step(self, inputs, model, metrics=None):
+            _at_least_zero(tf.reduce_sum(inputs[0]))
+            return super().validation_step(inputs, model, metrics)
+
+        def inference_step(self, inputs, model):
+            _at_least_zero(tf.reduce_sum(inputs))
+            return super().inference_step(inputs, model)
+
+    class Look(orbit.GraphHook):
+        def call(self, logs):
+            _at_least_zero(logs["loss"])
+
+        def on_gradients(self, grads_and_vars):
+            _at_least_zero(tf.reduce_sum(grads_and_vars[0][0]))
+
+    params = experiment(runtime={"execution": execution})
+    trainer = make_trainer(params, task_cls=Branching)
+    trainer.set_graph_hooks([Look()])
+    assert trainer.train(tf.constant(4))["branching"] >= 0
+    assert trainer.evaluate(tf.constant(-1))["branching"] >= 0

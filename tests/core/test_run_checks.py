@@ -99,3 +99,13 @@ def test_event_files_are_one_of_the_writers(experiment) -> None:
     params = experiment(trainer={"writers": ["jsonl"]})
     assert not run_checks.writes_event_files(params)
     assert len(run_checks.find_writers(params)) == 1
+
+
+def test_evaluation_without_an_end_is_refused(experiment, make_trainer) -> None:
+    endless = tf.data.Dataset.from_tensors(([[1.0, 2.0]], [[1.0]])).repeat()
+    params = experiment()
+    trainer = make_trainer(params, validation_dataset=endless)
+    with pytest.raises(errors.ConfigValueError, match=r"trainer.validation_steps"):
+        run_checks.check_evaluation_data(params, trainer)
+    run_checks.check_evaluation_data(experiment(trainer={"validation_steps": 3}), trainer)
+    run_checks.check_evaluation_data(params, make_trainer(params, evaluate=False))

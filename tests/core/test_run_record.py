@@ -163,6 +163,12 @@ def test_model_dir_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
             run_record.check_model_dir(str(tmp_path / path))
 
 
+@pytest.mark.parametrize("name", ["a*", "what?", "[a-z]", "back\\slash"])
+def test_model_dir_that_is_a_pattern_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match="for a pattern"):
+        run_record.check_model_dir(str(tmp_path / name))
+
+
 def test_model_dir_may_be_new_and_is_not_created_by_the_check(tmp_path: pathlib.Path) -> None:
     run_record.check_model_dir(str(tmp_path / "a" / "b"))
     assert not (tmp_path / "a").exists()
@@ -172,3 +178,27 @@ def test_gin_file_of_a_run_survives_the_model_gardens_call(tmp_path: pathlib.Pat
     run_record.save_gin_config("train", str(tmp_path), _params())
     run_record.save_gin_config("train", str(tmp_path))
     assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()
+
+
+def test_second_training_in_a_directory_is_refused_but_an_evaluation_is_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        before = (tmp_path / "run.json").read_text()
+        with pytest.raises(errors.ModelDirBusyError):
+            run_record.RunRecord(_params(), "train_and_eval", str(tmp_path)).__enter__()
+        assert (tmp_path / "run.json").read_text() == before
+        with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+            pass
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_config_of_before_is_kept_if_another_one_was_allowed(tmp_path: pathlib.Path) -> None:
+    for seed in (0, 1, 2):
+        params = _params()
+        params.runtime.seed = seed
+        with run_record.RunRecord(params, "train", str(tmp_path)):
+            (tmp_path / "ckpt-3.index").touch()
+    assert "seed: 0" in (tmp_path / "params.1.yaml").read_text()
+    assert "seed: 1" in (tmp_path / "params.2.yaml").read_text()
+    assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]

@@ -50,8 +50,10 @@ def test_damaged_checkpoint_is_named(make_checkpointing, make_trainer):
     path = make_checkpointing(trainer=trainer).save(step=5)
     with open(path + ".index", "wb") as index:
         index.write(b"damaged")
-    with pytest.raises(errors.CheckpointError, match="ckpt-5 can't be restored"):
+    with pytest.raises(errors.CheckpointError, match=r"can be restored: ckpt-5\."):
         make_checkpointing(trainer=make_trainer()).restore()
+    with pytest.raises(errors.CheckpointError, match="ckpt-5 can't be restored"):
+        make_checkpointing(trainer=make_trainer()).restore(path)
 
 
 @pytest.mark.parametrize("in_background", [False, True])

@@ -112,14 +112,14 @@ class OptimizerFactory:
         Raises:
             ConfigValueError: The optimizer's or the learning rate's type is not set.
         """
-        for name, choice in (
-            ("optimizer", config.optimizer),
-            ("learning_rate", config.learning_rate),
-        ):
-            if choice.get() is None:
-                raise errors.ConfigValueError(
-                    f"`{name}.type` must be set to one of the fields of {type(choice).__name__}."
-                )
+        choices = {"optimizer": config.optimizer, "learning_rate": config.learning_rate}
+        missing = [
+            f"`{name}.type` must be set to one of the fields of {type(choice).__name__}."
+            for name, choice in choices.items()
+            if choice.get() is None
+        ]
+        if missing:
+            raise errors.ConfigValueError(" ".join(missing))
         self._optimizer_type = config.optimizer.type or ""
         self._optimizer_config = config.optimizer.get()
         self._lr_type = config.learning_rate.type or ""
@@ -212,12 +212,14 @@ def _complete(config: Any, path: str) -> dict[str, Any]:
             raise errors.ConfigValueError(
                 f"`{path}.{ratio}` is not in steps yet; `core.epochs.resolve(params)` sees to that."
             )
+    missing = [n for n, value in arguments.items() if value is None and n not in _MAY_BE_NONE]
+    if missing:
+        shown = " and ".join(f"`{path}.{name}`" for name in missing)
+        raise errors.ConfigValueError(
+            f"{shown} {'is' if len(missing) == 1 else 'are'} not set; there is no learning rate "
+            "without. Set it in `optimizer_config`."
+        )
     for name, value in arguments.items():
-        if value is None and name not in _MAY_BE_NONE:
-            raise errors.ConfigValueError(
-                f"`{path}.{name}` is not set; without it there is no learning rate. Set it in "
-                "`optimizer_config`."
-            )
         if name in _MUST_BE_POSITIVE and value <= 0:
             raise errors.ConfigValueError(
                 f"`{path}.{name}` is {value}; wanted a positive number of steps."

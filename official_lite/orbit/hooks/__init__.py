@@ -16,6 +16,7 @@ from official_lite.orbit.hooks.non_finite import NonFinite
 from official_lite.orbit.hooks.periodic_checkpoint import PeriodicCheckpoint
 from official_lite.orbit.hooks.precise_batch_norm import PreciseBatchNorm
 from official_lite.orbit.hooks.profiler import Profiler
+from official_lite.orbit.hooks.stall_warning import StallWarning
 from official_lite.orbit.hooks.weight_averaging import StochasticWeightAveraging
 from official_lite.orbit.hooks.weight_norms import WeightNorms
 
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryStats",
     "PeriodicCheckpoint",
     "Profiler",
+    "StallWarning",
     "WeightNorms",
     "GradientNorm",
     "InputWait",

@@ -2,7 +2,7 @@
 
 import os
 
-from official_lite.common import errors
+from official_lite.common import errors, subdirectories
 from official_lite.orbit.hooks.hook import Hook
 
 
@@ -10,10 +10,12 @@ def output_directory(hook: Hook, directory: str) -> str:
     """`directory` itself if it is absolute or remote, else that folder of the run's `model_dir`.
 
     Raises:
-      errors.ConfigValueError: It is relative, and the controller has no `model_dir`.
+      errors.ConfigValueError: It is relative and leads out of there, or the controller has no
+        `model_dir`.
     """
     if os.path.isabs(directory) or "://" in directory:
         return directory
+    subdirectories.require_subdirectory(directory, f"directory of {type(hook).__name__}")
     model_dir = hook.controller.model_dir
     if model_dir is None:
         raise errors.ConfigValueError(

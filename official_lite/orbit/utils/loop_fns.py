@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.orbit import preemption
 from official_lite.orbit.utils import tpu_summaries
 
 StepFn = Callable[[Any], Any]
@@ -28,7 +29,8 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
     Returns:
       A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps,
       or all there are if `num_steps` is -1, folds each output into the state with
-      `state = reduce_fn(state, outputs)`, and returns the last state.
+      `state = reduce_fn(state, outputs)`, and returns the last state. A signal that asks to stop
+      ends it with an `errors.PreemptedError`.
     """
 
     def loop_fn(
@@ -40,6 +42,7 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
         steps_wanted = int(num_steps)
         step = 0
         while steps_wanted == -1 or step < steps_wanted:
+            preemption.check()
             try:
                 outputs = step_fn(iterator)
             except END_OF_DATA:

@@ -123,7 +123,7 @@ class OptimizationConfig(base_config.Config):
 
 
 def _require_usable(path: str, value: Any) -> None:
-    is_rate = path.endswith("learning_rate") or path.endswith("values")
+    is_rate = path.endswith(("learning_rate", "values"))
     for number in _numbers(value):
         if not math.isfinite(number) or (is_rate and number < 0):
             wanted = "a finite number, 0 or above" if is_rate else "a finite number"

@@ -48,3 +48,19 @@ def test_unknown_optimizer_is_answered_with_the_nearest() -> None:
 def test_slide_is_not_carried() -> None:
     with pytest.raises(errors.ConfigValueError, match="no alternative 'slide'"):
         optimization.OptimizationConfig({"optimizer": {"type": "slide"}})
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ({"learning_rate": {"stepwise": {"values": [0.1, float("nan"), 0.0]}}}, "stepwise.values"),
+        ({"learning_rate": {"stepwise": {"values": [0.1, -0.1, 0.0]}}}, "stepwise.values"),
+        ({"warmup": {"linear": {"warmup_learning_rate": float("inf")}}}, "warmup_learning_rate"),
+    ],
+)
+def test_rate_that_cannot_be_is_refused(override: dict[str, object], path: str) -> None:
+    config = optimization.OptimizationConfig(PARAMS)
+    config.validate()
+    config.override(override)
+    with pytest.raises(errors.ConfigValueError, match=f"{path}` is .*wanted a finite number"):
+        config.validate()
