@@ -157,7 +157,7 @@ def _at_least_zero(number):
     return number
 
 
-@pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
+@pytest.mark.parametrize("execution", ["graph", "xla"])
 def test_whatever_a_user_writes_may_branch_on_tensors(
     experiment, make_trainer, make_task, execution
 ) -> None:
