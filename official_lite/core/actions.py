@@ -76,14 +76,16 @@ def get_eval_actions(
     """What happens after each evaluation."""
     if ema_optimizer.get_moving_average(trainer.optimizer) is None:
         return []
-    return [
-        EMACheckpointing(
-            export_dir=model_dir,
-            optimizer=trainer.optimizer,
-            checkpoint=trainer.checkpoint,
-            max_to_keep=params.trainer.max_to_keep,
-        )
-    ]
+    # In it, since the strategy says who is the chief, whose files are kept.
+    with trainer.strategy.scope():
+        return [
+            EMACheckpointing(
+                export_dir=model_dir,
+                optimizer=trainer.optimizer,
+                checkpoint=trainer.checkpoint,
+                max_to_keep=params.trainer.max_to_keep,
+            )
+        ]
 
 
 @gin.configurable

@@ -77,6 +77,8 @@ class _Epochs:
         seed = tf.random.stateless_uniform(
             [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
         )
+        # That of the program would take part in the order, and if it is 0, TensorFlow fails here.
+        tf.compat.v1.get_default_graph().seed = None
         return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
 
     def find(self, record: int) -> tuple[int, int]:

@@ -1,0 +1,241 @@
+"""A checkpoint manager that trusts nothing but what it can verify."""
+
+import collections
+import contextlib
+import copy
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.checkpoint import (
+    commit,
+    disk_space,
+    fallback,
+    latest,
+    leftovers,
+    state_description,
+)
+from official_lite.common import errors, files
+
+__all__ = ["CommittedCheckpointManager"]
+
+Describe = Callable[[], Mapping[str, Any]]
+
+
+class CommittedCheckpointManager(tf.train.CheckpointManager):
+    """A `tf.train.CheckpointManager` whose checkpoints survive what happens to files.
+
+    * A checkpoint counts once its commit file is there, which is written last. Only then are older
+      ones removed, and their commit files first.
+    * `restore_or_initialize` verifies the newest one, and takes the one before if it is damaged.
+      The damaged one is moved into `damaged/`; nothing is deleted. Without a whole one it fails.
+    * What a killed process has left is removed with the first save.
+    * Before a save it looks whether there is room; what a failed one has left is removed.
+
+    Directories that TensorFlow's own manager has written are taken over as they are.
+    """
+
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: tf.Variable | None = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], None] | None = None,
+        last_checkpoint_step: int | None = None,
+        *,
+        describe: Describe | None = None,
+        moves_damaged: bool = True,
+    ) -> None:
+        """Takes what `tf.train.CheckpointManager` takes, and more.
+
+        Args:
+            checkpoint: What is saved.
+            directory: The directory.
+            max_to_keep: How many checkpoints to keep; None keeps all.
+            keep_checkpoint_every_n_hours: See TensorFlow's.
+            checkpoint_name: What comes before the number.
+            step_counter: See TensorFlow's.
+            checkpoint_interval: See TensorFlow's.
+            init_fn: Called if there is nothing to restore.
+            last_checkpoint_step: See TensorFlow's.
+            describe: Says what the run is, for the commit files, and to be compared with that of
+                the checkpoint that is restored; see `state_description`.
+            moves_damaged: Whether damaged checkpoints are moved out of the way; not for one who
+                only reads.
+        """
+        directory = os.fspath(directory)
+        # Where there is no file `checkpoint`: a damaged one must not keep a run from starting.
+        super().__init__(
+            checkpoint,
+            os.path.join(directory, "no", "such", "directory"),
+            max_to_keep,
+            keep_checkpoint_every_n_hours=keep_checkpoint_every_n_hours,
+            checkpoint_name=checkpoint_name,
+            step_counter=step_counter,
+            checkpoint_interval=checkpoint_interval,
+            init_fn=init_fn,
+            last_checkpoint_step=last_checkpoint_step,
+        )
+        self._directory = directory
+        self._checkpoint_name = checkpoint_name
+        self._checkpoint_prefix = os.path.join(directory, checkpoint_name)
+        self._describe = describe
+        self._moves_damaged = moves_damaged
+        self._has_saved = False
+        self._last_size: int | None = None
+        state = latest.read_state(directory)
+        if state is not None:
+            self._last_preserved_timestamp = min(time.time(), state.last_preserved_timestamp)
+        self._manage(latest.find_managed(directory, checkpoint_name), state)
+
+    def save(
+        self,
+        checkpoint_number: int | None = None,
+        check_interval: bool = True,
+        options: tf.train.CheckpointOptions | None = None,
+    ) -> str | None:
+        """Saves, see `tf.train.CheckpointManager`.
+
+        Returns:
+            The path; None if none was due.
+
+        Raises:
+            errors.CheckpointError: The disk is full, or will be.
+        """
+        if not self._is_due(check_interval):
+            return None
+        self._tidy_up_once()
+        self._require_space()
+        last_step = getattr(self, "_last_checkpoint_step", None)
+        options = _with_callback(options, self._commit)
+        try:
+            path: str | None = super().save(checkpoint_number, check_interval, options)
+        except BaseException as error:
+            self._last_checkpoint_step = last_step
+            # What hinders the save may hinder this, too; the first error tells.
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                self._remove_failed(checkpoint_number)
+            if not disk_space.is_disk_full(error):
+                raise
+            raise errors.CheckpointError(
+                f"The disk is full: no checkpoint could be saved in {self._directory}. Those "
+                "before are as they were. Make room, and start the same command again."
+            ) from error
+        return path
+
+    def restore_or_initialize(self) -> str | None:
+        """Restores the newest checkpoint that is whole; without any calls `init_fn`.
+
+        Returns:
+            The path; None if there was none.
+
+        Raises:
+            errors.CheckpointError: None is whole, or one is but does not fit.
+        """
+        listed = latest.find_checkpoints(self._source_directory, self._checkpoint_name)
+        paths = listed or latest.find_unlisted(self._source_directory, self._checkpoint_name)
+        path, damaged = fallback.restore_newest(self.checkpoint, paths, check=self._require_fit)
+        # A single one that nothing lists is what a first save leaves when it is cut short.
+        is_first_save = not listed and len(damaged) == 1
+        if path is None and damaged and not is_first_save:
+            names = ", ".join(map(os.path.basename, damaged))
+            raise errors.CheckpointError(
+                f"No checkpoint in {self._source_directory} can be restored: {names}. The log says "
+                "what is wrong with each. Nothing was removed; give another directory to start "
+                "anew."
+            )
+        if self._moves_damaged:
+            for each in damaged:
+                fallback.set_aside(each)
+        if path is None:
+            if self._init_fn is not None:
+                self._init_fn()
+            return None
+        if self._source_directory == self._directory:
+            managed = latest.find_managed(self._directory, self._checkpoint_name) or paths
+            usable = paths[: paths.index(path) + 1]
+            self._manage([each for each in managed if each in usable])
+        if self._checkpoint_interval is not None:
+            self._last_checkpoint_step = int(self._step_counter.numpy())
+        return path
+
+    @property
+    def _source_directory(self) -> str:
+        """The directory that is restored from."""
+        return self._directory
+
+    def _manage(self, paths: Sequence[str], state: Any = None) -> None:
+        """Takes over checkpoints that are there, from the oldest to the newest."""
+        now = time.time()
+        times: dict[str, float] = {}
+        if state is not None:
+            names = map(os.path.basename, state.all_model_checkpoint_paths)
+            times = dict(zip(names, state.all_model_checkpoint_timestamps, strict=False))
+        self._maybe_delete = collections.OrderedDict(
+            (path, min(now, times.get(os.path.basename(path), now))) for path in paths
+        )
+        self._latest_checkpoint = paths[-1] if paths else None
+
+    def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
+        if self._describe is not None:
+            state_description.require_same(state, self._describe(), path)
+
+    def _is_due(self, check_interval: bool) -> bool:
+        """As in the base class, which does not say."""
+        if self._checkpoint_interval is None or self._last_checkpoint_step is None:
+            return True
+        steps = int(self._step_counter.numpy()) - self._last_checkpoint_step
+        return steps != 0 and (not check_interval or steps >= self._checkpoint_interval)
+
+    def _tidy_up_once(self) -> None:
+        if self._has_saved:
+            return
+        self._has_saved = True
+        if not commit.list_committed(self._directory):
+            for path in self._maybe_delete:
+                commit.write(path)
+        leftovers.remove(self._directory, self._checkpoint_name)
+
+    def _require_space(self) -> None:
+        if self._last_size is None and self._latest_checkpoint is not None:
+            self._last_size = sum(map(files.size, commit.list_files(self._latest_checkpoint)))
+        if self._last_size is not None:
+            disk_space.require_space(self._directory, self._last_size)
+
+    def _remove_failed(self, checkpoint_number: int | None) -> None:
+        number = self.checkpoint.save_counter if checkpoint_number is None else checkpoint_number
+        prefix = f"{self._checkpoint_prefix}-{int(number)}"
+        if not files.exists(commit.path_of(prefix)):
+            commit.remove_checkpoint(prefix)
+        leftovers.remove(self._directory, self._checkpoint_name)
+
+    def _commit(self, path: str) -> None:
+        """Called when the files are complete, before the base class removes older ones."""
+        self._last_size = commit.write(path, self._describe() if self._describe else {}).total_size
+
+    def _sweep(self) -> None:
+        """As in the base class, but the commit file goes first."""
+        while self._max_to_keep and len(self._maybe_delete) > self._max_to_keep:
+            path, timestamp = self._maybe_delete.popitem(last=False)
+            hours = self._keep_checkpoint_every_n_hours
+            if hours and timestamp - hours * 3600 >= self._last_preserved_timestamp:
+                self._last_preserved_timestamp = timestamp
+            else:
+                commit.remove_checkpoint(path)
+
+
+def _with_callback(
+    options: tf.train.CheckpointOptions | None, callback: Callable[[str], None]
+) -> tf.train.CheckpointOptions:
+    """Options with one more thing to do when the files are complete, before all others."""
+    options = copy.copy(options) if options is not None else tf.train.CheckpointOptions()
+    others = options.experimental_write_callbacks or []
+    options.experimental_write_callbacks = [callback, *others]
+    return options

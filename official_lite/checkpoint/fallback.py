@@ -1,0 +1,137 @@
+"""Restores the newest checkpoint that can be restored."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.checkpoint import commit
+from official_lite.common import errors, files
+
+__all__ = ["DAMAGED_DIR", "find_unreadable", "restore_newest", "set_aside"]
+
+DAMAGED_DIR = "damaged"
+
+# What a restore fails with, whether the files are damaged or of another model,
+_UNUSABLE = (ValueError, IndexError, tf.errors.OpError)
+# but for these, which say nothing about the files.
+_PASSING = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnauthenticatedError,
+    tf.errors.UnavailableError,
+)
+
+
+def restore_newest(
+    checkpoint: tf.train.Checkpoint,
+    paths: Sequence[str],
+    *,
+    check: Callable[[str, Mapping[str, Any]], None] = lambda path, state: None,
+) -> tuple[str | None, list[str]]:
+    """Restores the last of `paths` that is whole, and says which were not.
+
+    A checkpoint that is whole but of another model is an error: an older one would be no better,
+    and to go back in silence is not what was asked for. Whatever a damaged one has put into
+    variables is overwritten by the next one.
+
+    Args:
+        checkpoint: What is restored.
+        paths: The checkpoints, from the oldest to the newest.
+        check: Called with a path and what its commit file says of the run, before it is restored.
+
+    Returns:
+        The path, or None if none is whole; and those that are damaged, the newest first.
+
+    Raises:
+        errors.CheckpointError: A whole one does not fit.
+    """
+    damaged: list[str] = []
+    for path in reversed(paths):
+        damage = _try(checkpoint, path, check)
+        if damage is None:
+            for other in damaged:
+                logging.error("%s is damaged: %s is restored in its place.", other, path)
+            return path, damaged
+        logging.error("%s is damaged: %s.", path, damage)
+        damaged.append(path)
+    return None, damaged
+
+
+def find_unreadable(path: str) -> str | None:
+    """Reads all tensors of a checkpoint; returns what is wrong, or None if nothing is."""
+    try:
+        reader = tf.train.load_checkpoint(path)
+        for key in reader.get_variable_to_shape_map():
+            reader.get_tensor(key)
+    except _PASSING:
+        raise
+    except _UNUSABLE as error:
+        return _in_short(error)
+    return None
+
+
+def set_aside(prefix: str) -> str:
+    """Moves the files of a damaged checkpoint into a folder beside it, and returns the folder."""
+    directory, base = os.path.split(prefix)
+    folder = _free(os.path.join(directory, DAMAGED_DIR, base))
+    files.makedirs(folder)
+    for path in [commit.path_of(prefix), *commit.list_files(prefix)]:
+        if files.exists(path):
+            files.rename(path, os.path.join(folder, os.path.basename(path)))
+    logging.warning("The files of %s are now in %s.", prefix, folder)
+    return folder
+
+
+def _try(
+    checkpoint: tf.train.Checkpoint, path: str, check: Callable[[str, Mapping[str, Any]], None]
+) -> str | None:
+    """Restores a checkpoint; returns what is wrong with it if it is damaged."""
+    damage = commit.find_damage(path)
+    if damage is not None:
+        return damage
+    found = commit.read(path)
+    if found is not None:
+        check(path, found.state)
+    try:
+        checkpoint.restore(path)
+    except (errors.OfficialLiteError, *_PASSING):
+        raise
+    except _UNUSABLE as error:
+        _forget_deferred(checkpoint)
+        damage = find_unreadable(path)
+        if damage is None:
+            raise errors.CheckpointError(
+                f"{path} can't be restored: {_in_short(error)}. It is whole, but was saved by "
+                "another model or optimizer; `--config_file` with the run's `params.yaml` gives "
+                "the same ones."
+            ) from error
+    return damage
+
+
+def _forget_deferred(checkpoint: tf.train.Checkpoint) -> None:
+    """Drops what a restore that failed still has in store for objects that are yet to be made.
+
+    They would be given its values before those of the next checkpoint, from files that may be gone
+    by then. The counter of the saves is such an object.
+    """
+    for trackable in tf.train.TrackableView(checkpoint).descendants():
+        getattr(trackable, "_deferred_dependencies", {}).clear()
+
+
+def _in_short(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300].rstrip(".")
+
+
+def _free(path: str) -> str:
+    candidate, number = path, 1
+    while files.exists(candidate):
+        number += 1
+        candidate = f"{path}.{number}"
+    return candidate

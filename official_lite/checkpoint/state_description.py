@@ -1,0 +1,125 @@
+"""What a checkpoint was saved from: the optimizer's class, and the variables by their paths.
+
+TensorFlow restores the variables of an optimizer by their positions. Those of Adam go into AdamW,
+and those of one layer into another of the same shape, without a word. So they are compared before.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors
+
+__all__ = ["describe", "require_same"]
+
+# A longer list is represented by its checksum.
+_MAX_LISTED = 1000
+
+_WAY_OUT = (
+    "To go on with that one, give the config that it was saved with (`params.yaml` of the run). To "
+    "start anew from its weights, give another directory and set `task.init_checkpoint`."
+)
+
+
+def describe(model: Any, optimizer: Any) -> dict[str, Any]:
+    """The description of a model and an optimizer, for JSON.
+
+    Args:
+        model: A Keras model with its variables; anything else is described by nothing.
+        optimizer: The same of an optimizer.
+    """
+    described: dict[str, Any] = {}
+    # Not all variables: those of metrics come and go.
+    weights = _variables(model, "weights") or _variables(model, "variables")
+    if weights:
+        described["model"] = _listing(weights)
+    if variables := _variables(optimizer, "variables"):
+        classes = [type(each).__name__ for each in _with_inner(optimizer)]
+        described["optimizer"] = {"class": " of ".join(classes), **_listing(variables)}
+    return described
+
+
+def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
+    """Makes sure that a checkpoint is restored into what it was saved from.
+
+    Another shape is left to TensorFlow, which names the variable. Layers may have other names now,
+    as long as they don't change places.
+
+    Args:
+        saved: The description in the commit file.
+        current: That of the run.
+        path: The checkpoint, for the message.
+
+    Raises:
+        errors.CheckpointError: It was saved by another optimizer, or in another order.
+    """
+    was, now = saved.get("optimizer"), current.get("optimizer")
+    if was and now and was["class"] != now["class"]:
+        raise errors.CheckpointError(
+            f"{path} was saved with the optimizer {was['class']}; this run has {now['class']}. "
+            f"{_WAY_OUT}"
+        )
+    for part in ("optimizer", "model"):
+        if saved.get(part) and current.get(part):
+            _require_same_order(part, saved[part], current[part], path)
+
+
+def _require_same_order(
+    part: str, was: Mapping[str, Any], now: Mapping[str, Any], path: str
+) -> None:
+    if was.get("sha256") == now.get("sha256"):
+        return
+    if was.get("count") != now.get("count"):
+        raise errors.CheckpointError(
+            f"{path} holds {was.get('count')} variables of the {part}; this run has "
+            f"{now.get('count')}. {_difference(was, now)}{_WAY_OUT}"
+        )
+    old, new = _paths(was), _paths(now)
+    if old and old != new and sorted(old) == sorted(new):
+        moved = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
+        raise errors.CheckpointError(
+            f"{path} holds the variables of the {part} in another order: `{old[moved]}` stood "
+            f"where `{new[moved]}` is now, and would be restored into it. {_WAY_OUT}"
+        )
+    logging.warning("%s was saved with other names of variables of the %s.", path, part)
+
+
+def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    old, new = _paths(was), _paths(now)
+    if not old or not new:
+        return ""
+    gone = [f"`{path}` is gone" for path in old if path not in new]
+    come = [f"`{path}` is new" for path in new if path not in old]
+    return "".join(f"{each}. " for each in [*gone[:2], *come[:2]])
+
+
+def _listing(variables: Iterable[Any]) -> dict[str, Any]:
+    listed = [[_plain(variable), list(variable.shape)] for variable in variables]
+    text = json.dumps(listed, separators=(",", ":"))
+    listing = {"count": len(listed), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return listing if len(listed) > _MAX_LISTED else {**listing, "variables": listed}
+
+
+def _paths(listing: Mapping[str, Any]) -> list[str]:
+    return [path for path, _ in listing.get("variables", ())]
+
+
+def _plain(variable: Any) -> str:
+    """The path without the numbers that Keras adds to names it has given before."""
+    path = str(getattr(variable, "path", None) or variable.name)
+    return re.sub(r"_\d+(?=[_/:]|$)", "", path)
+
+
+def _variables(item: Any, attribute: str) -> list[Any]:
+    variables = getattr(item, attribute, None)
+    return list(variables) if isinstance(variables, list | tuple) else []
+
+
+def _with_inner(optimizer: Any) -> Iterator[Any]:
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)

@@ -1,0 +1,168 @@
+"""Whether a run may go on with the checkpoints of an earlier one, by what their configs say.
+
+A field is changed if its value is neither what the earlier run was given nor what became of it
+(epochs become steps, `auto` becomes a mode). Needs no TensorFlow.
+"""
+
+import dataclasses
+import fnmatch
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors, files
+from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import yaml_io
+
+__all__ = ["HARMLESS", "Change", "check", "find_changes", "flatten"]
+
+# What may change between two starts of a run without a word: how long, how often, where to, how
+# fast. The rest decides what is learnt from what.
+HARMLESS = (
+    "phases*",
+    "pipeline.*",
+    "runtime.*",
+    "task.allow_image_summary",
+    "task.init_checkpoint*",
+    "task.validation_data*",
+    "task.*_data.cycle_length",
+    "task.*_data.prefetch_buffer_size",
+    "task.*_data.ram_budget",
+    "task.*_data.*tf_data_service*",
+    "task.*_data.autotune_algorithm",
+    "task.*_data.trainer_id",
+    "trainer.*_interval",
+    "trainer.*_steps",
+    "trainer.*_epochs",
+    "trainer.*tf_function",
+    "trainer.*tf_while_loop",
+    "trainer.allow_tpu_summary",
+    "trainer.best_checkpoint_*",
+    "trainer.continuous_eval_timeout",
+    "trainer.hooks*",
+    "trainer.loss_upper_bound",
+    "trainer.max_to_keep",
+    "trainer.preemption_on_demand_checkpoint",
+    "trainer.recovery_*",
+    "trainer.steps_per_*",
+    "trainer.validation_summary_subdir",
+    "trainer.writers*",
+    "workspace",
+)
+
+# Of `runtime`, and of what the patterns above would let through.
+_HARMFUL = (
+    "runtime.seed",
+    "runtime.mixed_precision_dtype",
+    "runtime.loss_scale",
+    "trainer.grad_accum_steps",
+)
+
+_CHECKPOINT = re.compile(r"ckpt-\d+\.index")
+_MISSING = "(none)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """A field with another value than in the earlier run."""
+
+    path: str
+    old: Any
+    new: Any
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether a run may go on with it."""
+        return _fits(self.path, HARMLESS) and not _fits(self.path, _HARMFUL)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.old} -> {self.new}"
+
+
+def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
+    """Compares a config with that of the checkpoints in a directory; logs what has changed.
+
+    Without a checkpoint there is nothing that a change could spoil.
+
+    Args:
+        params: The config as it was given.
+        model_dir: The directory.
+        is_allowed: Whether any change is allowed.
+
+    Returns:
+        The fields that have changed.
+
+    Raises:
+        errors.ConfigValueError: A field that matters has changed, and that is not allowed.
+    """
+    if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
+        return []
+    changes = find_changes(params, model_dir)
+    for change in changes:
+        logging.info("Changed since the last start in %s: %s", model_dir, change)
+    harmful = [change for change in changes if not change.is_harmless]
+    if not harmful:
+        return changes
+    listed = "\n".join(f"  {change}" for change in harmful)
+    if is_allowed:
+        logging.warning("The run goes on with another config than it began with:\n%s", listed)
+        return changes
+    raise errors.ConfigValueError(
+        f"{model_dir} holds the checkpoints of another config:\n{listed}\n"
+        "Pass --allow_config_change to go on with them all the same; or give another --model_dir, "
+        "with `task.init_checkpoint` to start from their weights."
+    )
+
+
+def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
+    """The fields that differ from those of the last run in a directory, by their paths."""
+    new = flatten(params.as_dict())
+    became = _read_params(model_dir)
+    given = _read_given(model_dir) or became
+    if not became or not given:
+        return []
+    changes = []
+    for path in sorted({*new, *given}):
+        value = new.get(path, _MISSING)
+        if value not in (given.get(path, _MISSING), became.get(path, _MISSING)):
+            changes.append(Change(path=path, old=became.get(path, _MISSING), new=value))
+    return changes
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of a nested config by their paths, as JSON has them: `{"trainer.name": null}`."""
+    plain = json.loads(json.dumps(values, default=str))
+    return dict(_leaves(plain))
+
+
+def _leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(values, Mapping) and (values or not path):
+        for name, value in values.items():
+            yield from _leaves(value, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, values
+
+
+def _read_params(model_dir: str) -> dict[str, Any]:
+    path = os.path.join(model_dir, "params.yaml")
+    try:
+        return flatten(yaml_io.read_yaml(path)) if files.exists(path) else {}
+    except (OSError, ValueError) as error:
+        logging.warning("%s can't be compared: %s", path, error)
+        return {}
+
+
+def _read_given(model_dir: str) -> dict[str, Any]:
+    path = os.path.join(model_dir, "run.json")
+    try:
+        return dict(json.loads(files.read_text(path))["params"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _fits(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

@@ -1,0 +1,163 @@
+"""SIGTERM and SIGINT as a wish to stop, which loops see at their next step.
+
+A handler in Python has to wait for compiled code to return. What the operating system writes into
+a pipe at once (`signal.set_wakeup_fd`) is read by a thread here, so that the wish is known, and the
+second signal ends the process, whatever the main thread is doing.
+"""
+
+import builtins
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import cluster, errors
+
+__all__ = ["catch_signals", "check", "is_caught", "rearm", "requested"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# A launcher may pass on what the terminal has sent to the whole group of processes.
+_SECONDS_OF_ONE_WISH = 0.5
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[None]:
+    """Within it, the first SIGTERM or SIGINT is a wish to stop; the second ends the process.
+
+    The handlers that were there come back afterwards. A signal that is ignored stays so. Does
+    nothing outside of the main thread, or within another one of its kind.
+
+    In an interactive session the second SIGINT is a `KeyboardInterrupt`, which leaves the session
+    alive.
+    """
+    global _watch
+    if _watch is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _watch = _Watch()
+    try:
+        with _watch.installed():
+            yield
+    finally:
+        _watch = None
+
+
+def is_caught() -> bool:
+    """Whether signals are caught now."""
+    return _watch is not None
+
+
+def requested() -> signal.Signals | None:
+    """The signal that has asked to stop; None if none has."""
+    return _watch.first if _watch is not None else None
+
+
+def check() -> None:
+    """For loops of a single process: raises if a signal has asked to stop.
+
+    Of several workers none may leave on its own: there it does nothing.
+
+    Raises:
+      errors.PreemptedError: One has; a `StoppedByUserError` if it was SIGINT.
+    """
+    if requested() is not None and not is_one_of_several():
+        raise error_of(requested())
+
+
+def error_of(asked: signal.Signals | None) -> errors.PreemptedError:
+    """What a loop that was asked to stop ends with."""
+    name = (asked or signal.SIGTERM).name
+    kind = errors.StoppedByUserError if asked == signal.SIGINT else errors.PreemptedError
+    return kind(f"{name} has ended this run. The same command goes on with it.")
+
+
+def is_one_of_several() -> bool:
+    """Whether this process trains together with others."""
+    found = cluster.read_tf_config()
+    return found is not None and found.num_workers > 1
+
+
+def rearm() -> None:
+    """Puts the handlers in place again, after libraries that may have put in their own."""
+    if _watch is not None and threading.current_thread() is threading.main_thread():
+        _watch.install()
+
+
+class _Watch:
+    """The handlers, the thread, and what has come so far."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self._first_time = 0.0
+        self._may_exit = not _is_interactive()
+        self._old_handlers: dict[signal.Signals, Any] = {}
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        thread = threading.Thread(
+            target=self._listen, args=(receiver,), name="stop signals", daemon=True
+        )
+        thread.start()
+        handlers = {one: signal.getsignal(one) for one in _SIGNALS}
+        # None is a handler that Python does not know, and could not put back.
+        self._old_handlers = {
+            one: old for one, old in handlers.items() if old not in (None, signal.SIG_IGN)
+        }
+        self.install()
+        old_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(old_fd)
+            for one, old in self._old_handlers.items():
+                signal.signal(one, old)
+            sender.close()
+            thread.join()
+            receiver.close()
+
+    def install(self) -> None:
+        for one in self._old_handlers:
+            signal.signal(one, self._on_signal)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        """Called in the main thread, sooner or later; without it the signal would kill."""
+        if not self._may_exit and self._is_second(number):
+            raise KeyboardInterrupt
+
+    def _listen(self, receiver: socket.socket) -> None:
+        while received := receiver.recv(1):
+            number = received[0]
+            if number not in _SIGNALS:
+                continue
+            if self.first is None:
+                self._first_time = time.monotonic()
+                self.first = signal.Signals(number)
+                logging.warning(
+                    "%s: this run stops at its next step, and saves. A second one ends it at once.",
+                    self.first.name,
+                )
+            elif self._may_exit and self._is_second(number):
+                os.write(sys.stderr.fileno(), b"Ended at once, by a second signal.\n")
+                os._exit(128 + number)
+
+    def _is_second(self, number: int) -> bool:
+        if self.first is None:
+            return False
+        return time.monotonic() - self._first_time > _SECONDS_OF_ONE_WISH
+
+
+_watch: _Watch | None = None
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")

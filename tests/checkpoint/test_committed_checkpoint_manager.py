@@ -1,0 +1,191 @@
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import commit, committed_checkpoint_manager
+from official_lite.common import errors
+
+Manager = committed_checkpoint_manager.CommittedCheckpointManager
+
+
+class Run:
+    """A variable that is its own step, and a manager."""
+
+    def __init__(self, directory: pathlib.Path, cls: Any = Manager, **kwargs: Any) -> None:
+        self.step = tf.Variable(0, dtype=tf.int64)
+        self.initialized = 0
+        arguments = {"max_to_keep": 2, "step_counter": self.step, "checkpoint_interval": 1}
+        self.manager = cls(
+            tf.train.Checkpoint(step=self.step),
+            str(directory),
+            init_fn=self._initialize,
+            **(arguments | kwargs),
+        )
+
+    def save(self, *steps: int) -> str | None:
+        for step in steps:
+            self.step.assign(step)
+            path = self.manager.save(checkpoint_number=step)
+        return path
+
+    def _initialize(self) -> None:
+        self.initialized += 1
+
+
+def _steps(directory: pathlib.Path) -> list[int]:
+    return sorted(commit.step_of(p.name.removesuffix(".index")) for p in directory.glob("*.index"))
+
+
+def _truncate(directory: pathlib.Path, step: int) -> None:
+    (directory / f"ckpt-{step}.data-00000-of-00001").write_bytes(b"")
+
+
+def test_checkpoint_is_committed_with_what_the_run_says(tmp_path: pathlib.Path) -> None:
+    path = Run(tmp_path, describe=lambda: {"global_batch_size": 8}).save(3)
+    assert json.loads(pathlib.Path(commit.path_of(path)).read_text())["state"] == {
+        "global_batch_size": 8
+    }
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path, "for TensorFlow's own tools"
+
+
+def test_older_ones_are_removed_only_when_the_new_one_is_committed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.save(1, 2, 3)
+    assert _steps(tmp_path) == [2, 3]
+    assert len(commit.list_committed(str(tmp_path))) == 2
+
+    def fail(*args: Any) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(commit.files, "write_text", fail)
+    with pytest.raises(OSError, match="gone"):
+        run.save(4)
+    assert _steps(tmp_path) == [2, 3], "and what was begun is removed"
+
+
+def test_step_whose_save_failed_can_be_saved_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    with monkeypatch.context() as context:
+        context.setattr(commit, "write", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.save(4)
+    assert run.save(4).endswith("ckpt-4")
+
+
+def test_damaged_one_is_set_aside_and_training_goes_on_from_the_one_before(
+    tmp_path: pathlib.Path,
+) -> None:
+    Run(tmp_path).save(1, 2, 3)
+    _truncate(tmp_path, 3)
+    run = Run(tmp_path)
+    assert run.manager.restore_or_initialize().endswith("ckpt-2")
+    assert (int(run.step), run.initialized) == (2, 0)
+    assert len(os.listdir(tmp_path / "damaged" / "ckpt-3")) == 3
+    assert run.manager.latest_checkpoint.endswith("ckpt-2")
+    run.save(3, 4)
+    assert _steps(tmp_path) == [3, 4]
+
+
+def test_one_that_only_reads_moves_nothing(tmp_path: pathlib.Path) -> None:
+    Run(tmp_path).save(1, 2)
+    _truncate(tmp_path, 2)
+    before = sorted(os.listdir(tmp_path))
+    run = Run(tmp_path, moves_damaged=False)
+    assert run.manager.restore_or_initialize().endswith("ckpt-1")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_nothing_but_damaged_ones_is_an_error_and_stays_one(tmp_path: pathlib.Path) -> None:
+    Run(tmp_path).save(1, 2)
+    for step in (1, 2):
+        _truncate(tmp_path, step)
+    before = sorted(os.listdir(tmp_path))
+    for _ in range(2):
+        run = Run(tmp_path)
+        with pytest.raises(errors.CheckpointError, match=r"ckpt-2, ckpt-1\. "):
+            run.manager.restore_or_initialize()
+        assert run.initialized == 0
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_first_save_that_was_cut_short_is_no_checkpoint(tmp_path: pathlib.Path) -> None:
+    Run(tmp_path).save(1)
+    for name in ("checkpoint", "ckpt-1.commit.json"):
+        (tmp_path / name).unlink()
+    _truncate(tmp_path, 1)
+    run = Run(tmp_path)
+    assert run.manager.restore_or_initialize() is None
+    assert run.initialized == 1
+    assert (tmp_path / "damaged" / "ckpt-1").is_dir()
+
+
+def test_another_optimizer_is_refused_and_nothing_is_moved(tmp_path: pathlib.Path) -> None:
+    def describe(name: str) -> Any:
+        return lambda: {"optimizer": {"class": name, "count": 1, "sha256": "x"}}
+
+    Run(tmp_path, describe=describe("Adam")).save(1, 2)
+    run = Run(tmp_path, describe=describe("AdamW"))
+    with pytest.raises(errors.CheckpointError, match="AdamW"):
+        run.manager.restore_or_initialize()
+    assert int(run.step) == 0
+    assert _steps(tmp_path) == [1, 2]
+
+
+def test_directory_of_tensorflows_manager_is_taken_over(tmp_path: pathlib.Path) -> None:
+    Run(tmp_path, cls=tf.train.CheckpointManager).save(1, 2)
+    run = Run(tmp_path)
+    assert run.manager.restore_or_initialize().endswith("ckpt-2")
+    run.save(3)
+    assert [commit.step_of(p) for p in commit.list_committed(str(tmp_path))] == [2, 3]
+    assert _steps(tmp_path) == [2, 3]
+
+
+def test_what_a_killed_process_left_goes_with_the_next_save(tmp_path: pathlib.Path) -> None:
+    Run(tmp_path).save(1, 2)
+    for name in ("index", "data-00000-of-00001"):
+        shutil.copy(tmp_path / f"ckpt-2.{name}", tmp_path / f"ckpt-9.{name}")
+    (tmp_path / "ckpt-9_temp").mkdir()
+    run = Run(tmp_path)
+    assert run.manager.restore_or_initialize().endswith("ckpt-2"), "not committed"
+    run.save(3)
+    assert _steps(tmp_path) == [2, 3]
+    assert not (tmp_path / "ckpt-9_temp").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe"])
+def test_damaged_list_keeps_no_run_from_starting(tmp_path: pathlib.Path, content: bytes) -> None:
+    Run(tmp_path).save(1, 2)
+    (tmp_path / "checkpoint").write_bytes(content)
+    run = Run(tmp_path)
+    assert run.manager.restore_or_initialize().endswith("ckpt-2")
+    run.save(3)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-3")
+
+
+def test_kept_every_so_many_hours_is_kept_for_good(tmp_path: pathlib.Path) -> None:
+    run = Run(tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=1e-9)
+    run.save(1, 2, 3)
+    assert _steps(tmp_path) == [1, 2, 3]
+    assert [commit.step_of(path) for path in run.manager.checkpoints] == [3]
+    run = Run(tmp_path, max_to_keep=1)
+    run.manager.restore_or_initialize()
+    run.save(4)
+    assert _steps(tmp_path) == [1, 2, 4]
+
+
+def test_full_disk_is_found_before_a_save(tmp_path: pathlib.Path, monkeypatch) -> None:
+    run = Run(tmp_path)
+    run.save(1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 10))
+    with pytest.raises(errors.CheckpointError, match="10 left"):
+        run.save(2)
+    assert _steps(tmp_path) == [1]

@@ -1,0 +1,227 @@
+"""A config that can't be is refused with a line that names the place, whichever way it comes.
+
+The numbers are those of docs/reliability.md. `tests/end_to_end/test_command_errors.py` shows that
+such a command ends before TensorFlow is imported, and writes nothing.
+"""
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+import registry_imports  # noqa: F401  (imported for its registrations)
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import config_parsing, exp_factory, gin_config
+from official_lite.modeling import hyperparams, optimization
+
+ROOT = pathlib.Path(__file__).parents[2]
+DIGITS = "vision/digits_cnn"
+
+
+def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.ExperimentConfig:
+    """The config of the digits with a config file on top."""
+    file = tmp_path / "my.yaml"
+    file.write_text(text)
+    flags = config_parsing.ParseConfigOptions(
+        experiment=options.pop("experiment", DIGITS), config_file=[str(file)], **options
+    )
+    params: cfg.ExperimentConfig = config_parsing.parse_configuration(flags, print_return=False)
+    return params
+
+
+def _refused(tmp_path: pathlib.Path, answer: str, text: str = "", **options: Any) -> None:
+    with pytest.raises(errors.ConfigError, match=answer) as caught:
+        _parse(tmp_path, text, **options)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("trianer: {}", r"`trianer` .*my\.yaml:1.*`trainer`"),
+        ("trainer:\n  trian_steps: 5", r"`trainer\.trian_steps` .*my\.yaml:2.*`train_steps`"),
+        (
+            "trainer:\n  optimizer_config:\n    optimizer:\n      adamw:\n        bata_1: 0.9",
+            r"adamw\.bata_1` .*my\.yaml:5.*`beta_1`",
+        ),
+    ],
+)
+def test_24_unknown_key_is_answered_with_line_and_nearest_key(
+    tmp_path: pathlib.Path, text: str, answer: str
+) -> None:
+    _refused(tmp_path, answer, text)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "wanted"),
+    [
+        ("trainer.train_steps=abc", "int"),
+        ("trainer.train_steps=3.5", "int"),
+        ("trainer.train_steps=true", "int"),
+        ("trainer.train_steps=null", "int"),
+        ("trainer.loss_upper_bound=[1.0]", "float"),
+        ("task.train_data.drop_remainder=1", "bool"),
+    ],
+)
+def test_25_wrong_type_is_answered_with_the_right_one(
+    tmp_path: pathlib.Path, assignment: str, wanted: str
+) -> None:
+    path = assignment.partition("=")[0]
+    _refused(tmp_path, rf"`{path}`.*expected {wanted}", set=[assignment])
+
+
+def test_25_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
+    assert _parse(tmp_path, "trainer: {loss_upper_bound: 1e-3}").trainer.loss_upper_bound == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({"experiment": "vision/digits_cmm"}, r"`vision/digits_cnn`.*--import"),
+        ({"set": ["trainer.optimizer_config.optimizer.type=admaw"]}, "`adamw`"),
+        ({"set": ["runtime.distribution_strategy=mirrord"]}, "`mirrored`"),
+    ],
+)
+def test_26_unknown_name_is_answered_with_the_nearest(
+    tmp_path: pathlib.Path, options: dict[str, Any], answer: str
+) -> None:
+    # Trainer, hooks, writers, mode: `tests/core/test_run_checks.py`, metric:
+    # `tests/core/test_best_checkpoint.py`, flags: `tests/end_to_end/test_command_errors.py`.
+    _refused(tmp_path, answer, **options)
+
+
+def test_27_mappings_are_merged_and_lists_replaced_or_indexed(tmp_path: pathlib.Path) -> None:
+    params = _parse(tmp_path, "task: {model: {filters: [8, 16, 32]}}\n", set=["trainer.freeze=[a]"])
+    assert params.task.model.filters == (8, 16, 32)
+    assert params.task.model.units == (128,)
+    indexed = _parse(tmp_path, params_override="task.model.filters[1]=5")
+    assert indexed.task.model.filters == (32, 5)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing but this\n"])
+def test_27_file_without_values_changes_nothing(tmp_path: pathlib.Path, text: str) -> None:
+    assert _parse(tmp_path, text) == _parse(tmp_path, "{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("- trainer\n", "a list stands at the top"), ("a: 1\n---\nb: 2\n", ":2: a second document")],
+)
+def test_27_other_files_are_refused(tmp_path: pathlib.Path, text: str, answer: str) -> None:
+    _refused(tmp_path, answer, text)
+
+
+_READ_ALL = """
+import pathlib, re, sys, time
+from official_lite.common import errors
+from official_lite.modeling.hyperparams import yaml_io
+
+for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    started = time.monotonic()
+    try:
+        yaml_io.read_yaml(file)
+    except errors.ConfigError as error:
+        print(f"{error}".replace("\\n", " "))
+    else:
+        print("was read:", file)
+    assert time.monotonic() - started < 5, file
+# Not `ru_maxrss`, in which that of the process that started this one counts.
+status = pathlib.Path("/proc/self/status").read_text()
+print(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1])
+"""
+
+
+def test_28_bombs_and_foreign_encodings_cost_neither_time_nor_memory(
+    tmp_path: pathlib.Path,
+) -> None:
+    aliases = "\n".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9))
+    text = "trainer: {train_steps: 1}\n"
+    bombs = {
+        "anchors.yaml": f"a0: &a0 [1]\n{aliases}\n".encode(),
+        "bom.yaml": b"\xef\xbb\xbf" + text.encode(),
+        "depth.yaml": b"a: " + b"[" * 10_000 + b"]" * 10_000,
+        "latin.yaml": "name: größe\n".encode("latin-1"),
+        "tabs.yaml": b"trainer:\n\ttrain_steps: 1\n",
+        "twice.yaml": b"a: 1\na: 2\n",
+        "utf16.yaml": text.encode("utf-16"),
+    }
+    for name, content in bombs.items():
+        (tmp_path / name).write_bytes(content)
+    with (tmp_path / "huge.yaml").open("wb") as file:
+        file.truncate(1 << 30)
+    command = [sys.executable, "-c", _READ_ALL, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    *answers, kilobytes = result.stdout.splitlines()
+    files = sorted([*bombs, "huge.yaml"])
+    assert [name in answer for name, answer in zip(files, answers, strict=True)] == [True] * 8
+    assert "was read" not in result.stdout
+    assert int(kilobytes) < 200_000
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "trainer.train_steps=99999999999999999999",
+        "trainer.train_steps=-1",
+        "task.train_data.global_batch_size=-8",
+        "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=.nan",
+        "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=.inf",
+        "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate=-0.1",
+        "trainer.optimizer_config.warmup.linear.warmup_learning_rate=.nan",
+        "trainer.loss_upper_bound=.nan",
+        "trainer.steps_per_loop=0",
+    ],
+)
+def test_29_number_that_cannot_be_is_refused(tmp_path: pathlib.Path, assignment: str) -> None:
+    name = assignment.partition("=")[0].rpartition(".")[2]
+    _refused(tmp_path, name, set=[assignment])
+
+
+def test_29_no_steps_are_no_training_and_no_batch_size_is_one_that_the_task_knows(
+    tmp_path: pathlib.Path,
+) -> None:
+    params = _parse(tmp_path, set=["trainer.train_steps=0", "task.train_data.global_batch_size=0"])
+    assert params.trainer.train_steps == 0
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in exp_factory.list_experiments() if name.startswith("vision/")]
+)
+@hypothesis.given(
+    steps=strategies.integers(0, 2**62),
+    rate=strategies.floats(0, 1e6, allow_subnormal=False),
+    text=strategies.text(strategies.characters(codec="utf-8"), max_size=20),
+)
+@hypothesis.settings(max_examples=20)
+def test_30_yaml_and_gin_give_the_config_back(
+    name: str, steps: int, rate: float, text: str
+) -> None:
+    params = exp_factory.get_exp_config(name)
+    params.override({"trainer": {"train_steps": steps, "loss_upper_bound": rate}})
+    params.override({"task": {"name": text}})
+    again = exp_factory.get_exp_config(name)
+    hyperparams.override_params_dict(again, params.as_dict(), is_strict=True)
+    yaml = config_parsing.to_yaml(params)
+    assert again == params
+    assert config_parsing.to_yaml(again) == yaml
+    gin_config.parse_gin([], [gin_config.operative_config(params)])
+    assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == params
+
+
+def test_32_what_is_not_set_is_named_all_at_once() -> None:
+    command = [sys.executable, str(ROOT / "train.py")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert result.returncode == 2
+    for flag in ("--experiment", "--mode", "--model_dir"):
+        assert result.stderr.count(f"flag {flag}=None") == 1
+    with pytest.raises(errors.ConfigError, match=r"`optimizer.type`.*`learning_rate.type`"):
+        optimization.OptimizerFactory(cfg.OptimizationConfig())
+    stepwise = {"optimizer": {"type": "sgd"}, "learning_rate": {"type": "stepwise"}}
+    factory = optimization.OptimizerFactory(cfg.OptimizationConfig(stepwise))
+    with pytest.raises(errors.ConfigError, match=r"stepwise.boundaries` and .*stepwise.values`"):
+        factory.build_learning_rate()

@@ -1,0 +1,339 @@
+"""Data that are missing, damaged, endless or wrong end a run with a line that says which and where.
+
+The numbers are those of docs/reliability.md.
+"""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import pipeline
+from official_lite.common import errors
+from official_lite.core import base_task, base_trainer, input_reader, task_factory
+from official_lite.core import config_definitions as cfg
+from official_lite.data import finite
+
+NUM_EXAMPLES = 24
+RECORD_BYTES = 64
+
+
+@dataclasses.dataclass
+class FaultyConfig(cfg.TaskConfig):
+    """Attributes:
+    source: A key of `_SOURCES`; empty reads the files of the data's `input_path`.
+    validation_source: The same for evaluation.
+    """
+
+    source: str = ""
+    validation_source: str = ""
+
+
+@task_factory.register_task_cls(FaultyConfig)
+class FaultyTask(base_task.Task):
+    """A classifier of four classes, and data with a fault."""
+
+    def build_model(self) -> keras.Model:
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)])
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        config = self.task_config
+        source = config.source if params.is_training else config.validation_source
+        if source:
+            return _SOURCES[source](params.global_batch_size)
+        return input_reader.InputReader(params, decoder_fn=_decode).read(input_context)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> Any:
+        return tf.reduce_mean(
+            keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+        )
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def _decode(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    numbers = tf.io.decode_raw(record, tf.float32)
+    return tf.ensure_shape(numbers[:2], [2]), tf.cast(numbers[2], tf.int32)
+
+
+def _examples(count: int = NUM_EXAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(count, 2)).astype(np.float32)
+    return x, np.arange(count, dtype=np.int32) % 4
+
+
+def _arrays(batch_size: int, count: int = NUM_EXAMPLES, label: int | None = None) -> Any:
+    x, y = _examples(count)
+    if label is not None:
+        y[-1] = label
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
+
+
+def _generated(rows: Callable[[], Iterator[Any]], batch_size: int) -> tf.data.Dataset:
+    signature = (tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.int32))
+    return tf.data.Dataset.from_generator(rows, output_signature=signature).batch(batch_size)
+
+
+def _raising() -> Iterator[Any]:
+    for index, row in enumerate(zip(*_examples(), strict=True)):
+        if index == 18:
+            raise OSError("the server is gone")
+        yield row
+
+
+def _misshapen() -> Iterator[Any]:
+    yield from ((np.zeros(3, np.float32), 0) for _ in range(8))
+
+
+def _hanging() -> Iterator[Any]:
+    for index, row in enumerate(zip(*_examples(), strict=True)):
+        if index == 8:
+            time.sleep(1.0)
+        yield row
+
+
+_SOURCES: dict[str, Callable[[int], tf.data.Dataset]] = {
+    "good": _arrays,
+    "empty": lambda size: _arrays(size, count=0),
+    "endless": lambda size: _arrays(size).repeat(),
+    "of unknown length": lambda size: _arrays(size).filter(lambda x, y: True),
+    "bad label": lambda size: _arrays(size, label=4),
+    "raising": lambda size: _generated(_raising, size),
+    "misshapen": lambda size: _generated(_misshapen, size),
+    "hanging": lambda size: _generated(_hanging, size),
+}
+
+
+def _experiment(**overrides: Any) -> cfg.ExperimentConfig:
+    params = cfg.ExperimentConfig(
+        task=FaultyConfig(
+            train_data=cfg.DataConfig(global_batch_size=8, is_training=True, seed=1),
+            validation_data=cfg.DataConfig(
+                global_batch_size=8, is_training=False, drop_remainder=False
+            ),
+            validation_source="good",
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=6,
+            steps_per_loop=6,
+            validation_interval=6,
+            checkpoint_interval=6,
+            writers=["jsonl"],
+            optimizer_config=cfg.OptimizationConfig(
+                {"optimizer": {"type": "sgd"}, "learning_rate": {"type": "constant"}}
+            ),
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy="off", execution="graph"),
+    )
+    params.override(overrides)
+    return params
+
+
+def _run(model_dir: pathlib.Path, mode: str = "train_and_eval", **overrides: Any) -> Any:
+    run = pipeline.RunPipeline(_experiment(**overrides), mode, str(model_dir))
+    return run.run()
+
+
+def _write(path: pathlib.Path, options: str | None = None, count: int = NUM_EXAMPLES) -> bytes:
+    with tf.io.TFRecordWriter(str(path), options) as writer:
+        for x, y in zip(*_examples(count), strict=True):
+            numbers = np.zeros(RECORD_BYTES // 4 - 4, np.float32)
+            numbers[:3] = [*x, y]
+            writer.write(numbers.tobytes())
+    return path.read_bytes()
+
+
+def _files(pattern: pathlib.Path) -> dict[str, Any]:
+    return {"train_data": {"input_path": str(pattern)}}
+
+
+@pytest.fixture
+def model_dir(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("names", [["a.tfrecord"], ["a.tfrecord", "b.tfrecord"]])
+def test_39_files_without_a_record_end_the_run_and_are_named(
+    tmp_path: pathlib.Path, model_dir: pathlib.Path, names: list[str]
+) -> None:
+    for name in names:
+        # Not without a byte: of those, see `tests/data/test_file_patterns.py`.
+        (tmp_path / name).write_bytes(b"\0\0\0")
+    with pytest.raises(errors.DataError, match=r"0 examples matched .*\*\.tfrecord") as caught:
+        _run(model_dir, task=_files(tmp_path / "*.tfrecord"))
+    assert caught.value.exit_code == 3
+
+
+def test_39_empty_data_of_any_other_kind_end_the_run(model_dir: pathlib.Path) -> None:
+    with pytest.raises(errors.DataError, match="training data"):
+        _run(model_dir, task={"source": "empty"})
+
+
+def test_40_empty_evaluation_data_are_an_error_and_no_metrics(model_dir: pathlib.Path) -> None:
+    with pytest.raises(errors.DataError, match="evaluation data are empty"):
+        _run(model_dir, task={"source": "good", "validation_source": "empty"})
+    assert '"split": "validation"' not in (model_dir / "metrics.json").read_text()
+
+
+def test_41_finite_training_data_are_repeated(model_dir: pathlib.Path) -> None:
+    # Three batches.
+    _run(model_dir, task={"source": "good"})
+    assert (model_dir / "ckpt-6.index").exists()
+
+
+def test_42_evaluation_without_an_end_is_refused_before_training(model_dir: pathlib.Path) -> None:
+    endless = {"source": "good", "validation_source": "endless"}
+    with pytest.raises(errors.ConfigValueError, match="repeat without end") as caught:
+        _run(model_dir, task=endless)
+    assert caught.value.exit_code == 2
+    assert not list(model_dir.glob("ckpt*"))
+    _run(model_dir, task=endless, trainer={"validation_steps": 2})
+
+
+def test_42_evaluation_of_unknown_length_is_bounded_in_time(
+    model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown = {"source": "good", "validation_source": "of unknown length"}
+    monkeypatch.setattr(finite, "_BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(finite, "_WARNING_SECONDS", 0.0)
+    _run(model_dir, task=unknown)
+    assert "has not come to their end" in caplog.text
+    monkeypatch.setattr(finite, "_MOST_SECONDS", 0.0)
+    with pytest.raises(errors.DataError, match="has not come to their end"):
+        _run(model_dir.with_name("other"), task=unknown)
+
+
+def _cut_off(data: bytes) -> bytes:
+    return data[:-20]
+
+
+def _flip_a_bit(data: bytes) -> bytes:
+    damaged = bytearray(data)
+    damaged[10 * RECORD_BYTES + 30] ^= 1
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (_cut_off, r"b\.tfrecord` has a truncated record at byte \d{4}"),
+        (_flip_a_bit, r"b\.tfrecord` has a corrupted record at byte 6\d\d"),
+        (lambda _: b"some text, and no records\n", r"b\.tfrecord` .* at byte 0\. Is it a TFRecord"),
+    ],
+)
+@pytest.mark.parametrize("execution", ["graph", "xla_loop"])
+def test_43_damaged_file_is_named_with_the_place(
+    tmp_path: pathlib.Path,
+    model_dir: pathlib.Path,
+    damage: Callable[[bytes], bytes],
+    answer: str,
+    execution: str,
+) -> None:
+    _write(tmp_path / "a.tfrecord")
+    (tmp_path / "b.tfrecord").write_bytes(damage(_write(tmp_path / "b.tfrecord")))
+    with pytest.raises(errors.DataError, match=answer) as caught:
+        _run(
+            model_dir,
+            task=_files(tmp_path / "*.tfrecord"),
+            runtime={"execution": execution},
+            trainer={"train_steps": 12},
+        )
+    assert caught.value.exit_code == 3
+
+
+def test_43_file_of_another_compression_is_named(
+    tmp_path: pathlib.Path, model_dir: pathlib.Path
+) -> None:
+    _write(tmp_path / "a.tfrecord", "GZIP")
+    with pytest.raises(errors.DataError, match=r"a\.tfrecord.*compression"):
+        _run(model_dir, task=_files(tmp_path / "a.tfrecord"))
+
+
+def test_43_bad_records_may_be_left_out_one_by_one(
+    tmp_path: pathlib.Path, model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = _cut_off(_flip_a_bit(_write(tmp_path / "a.tfrecord")))
+    (tmp_path / "a.tfrecord").write_bytes(damaged)
+    files = _files(tmp_path / "a.tfrecord")
+    files["train_data"]["skip_bad_records"] = 2
+    _run(model_dir, task=files)
+    assert caplog.text.count("It is left out") == 2
+    files["train_data"]["skip_bad_records"] = 1
+    with pytest.raises(errors.DataError, match="one more than the 1 of `skip_bad_records`"):
+        _run(model_dir.with_name("other"), task=files)
+
+
+def test_44_replica_that_gets_no_examples_changes_no_metric(
+    two_replicas: tf.distribute.MirroredStrategy,
+) -> None:
+    def evaluate(strategy: tf.distribute.Strategy, batch_size: int) -> dict[str, float]:
+        with strategy.scope():
+            keras.utils.set_random_seed(1)
+            task = FaultyTask(_experiment().task)
+            params = _experiment(
+                task={
+                    "validation_source": "",
+                    "validation_data": {"global_batch_size": batch_size},
+                }
+            )
+            dataset = strategy.experimental_distribute_dataset(_arrays(batch_size, count=17))
+            trainer = _trainer(params, task, dataset)
+            logs = trainer.evaluate(tf.constant(-1))
+        return {name: float(value) for name, value in logs.items()}
+
+    whole = evaluate(tf.distribute.get_strategy(), 17)
+    # The last batch is one example: of the two replicas, one gets none.
+    shared = evaluate(two_replicas, 4)
+    assert shared["accuracy"] == pytest.approx(whole["accuracy"])
+
+
+def _trainer(params: Any, task: Any, dataset: Any) -> Any:
+    return base_trainer.Trainer(
+        params,
+        task,
+        task.build_model(),
+        keras.optimizers.SGD(),
+        train=False,
+        validation_dataset=dataset,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("bad label", r"out of range\. Received a label value of 4 .*\[0, 4\)"),
+        ("misshapen", r"shape \(3,\) where an element of shape \(2,\) was expected"),
+    ],
+)
+def test_45_batch_that_does_not_fit_ends_the_run_at_once(
+    model_dir: pathlib.Path, source: str, answer: str
+) -> None:
+    with pytest.raises(errors.DataError, match=answer) as caught:
+        _run(model_dir, task={"source": source})
+    assert caught.value.exit_code == 3
+    assert not list(model_dir.glob("ckpt-*"))
+
+
+@pytest.mark.parametrize("execution", ["graph", "eager", "xla"])
+def test_46_generator_that_raises_is_shown_with_the_step(
+    model_dir: pathlib.Path, execution: str
+) -> None:
+    # The nineteenth example is in the third batch.
+    answer = r"around step [23]: OSError: the server is gone \(.*test_data_faults.py, line \d+, in "
+    with pytest.raises(errors.DataError, match=answer):
+        _run(model_dir, task={"source": "raising"}, runtime={"execution": execution})
+
+
+def test_46_generator_that_hangs_is_told_of_while_it_hangs(
+    model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = [{"name": "stall_warning", "seconds": 0.2}]
+    _run(model_dir, task={"source": "hanging"}, trainer={"hooks": hooks})
+    assert "No step has been completed for" in caplog.text
+    assert "in _hanging" in caplog.text

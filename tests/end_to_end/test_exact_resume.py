@@ -1,0 +1,108 @@
+"""A training that was killed and started anew is, bit for bit, the one that nobody disturbed."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# With all that has a memory, or draws random numbers.
+EXPERIMENT = '''
+import keras
+
+from experiments.vision.digits import configs, task
+from official_lite import orbit, telemetry
+from official_lite.core import config_definitions as cfg
+from official_lite.core import exp_factory, task_factory
+
+
+class WholeConfig(configs.DigitsConfig):
+    pass
+
+
+@task_factory.register_task_cls(WholeConfig)
+class WholeTask(task.DigitsTask):
+    def build_model(self):
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                layers.Conv2D(8, 3, activation="relu"),
+                layers.BatchNormalization(),
+                layers.SpatialDropout2D(0.1),
+                layers.Flatten(),
+                layers.Dropout(0.3),
+                layers.Dense(10),
+            ]
+        )
+
+
+class Counter(orbit.Hook):
+    """Has a memory, which is in the checkpoint, and reports it."""
+
+    every_n_steps = 10
+    calls = 0
+
+    def after_step(self):
+        self.calls += 1
+        telemetry.put_scalar("calls", float(self.calls))
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+@exp_factory.register_config_factory("test/whole")
+def whole():
+    params = configs.digits_cnn()
+    params.task = WholeConfig()
+    params.trainer.override(
+        {
+            "train_steps": 240,
+            "steps_per_loop": 20,
+            "checkpoint_interval": 30,
+            "validation_interval": 40,
+            "hooks": [
+                {"name": "early_stopping", "metric": "accuracy", "direction": "maximize",
+                 "patience": 50},
+                {"name": "PLUGIN:Counter"},
+            ],
+        }
+    )
+    params.trainer.optimizer_config.override({"ema": {"average_decay": 0.9}}, is_strict=False)
+    return params
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("execution", "strategy", "workers"),
+    [
+        ("graph", "one_device", 1),
+        ("xla_loop", "one_device", 1),
+        ("xla", "mirrored", 1),
+        ("graph", "multi_worker_mirrored", 2),
+    ],
+)
+def test_01_killed_at_random_moments(execution, strategy, workers, tmp_path):
+    plugin = tmp_path / "whole.py"
+    plugin.write_text(EXPERIMENT.replace("PLUGIN", str(plugin)))
+    command = [
+        *(sys.executable, "-m", "benchmarks.chaos", "--runs=1", "--kills=3"),
+        f"--workers={workers}",
+        "--",
+        "--experiment=test/whole",
+        "--mode=train_and_eval",
+        f"--import={plugin}",
+        f"--set=runtime.execution={execution}",
+        f"--set=runtime.distribution_strategy={strategy}",
+    ]
+    if strategy == "mirrored":
+        command.append("--set=runtime.devices=[CPU:0,CPU:1]")
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    assert "1 of 1 runs equal the unbroken one, bit for bit" in result.stdout

@@ -1,0 +1,291 @@
+"""What comes from elsewhere runs no code, leaves no directory, and gives a terminal no commands.
+
+The numbers are those of docs/reliability.md; what is trusted is in docs/security.md.
+"""
+
+import ast
+import logging as python_logging
+import pathlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import registry_imports  # noqa: F401  (imported for its registrations)
+from official_lite import orbit, telemetry
+from official_lite.checkpoint import warm_start
+from official_lite.common import errors, registry
+from official_lite.core import config_parsing, exp_factory, export_base, gin_config
+from official_lite.modeling.hyperparams import yaml_io
+
+ROOT = pathlib.Path(__file__).parents[2]
+DIGITS = "vision/digits_mlp"
+
+
+def _parse(**options: Any) -> Any:
+    flags = config_parsing.ParseConfigOptions(experiment=DIGITS, **options)
+    return config_parsing.parse_configuration(flags, print_return=False)
+
+
+@pytest.fixture
+def mark(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A file that is there if foreign code has run."""
+    return tmp_path / "code_has_run"
+
+
+@pytest.fixture
+def plugin(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
+    file = tmp_path / "plugin.py"
+    file.write_text(
+        "import pathlib\n"
+        f"pathlib.Path({str(mark)!r}).touch()\n"
+        "from official_lite import orbit\n\n\n"
+        "class Plugin(orbit.Hook):\n    pass\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!python/object/apply:os.system ['touch {mark}']",
+        "!!python/object/new:os.system ['touch {mark}']",
+        "!!python/name:os.system",
+        "!!python/module:os",
+        "!custom {{a: 1}}",
+        "!!binary aGVsbG8=",
+    ],
+)
+def test_33_every_tag_in_yaml_is_refused(mark: pathlib.Path, value: str) -> None:
+    with pytest.raises(errors.ConfigError, match=r"the tag .* is refused"):
+        yaml_io.parse_yaml(f"a: {value.format(mark=mark)}\n", "my.yaml")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["import plugin", "include 'other.gin'", "x = @os.system()", "x = @plugin"]
+)
+def test_34_safe_config_refuses_code_in_gin(
+    tmp_path: pathlib.Path,
+    plugin: pathlib.Path,
+    mark: pathlib.Path,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "other.gin").write_text("import plugin\n")
+    file = tmp_path / "evil.gin"
+    file.write_text(line + "\n")
+    with pytest.raises(errors.ConfigError, match="--safe_config"):
+        gin_config.parse_gin([str(file)], [], safe=True)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "trainer.hooks=['{plugin}:Plugin']",
+        "trainer.hooks=['{plugin}']",
+        "trainer.hooks=[{{name: lambda, after_step: 'os:abort'}}]",
+        "trainer.writers=['plugin:Writer']",
+        "trainer.name='plugin:Trainer'",
+        "pipeline.prepare='{plugin}:Stage'",
+        "phases=[{{name: a, overrides: {{trainer.hooks: ['{plugin}']}}}}]",
+    ],
+)
+def test_34_safe_config_refuses_code_that_yaml_names(
+    plugin: pathlib.Path, mark: pathlib.Path, assignment: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match="can run code, and --safe_config was given"):
+        _parse(set=[assignment.format(plugin=plugin)], safe_config=True)
+    assert not mark.exists()
+
+
+def test_34_safe_config_takes_what_is_registered() -> None:
+    assignments = ["trainer.hooks=[input_wait]", "task.train_data.tf_data_service_address='h:80'"]
+    assert _parse(set=assignments, safe_config=True).trainer.hooks == ["input_wait"]
+
+
+def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path) -> None:
+    model_dir = plugin.parent / "run"
+    command = [sys.executable, str(ROOT / "train.py"), f"--experiment={DIGITS}", "--mode=train"]
+    command += [f"--model_dir={model_dir}", f"--set=trainer.hooks=['{plugin}']", "--safe_config"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert result.returncode == 2
+    assert "--safe_config" in result.stderr
+    assert not mark.exists()
+    assert not model_dir.exists()
+
+
+@pytest.fixture
+def lambda_file(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
+    """A model whose layer would leave the mark."""
+    path = str(mark)
+    # Not a function with a name, which Keras would only name in the file.
+    leave_mark = keras.layers.Lambda(lambda x: (open(path, "w").close(), x)[1])
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(leave_mark(inputs)))
+    file = tmp_path / "model.keras"
+    model.save(file)
+    mark.unlink()
+    return file
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_35_keras_file_is_no_checkpoint_and_is_not_opened(
+    lambda_file: pathlib.Path, mark: pathlib.Path
+) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(errors.CheckpointError) as caught:
+        warm_start.load_weights(model, str(lambda_file))
+    assert caught.value.exit_code == 5
+    assert not mark.exists()
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_35_keras_itself_refuses_the_code_in_a_file(
+    lambda_file: pathlib.Path, mark: pathlib.Path
+) -> None:
+    with pytest.raises(ValueError, match=r"unsafe|disallowed"):
+        keras.models.load_model(lambda_file)
+    assert not mark.exists()
+
+
+def test_35_init_checkpoint_gives_weights_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    step, other = tf.Variable(7), tf.Variable([1.0])
+    saved = tf.train.Checkpoint(model=model, global_step=step, optimizer=other)
+    prefix = saved.save(str(tmp_path / "ckpt"))
+    fresh = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    warm_start.load_weights(fresh, prefix)
+    np.testing.assert_array_equal(fresh.layers[0].kernel, model.layers[0].kernel)
+
+
+# What unpacks archives, or runs what it reads; and the ways of Keras to turn its own safety off.
+_FORBIDDEN_MODULES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve", "tarfile"}
+_FORBIDDEN_MODULES |= {"zipfile"}
+_FORBIDDEN_NAMES = {
+    "enable_unsafe_deserialization",
+    "load_model",
+    "unpack_archive",
+    "unsafe_load",
+}
+
+
+def _uses(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "safe_mode"):
+            is_safe = isinstance(node.value, ast.Constant) and node.value.value is (
+                node.arg == "safe_mode"
+            )
+            yield "" if is_safe else f"{node.arg} that is not safe"
+
+
+def test_36_nothing_unpickles_or_unpacks() -> None:
+    sources = [*(ROOT / "official_lite").rglob("*.py"), ROOT / "train.py"]
+    forbidden = _FORBIDDEN_MODULES | _FORBIDDEN_NAMES
+    found = {
+        f"{path.name}: {use}"
+        for path in sources
+        for use in _uses(ast.parse(path.read_text()))
+        if use in forbidden or use.endswith("not safe")
+    }
+    assert len(sources) > 100
+    assert not found
+
+
+@pytest.mark.parametrize("name", ["weights.pkl", "weights.npy", "archive.zip", "archive.keras"])
+def test_36_other_files_are_no_checkpoints(tmp_path: pathlib.Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("../../escaped", "x")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(errors.CheckpointError):
+        warm_start.load_weights(model, str(tmp_path / name))
+    assert not list(tmp_path.parent.rglob("escaped"))
+
+
+BAD_NAMES = ["../out", "a/../../out", "/tmp/out", "a\0b", "a\nb", "\x1b[2Jx"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize("field", ["best_checkpoint_export_subdir", "validation_summary_subdir"])
+def test_37_directory_outside_of_the_run_is_refused(field: str, name: str) -> None:
+    params = exp_factory.get_exp_config(DIGITS)
+    params.override({"trainer": {field: name}})
+    with pytest.raises(errors.ConfigError, match=f"`{field}` is .*wanted the name of a subdir"):
+        params.validate()
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_37_registered_name_and_phase_are_refused(name: str) -> None:
+    with pytest.raises(errors.ConfigError):
+        registry.register({}, name)(object)
+    params = exp_factory.get_exp_config(DIGITS)
+    params.override({"phases": [{"name": name}]})
+    with pytest.raises(errors.ConfigError):
+        params.validate()
+
+
+@pytest.mark.parametrize("name", [n for n in BAD_NAMES if not n.startswith("/")])
+def test_37_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str) -> None:
+    class Controller:
+        model_dir = str(tmp_path / "run")
+
+    hook = orbit.hooks.ExportModel(subdir=name)
+    hook.controller = Controller()  # type: ignore[assignment]  # all that it asks for
+    hook.trainer = type("Trainer", (), {"model": keras.Sequential()})()
+    with pytest.raises(errors.ConfigError, match="wanted the name of a subdirectory"):
+        hook.before_train()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x1b[2Jx", ""])
+def test_37_served_name_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+    with pytest.raises(errors.ConfigError):
+        export_base.export(None, {"serve": name}, str(tmp_path))  # type: ignore[arg-type]
+
+
+EVIL = "\x1b]0;title\x07\x1b[31mloss\r\u202e"
+
+
+def test_38_metric_names_give_the_terminal_no_commands(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = telemetry.Record(step=1, split=EVIL, values={EVIL: 1.0})
+    with caplog.at_level(python_logging.INFO):
+        telemetry.ConsoleWriter().write(record)
+    telemetry.summary_table({EVIL: EVIL}, title=EVIL)
+    shown = caplog.text + capsys.readouterr().err
+    assert r"\x1b[31mloss\r" in shown
+    assert not set(shown) & set("\x1b\x07\r\u202e")
+
+
+def test_38_errors_and_logs_of_a_command_give_it_none(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from absl import logging\n"
+        "from official_lite.common import app, errors\n"
+        "def main(argv):\n"
+        f"    logging.warning('%s', {EVIL!r})\n"
+        f"    raise errors.DataError({EVIL!r})\n"
+        "app.run(main)\n"
+    )
+    command = [sys.executable, str(script)]
+    # Not as text, where a carriage return would become a line feed.
+    result = subprocess.run(command, capture_output=True, check=False)
+    assert result.returncode == 3
+    assert result.stderr.count(rb"\x1b[31mloss\r") == 2
+    assert b"\x1b" not in result.stderr
+    assert b"\r" not in result.stderr

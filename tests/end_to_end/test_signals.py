@@ -1,0 +1,214 @@
+"""What SIGTERM and SIGINT do to a run, at any time; numbers are those of docs/reliability.md."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import portpicker
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Makes one part of a run take two seconds, and says when it begins.
+SLOW = """
+import os
+import sys
+import time
+
+import tensorflow as tf
+
+from experiments.vision.digits import task
+from official_lite.checkpoint import async_checkpoint_manager
+
+
+def slow(cls, name, what, first_call=1):
+    if os.environ.get("SLOW") != what:
+        return
+    method, calls = getattr(cls, name), []
+
+    def wait(*args, **kwargs):
+        calls.append(name)
+        if len(calls) >= first_call:
+            print("slow", what, file=sys.stderr, flush=True)
+            time.sleep(2)
+        return method(*args, **kwargs)
+
+    setattr(cls, name, wait)
+
+
+slow(task.DigitsTask, "train_step", "trace")
+slow(task.DigitsTask, "validation_step", "evaluation")
+slow(tf.train.CheckpointManager, "save", "second save", first_call=2)
+slow(async_checkpoint_manager.AsyncCheckpointManager, "restore_or_initialize", "restore")
+"""
+LONG = ("train_steps=10000000", "steps_per_loop=10000000", "validation_interval=10000000")
+SHORT = ("train_steps=40", "validation_interval=20", "checkpoint_interval=10", "steps_per_loop=10")
+
+
+class Run:
+    """A training in a process of its own."""
+
+    def __init__(self, directory: pathlib.Path, *settings: str, **environment: str) -> None:
+        self.model_dir = directory / "run"
+        (directory / "slow.py").write_text(SLOW)
+        command = [sys.executable, str(ROOT / "train.py"), f"--import={directory / 'slow.py'}"]
+        command += ["--experiment=vision/digits_mlp", "--mode=train_and_eval"]
+        command += [f"--model_dir={self.model_dir}"]
+        command += [f"--set={s if '.' in s else 'trainer.' + s}" for s in settings]
+        self.process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            # Of what started the tests, it may have been told to ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self.said = ""
+
+    def wait_for(self, text: str) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said += line
+            if text in line:
+                return
+        raise AssertionError(f"It never said {text!r}: {self.said[-3000:]}")
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        try:
+            self.said += self.process.communicate(timeout=120)[1]
+        finally:
+            self.process.kill()
+        assert "Traceback" not in self.said, self.said[-3000:]
+        return self.process.returncode
+
+    def record(self) -> dict:
+        return json.loads((self.model_dir / "run.json").read_text())
+
+    def steps(self, split: str) -> list[int]:
+        lines = (self.model_dir / "metrics.json").read_text().splitlines()
+        return [r["step"] for r in map(json.loads, lines) if r["split"] == split]
+
+    def saved_step(self) -> int:
+        path = tf.train.latest_checkpoint(str(self.model_dir))
+        assert path is not None
+        name = "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+        return int(tf.train.load_checkpoint(path).get_tensor(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["graph", "xla_loop"])
+def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
+    tmp_path: pathlib.Path, execution: str
+) -> None:
+    run = Run(tmp_path, *LONG, f"runtime.execution={execution}")
+    run.wait_for("Training from step 0")
+    time.sleep(3)
+    run.send(signal.SIGTERM)
+    sent = time.monotonic()
+    assert run.exit_code() == 42
+    # The loop by itself would take minutes. It is 0.3 s on a quiet machine.
+    assert time.monotonic() - sent < 10
+    step = run.saved_step()
+    assert 0 < step < 10000000
+    assert (run.record()["status"], run.record()["global_step"]) == ("preempted", step)
+    assert run.steps("train") == [step]
+    assert run.steps("validation") == []
+
+
+@pytest.mark.slow
+def test_05_same_command_goes_on_exactly(tmp_path: pathlib.Path) -> None:
+    settings = ("train_steps=20000", "steps_per_loop=20000", "validation_interval=20000")
+    values = []
+    for name in ("unbroken", "broken"):
+        (tmp_path / name).mkdir()
+        run = Run(tmp_path / name, *settings)
+        if name == "broken":
+            run.wait_for("Training from step 0")
+            time.sleep(1.5)
+            run.send(signal.SIGTERM)
+            assert run.exit_code() == 42
+            assert 0 < run.saved_step() < 20000
+            run = Run(tmp_path / name, *settings)
+        assert run.exit_code() == 0
+        reader = tf.train.load_checkpoint(str(run.model_dir / "ckpt-20000"))
+        names = reader.get_variable_to_shape_map()
+        values.append({n: reader.get_tensor(n) for n in names if n.startswith(("model", "opt"))})
+    assert values[0].keys() == values[1].keys()
+    for name, value in values[0].items():
+        np.testing.assert_array_equal(value, values[1][name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_06_sigterm_in_trace_evaluation_save_or_restore_loses_nothing(
+    tmp_path: pathlib.Path,
+) -> None:
+    saved = []
+    for part in ("trace", "evaluation", "second save", "restore"):
+        run = Run(tmp_path, *SHORT, SLOW=part)
+        run.wait_for(f"slow {part}")
+        run.send(signal.SIGTERM)
+        assert run.exit_code() == 42, part
+        saved.append(run.saved_step())
+    # The first step is traced; the first save of the third process is that of the best one.
+    assert saved == [1, 20, 30, 30]
+    run = Run(tmp_path, *SHORT)
+    assert run.exit_code() == 0
+    assert run.steps("validation") == [20, 40]
+    assert run.record()["status"] == "done"
+
+
+@pytest.mark.slow
+def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None:
+    run = Run(tmp_path, *SHORT, SLOW="second save")
+    run.wait_for("slow second save")
+    run.send(signal.SIGTERM)
+    run.wait_for("stops at its next step")
+    time.sleep(0.7)
+    run.send(signal.SIGTERM)
+    assert run.exit_code() == 143
+    assert run.saved_step() == 10
+    run = Run(tmp_path, *SHORT)
+    assert run.exit_code() == 0
+    assert run.steps("validation") == [20, 40]
+
+
+@pytest.mark.slow
+def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib.Path) -> None:
+    run = Run(tmp_path, *LONG)
+    run.wait_for("Training from step 0")
+    time.sleep(3)
+    run.send(signal.SIGINT)
+    assert run.exit_code() == 130
+    assert run.saved_step() > 0
+    run = Run(tmp_path, *LONG, SLOW="trace")
+    run.wait_for("slow trace")
+    run.send(signal.SIGINT)
+    time.sleep(0.7)
+    run.send(signal.SIGINT)
+    assert run.exit_code() == 130
+    assert "Ended at once" in run.said
+
+
+@pytest.mark.slow
+def test_49_sigterm_of_one_worker_saves_the_same_step_on_all(tmp_path: pathlib.Path) -> None:
+    hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]
+    workers = []
+    for index in range(2):
+        cluster = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
+        settings = (*LONG[::2], "steps_per_loop=10", "runtime.execution=graph")
+        strategy = "runtime.distribution_strategy=multi_worker_mirrored"
+        workers.append(Run(tmp_path, *settings, strategy, TF_CONFIG=json.dumps(cluster)))
+    workers[1].wait_for("train | step 50")
+    workers[1].send(signal.SIGTERM)
+    assert [worker.exit_code() for worker in workers] == [42, 42]
+    ends = [worker.said.partition("Stopped at step ")[2].split(",")[0] for worker in workers]
+    assert ends == [str(workers[0].saved_step())] * 2

@@ -1,0 +1,328 @@
+"""What a run goes through when its files are damaged, cut short, or don't fit on the disk.
+
+The numbers are those of docs/reliability.md.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+import registry_imports  # noqa: F401  (imported for its registrations)
+from official_lite import pipeline
+from official_lite.checkpoint import commit, disk_space, latest
+from official_lite.common import errors
+from official_lite.core import exp_factory
+
+ROOT = pathlib.Path(__file__).parents[2]
+DATA = "data-00000-of-00001"
+
+
+def _train(
+    model_dir: pathlib.Path,
+    train_steps: int,
+    *,
+    mode: str = "train",
+    may_change: bool = False,
+    **trainer: Any,
+) -> keras.Model:
+    params = exp_factory.get_exp_config("vision/digits_mlp")
+    params.override(
+        {
+            "runtime": {"execution": "graph", "distribution_strategy": "off"},
+            "trainer": {
+                "train_steps": train_steps,
+                "checkpoint_interval": 10,
+                "max_to_keep": 3,
+                "writers": ["jsonl"],
+                **trainer,
+            },
+        }
+    )
+    run = pipeline.RunPipeline(params, mode, str(model_dir), allow_config_change=may_change)
+    model, _ = run.run()
+    return model
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of 30 steps, with the checkpoints 10, 20 and 30."""
+    model_dir = tmp_path_factory.mktemp("runs") / "trained"
+    _train(model_dir, 30)
+    return model_dir
+
+
+@pytest.fixture
+def run(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy to damage."""
+    return pathlib.Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def _checkpoints(model_dir: pathlib.Path) -> list[int]:
+    return [commit.step_of(path) for path in latest.find_checkpoints(str(model_dir))]
+
+
+def _trained_from(model_dir: pathlib.Path) -> int:
+    """The step at which the last start began."""
+    lines = [line for line in _log(model_dir) if "Training from step" in line]
+    return int(lines[-1].partition("from step ")[2].split()[0])
+
+
+def _log(model_dir: pathlib.Path) -> list[str]:
+    return (model_dir / "log.txt").read_text().splitlines()
+
+
+def _contents(model_dir: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in model_dir.glob("ckpt-*")}
+
+
+def _cut(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _flip(path: pathlib.Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _empty(path: pathlib.Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.fixture
+def told() -> Iterator[None]:
+    """The log has every line, as under `train.py`."""
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    yield
+    logging.set_verbosity(verbosity)
+
+
+def test_02_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told: None) -> None:
+    (run / "ckpt-30.commit.json").unlink()
+    _train(run, 30)
+    assert _trained_from(run) == 20
+    assert _checkpoints(run) == [10, 20, 30]
+
+
+def test_03_checkpoint_that_should_have_gone_goes_with_the_next_save(run: pathlib.Path) -> None:
+    for path in run.glob("ckpt-10.*"):
+        shutil.copy(path, run / path.name.replace("-10", "-5"))
+    commit.write(str(run / "ckpt-5"))
+    state = run / "checkpoint"
+    listed = 'all_model_checkpoint_paths: "ckpt-5"\n'
+    state.write_text(state.read_text().replace("all_model", listed + "all_model", 1))
+    _train(run, 40)
+    assert _checkpoints(run) == [20, 30, 40]
+
+
+SAVE_AGAIN_AND_AGAIN = """
+import itertools, sys
+import tensorflow as tf
+from absl import logging
+from official_lite.checkpoint import async_checkpoint_manager
+
+step, weights = tf.Variable(0), tf.Variable(tf.zeros([5_000_000]))
+manager = async_checkpoint_manager.AsyncCheckpointManager(
+    tf.train.Checkpoint(step=step, weights=weights), sys.argv[1], max_to_keep=2
+)
+manager.restore_or_initialize()
+assert set(weights.numpy()) == {float(step)}, "of one piece"
+print("restored", int(step), flush=True)
+while True:
+    step.assign_add(1)
+    weights.assign_add(tf.ones_like(weights))
+    manager.save(step, options=tf.train.CheckpointOptions(enable_async=True))
+"""
+
+
+@pytest.mark.slow
+def test_04_kills_during_saves_leave_no_more_than_one_checkpoint_too_many(
+    tmp_path: pathlib.Path,
+) -> None:
+    directory, restored = tmp_path / "run", []
+    for delay in (0.0, 0.01, 0.02, 0.05):
+        command = [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(directory)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            restored.append(int(process.stdout.readline().split()[1]))
+            _wait_for(lambda: any(directory.glob("*_temp/*")) and _newest(directory) > restored[-1])
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+    assert restored == sorted(restored)
+    assert restored[-1] > 0
+    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    # Two that are kept, one that is about to replace the older, and what is being written.
+    assert size < 4.2 * 5_000_000 * 4
+
+
+def _newest(directory: pathlib.Path) -> int:
+    paths = commit.list_committed(str(directory))
+    return commit.step_of(paths[-1]) if paths else 0
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file system that has room for about two checkpoints."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=420k", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only who may mount a file system")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("room", "reserve", "said"),
+    [(120_000, 1.2, "No checkpoint is saved"), (60_000, 0.0, "The disk is full")],
+    ids=["foreseen", "unforeseen"],
+)
+def test_08_full_disk_is_named_and_leaves_the_checkpoints_as_they_were(
+    run: pathlib.Path, small_disk: pathlib.Path, room: int, reserve: float, said: str, monkeypatch
+) -> None:
+    model_dir = small_disk / "run"
+    shutil.copytree(run, model_dir, ignore=shutil.ignore_patterns("ckpt-10*", "train"))
+    before = _contents(model_dir)
+    monkeypatch.setattr(disk_space, "_RESERVE", reserve)
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(model_dir).free - room))
+    with pytest.raises(errors.CheckpointError, match=said) as error:
+        _train(model_dir, 40)
+    assert error.value.exit_code == errors.ExitCode.CHECKPOINT
+    assert _contents(model_dir) == before
+    assert not list(model_dir.glob("*_temp"))
+    (small_disk / "other").unlink()
+    _train(model_dir, 40, max_to_keep=2)
+    assert _checkpoints(model_dir) == [30, 40]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        (DATA, _cut),
+        (DATA, pathlib.Path.unlink),
+        (DATA, _flip),
+        ("index", _cut),
+        ("index", _empty),
+        ("commit.json", _cut),
+    ],
+)
+def test_10_damaged_checkpoint_falls_back_and_names_both(
+    run: pathlib.Path, told: None, file: str, damage: Callable[[pathlib.Path], None]
+) -> None:
+    damage(run / f"ckpt-30.{file}")
+    _train(run, 40)
+    assert _trained_from(run) == 20
+    said = [line for line in _log(run) if "is restored in its place" in line]
+    assert f"{run / 'ckpt-20'} is restored" in said[0]
+    assert f"{run / 'ckpt-30'} is damaged" in said[0]
+    assert (run / "damaged" / "ckpt-30").is_dir()
+    assert _checkpoints(run) == [20, 30, 40]
+
+
+def test_10_evaluation_falls_back_and_moves_nothing(run: pathlib.Path) -> None:
+    _flip(run / f"ckpt-30.{DATA}")
+    before = _contents(run)
+    _train(run, 30, mode="eval")
+    assert json.loads((run / "run.eval.json").read_text())["global_step"] == 20
+    assert _contents(run) == before
+    assert not (run / "damaged").exists()
+
+
+def test_10_run_that_fell_back_ends_as_an_unbroken_one(
+    run: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    _flip(run / f"ckpt-30.{DATA}")
+    unbroken = _train(tmp_path / "unbroken", 40).get_weights()
+    for a, b in zip(_train(run, 40).get_weights(), unbroken, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_11_nothing_but_damaged_checkpoints_is_an_error_that_deletes_nothing(
+    run: pathlib.Path,
+) -> None:
+    for step in (10, 20, 30):
+        _cut(run / f"ckpt-{step}.{DATA}")
+    before = _contents(run)
+    for _ in range(2):
+        with pytest.raises(errors.CheckpointError, match="ckpt-30, ckpt-20, ckpt-10") as error:
+            _train(run, 40)
+        assert error.value.exit_code == errors.ExitCode.CHECKPOINT
+    assert _contents(run) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"garbage", b"", None, b"\xff\xfe\x00", b'model_checkpoint_path: "../outside/ckpt-99"\n'],
+    ids=["garbage", "empty", "missing", "not utf-8", "outside"],
+)
+def test_12_list_of_checkpoints_is_not_trusted(
+    run: pathlib.Path, told: None, content: bytes | None
+) -> None:
+    outside = run.parent / "outside"
+    shutil.copytree(run, outside)
+    for path in outside.glob("ckpt-30.*"):
+        path.rename(outside / path.name.replace("30", "99"))
+    state = run / "checkpoint"
+    state.unlink() if content is None else state.write_bytes(content)
+    _train(run, 40)
+    assert _trained_from(run) == 30
+    assert tf.train.latest_checkpoint(str(run)) == str(run / "ckpt-40"), "it is mended"
+
+
+def test_16_order_is_that_of_the_steps_whatever_the_clock_said(
+    run: pathlib.Path, told: None
+) -> None:
+    yesterday = time.time() - 86_400
+    for path in run.glob("ckpt-30.*"):
+        os.utime(path, (yesterday, yesterday))
+    state = run / "checkpoint"
+    lines = [line for line in state.read_text().splitlines() if "timestamp" not in line]
+    lines.append(f"last_preserved_timestamp: {time.time() + 86_400}")
+    state.write_text("\n".join(lines) + "\n")
+    _train(run, 40)
+    assert _trained_from(run) == 30
+    assert _checkpoints(run) == [20, 30, 40]
+
+
+def test_commit_files_say_what_the_run_was_and_cost_little(run: pathlib.Path) -> None:
+    said = json.loads((run / "ckpt-30.commit.json").read_text())
+    assert said["step"] == 30
+    state = said["state"]
+    assert state["optimizer"]["class"] == "AdamWeightDecay"
+    assert (state["global_batch_size"], state["execution"]) == (64, "graph")
+    assert ["logits/kernel", [64, 10]] in state["model"]["variables"]
+    plain = sum(said["files"].values())
+    assert (run / "ckpt-30.commit.json").stat().st_size < 0.02 * plain
+
+
+def test_another_optimizer_does_not_resume_even_if_the_config_may_change(
+    run: pathlib.Path,
+) -> None:
+    before = _contents(run)
+    adam = {"optimizer": {"type": "adam"}}
+    with pytest.raises(errors.ConfigValueError, match=r"optimizer\.type: adamw -> adam"):
+        _train(run, 40, optimizer_config=adam)
+    with pytest.raises(errors.CheckpointError, match=r"AdamWeightDecay; this run has Adam\."):
+        _train(run, 40, may_change=True, optimizer_config=adam)
+    assert _contents(run) == before

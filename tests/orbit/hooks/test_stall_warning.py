@@ -1,0 +1,48 @@
+import threading
+import time
+
+import pytest
+
+from official_lite import orbit
+from official_lite.orbit import hooks
+
+
+class Sleeps(orbit.Hook):
+    every_n_steps = 2
+
+    def after_step(self):
+        time.sleep(0.3)
+
+
+class Fails(orbit.Hook):
+    every_n_steps = 2
+
+    def after_step(self):
+        raise ArithmeticError("bad step")
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "stall_warning"]
+
+
+def test_standstill_is_told_with_what_python_is_doing(make_trainer, make_controller, caplog):
+    stall = hooks.StallWarning(seconds=0.05)
+    make_controller(make_trainer(), hooks=[stall, Sleeps()]).train(4)
+    assert "No step has been completed for" in caplog.text
+    assert "since step 2" in caplog.text
+    assert "time.sleep(0.3)" in caplog.text
+    # After 0.05, 0.1, 0.2 seconds and so on.
+    assert caplog.text.count("since step 2") < 10
+
+
+def test_training_that_gets_on_is_left_alone(make_trainer, make_controller, caplog):
+    make_controller(make_trainer(), hooks=[hooks.StallWarning()]).train(4)
+    assert "No step has" not in caplog.text
+    assert not threads()
+
+
+def test_nothing_stays_behind_a_failure(make_trainer, make_controller):
+    controller = make_controller(make_trainer(), hooks=[hooks.StallWarning(), Fails()])
+    with pytest.raises(ArithmeticError):
+        controller.train(4)
+    assert not threads()

@@ -1,0 +1,59 @@
+import os
+import signal
+import time
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.orbit import preemption, stop_check
+
+
+def _ask_to_stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    while preemption.requested() is None:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def check():
+    return stop_check.StopCheck(tf.distribute.get_strategy())
+
+
+def test_stretch_is_whole_where_no_signal_is_caught(check):
+    assert list(check.slices(3, 1000, is_splittable=True)) == [(3, 1000)]
+
+
+def test_slices_grow_as_long_as_they_are_short(check):
+    with preemption.catch_signals():
+        slices = list(check.slices(0, 500, is_splittable=True))
+        assert slices == [(0, 1), (1, 11), (11, 111), (111, 500)]
+        # The next look comes where it would have come in one stretch.
+        assert next(check.slices(500, 5000, is_splittable=True)) == (500, 1111)
+
+
+def test_looks_come_at_the_same_steps_however_a_training_is_cut(check):
+    other = stop_check.StopCheck(tf.distribute.get_strategy())
+    with preemption.catch_signals():
+        ends = {end for _, end in check.slices(0, 2000, is_splittable=True)}
+        for start in range(0, 2000, 500):
+            for _, end in other.slices(start, start + 500, is_splittable=True):
+                if end % 500:
+                    assert end in ends
+
+
+def test_request_stops_between_two_slices_and_not_after_the_last(check):
+    with preemption.catch_signals():
+        slices = check.slices(0, 100, is_splittable=True)
+        assert next(slices) == (0, 1)
+        _ask_to_stop()
+        with pytest.raises(errors.PreemptedError):
+            next(slices)
+        assert list(check.slices(1, 2, is_splittable=True)) == [(1, 2)]
+        with pytest.raises(errors.PreemptedError):
+            check.check()
+
+
+def test_interval_that_must_not_be_interrupted_is_not_cut(check):
+    with preemption.catch_signals():
+        assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
