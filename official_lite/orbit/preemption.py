@@ -20,7 +20,15 @@ from absl import logging
 
 from official_lite.common import cluster, errors
 
-__all__ = ["catch_signals", "check", "is_caught", "rearm", "requested"]
+__all__ = [
+    "catch_signals",
+    "check",
+    "error_of",
+    "is_caught",
+    "is_one_of_several",
+    "rearm",
+    "requested",
+]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -22,7 +22,8 @@ def _run(tmp_path: pathlib.Path, body: str, *args: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [("ConfigValueError", 2), ("DataError", 3), ("DivergedError", 4)]
+    ("error", "code"),
+    [("ConfigValueError", 2), ("DataError", 3), ("DivergedError", 4), ("PreemptedError", 42)],
 )
 def test_error_ends_in_one_line_and_its_exit_code(
     tmp_path: pathlib.Path, error: str, code: int
@@ -43,6 +44,12 @@ def test_wrong_flag_exits_with_the_config_code(tmp_path: pathlib.Path, argument:
     result = _run(tmp_path, "pass", argument)
     assert result.returncode == 2
     assert "steps" in result.stderr
+
+
+def test_interruption_ends_in_one_line_and_the_code_of_its_signal(tmp_path: pathlib.Path) -> None:
+    result = _run(tmp_path, "raise KeyboardInterrupt")
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr
 
 
 def test_main_that_returns_exits_with_zero(tmp_path: pathlib.Path) -> None:

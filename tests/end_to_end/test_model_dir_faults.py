@@ -210,6 +210,7 @@ def test_23_metrics_of_an_interval_that_was_cut_are_those_of_the_steps_after_it(
         assert broken[-1][name] == unbroken[-1][name], "of the steps 16 to 20 alone"
 
 
+@pytest.mark.slow
 def test_31_another_config_is_shown_and_refused_unless_it_is_allowed(
     tmp_path: pathlib.Path,
 ) -> None:
