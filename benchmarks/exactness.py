@@ -99,10 +99,7 @@ def checkpoint_bytes(name: str) -> tuple[int, int]:
         model=trainer.model, optimizer=trainer.optimizer, global_step=trainer.global_step
     )
     with tempfile.TemporaryDirectory() as directory:
-        manager_directory = os.path.join(directory, "ours")
-        params = toy_runs.create_params()
-        toy, _ = create_task(name)
-        with toy_runs.open_run(toy, params, manager_directory) as runner:
+        with toy_runs.open_run(*create_task(name)) as runner:
             runner.controller.save_checkpoint()
             ours = _bytes_of(pathlib.Path(runner.model_dir), "ckpt-")
         plain.write(os.path.join(directory, "plain"))
