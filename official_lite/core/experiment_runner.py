@@ -354,11 +354,8 @@ class OrbitExperimentRunner:
         if self._mode == "continuous_eval":
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
-        writes_events = (
-            save_summary
-            and directories.is_chief(self.strategy)
-            and run_checks.writes_event_files(self.params)
-        )
+        has_events = save_summary and run_checks.writes_event_files(self.params)
+        writes_events = has_events and directories.is_chief(self.strategy)
         return controller_cls(
             strategy=self.strategy,
             trainer=trainer,
@@ -373,7 +370,8 @@ class OrbitExperimentRunner:
                 if writes_events
                 else None
             ),
-            summary_interval=(config.summary_interval or None) if writes_events else None,
+            # On all workers: it cuts loops, and loops of other lengths wait for each other for ever.
+            summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,
             summary_manager=self._summary_manager,

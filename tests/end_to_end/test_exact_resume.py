@@ -63,6 +63,8 @@ def whole():
         {
             "train_steps": 240,
             "steps_per_loop": 20,
+            # Cuts loops, on all workers at the same steps.
+            "summary_interval": 50,
             "checkpoint_interval": 30,
             "validation_interval": 40,
             "hooks": [
