@@ -33,6 +33,9 @@ import tensorflow as tf
 _CLOCKED = ("steps_per_second",)
 _BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 
+# What the workers may take to notice that one of them is gone.
+_SECONDS_TO_NOTICE = 60.0
+
 # A start that does not end by itself is hung.
 _MOST_SECONDS = 1800.0
 _MOST_STARTS = 50
@@ -46,11 +49,13 @@ class Training:
         arguments: Of `train.py`.
         model_dir: Where it leaves its files.
         workers: How many processes.
+        kills_one: Whether only one worker is killed, and the others have to end by themselves.
     """
 
     arguments: Sequence[str]
     model_dir: pathlib.Path
     workers: int = 1
+    kills_one: bool = False
 
     def run(self, kill_after: float | None = None) -> bool:
         """Runs it to its end, or kills it; whether it came to its end.
@@ -70,11 +75,12 @@ class Training:
             stack.callback(_kill, processes)
             deadline = time.monotonic() + (kill_after or _MOST_SECONDS)
             while any(process.poll() is None for process in processes):
-                if any(process.poll() for process in processes) and self.workers == 1:
-                    break
                 if time.monotonic() > deadline:
                     if kill_after is None:
                         raise RuntimeError(f"It does not end; see {log}.")
+                    if self.kills_one:
+                        _kill(processes[-1:])
+                        _require_that_they_notice(processes[:-1])
                     return False
                 time.sleep(0.005)
             codes = [process.wait() for process in processes]
@@ -119,6 +125,13 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _require_that_they_notice(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + _SECONDS_TO_NOTICE
+    codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
+    if not all(codes):
+        raise RuntimeError(f"A worker was killed, and the others ended with {codes}.")
 
 
 def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
@@ -178,6 +191,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--kills", type=int, default=1, help="How often each run is killed.")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--kill_one", action="store_true", help="Kill one worker; the others have to end then."
+    )
     parser.add_argument("--seed", type=int, default=0, help="Of the moments.")
     parser.add_argument("--keep", action="store_true", help="Keep the directories.")
     parser.add_argument("arguments", nargs="+", help="Of train.py.")
@@ -185,7 +201,7 @@ def main() -> int:
     root = pathlib.Path(tempfile.mkdtemp(prefix="chaos_"))
     moments = random.Random(args.seed)
     print(f"In {root}")
-    unbroken = Training(args.arguments, root / "unbroken", args.workers)
+    unbroken = Training(args.arguments, root / "unbroken", args.workers, args.kill_one)
     started = time.time()
     unbroken.run()
     # `params.yaml` is written when imports are over, which nothing can happen to.

@@ -186,6 +186,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
         if self._describe is not None:
             state_description.require_same(state, self._describe(), path)
+            state_description.tell_what_is_inexact(state, self._describe(), path)
 
     def _is_due(self, check_interval: bool) -> bool:
         """As in the base class, which does not say."""

@@ -14,7 +14,7 @@ from absl import logging
 
 from official_lite.common import errors
 
-__all__ = ["describe", "require_same"]
+__all__ = ["describe", "require_same", "tell_what_is_inexact"]
 
 # A longer list is represented by its checksum.
 _MAX_LISTED = 1000
@@ -66,6 +66,37 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
     for part in ("optimizer", "model"):
         if saved.get(part) and current.get(part):
             _require_same_order(part, saved[part], current[part], path)
+
+
+def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
+    """Names in the log what makes a resumed training another one in the last bits.
+
+    Args:
+        saved: The description in the commit file.
+        current: That of the run.
+        path: The checkpoint, for the message.
+    """
+    was, now = _circumstances(saved), _circumstances(current)
+    changes = [
+        f"{name} {was[name]} → {now[name]}"
+        for name in was.keys() & now.keys()
+        if was[name] != now[name]
+    ]
+    if changes:
+        logging.warning(
+            "The training goes on from %s, but not bit for bit as without the interruption: %s.",
+            path,
+            ", ".join(sorted(changes)),
+        )
+
+
+def _circumstances(description: Mapping[str, Any]) -> dict[str, Any]:
+    named = {
+        "replicas": description.get("num_replicas"),
+        "global batch size": description.get("global_batch_size"),
+        **description.get("versions", {}),
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _require_same_order(

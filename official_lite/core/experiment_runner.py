@@ -25,6 +25,7 @@ from official_lite.core import (
     run_checks,
     run_record,
     trainer_factory,
+    worker_agreement,
 )
 from official_lite.orbit import preemption
 
@@ -76,6 +77,7 @@ class OrbitExperimentRunner:
         if restore:
             run_checks.check_evaluation(params, mode, model_dir)
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
+        worker_agreement.require_agreement(params, self.strategy)
         self._params = params
         self._model_dir = model_dir
         self._mode = mode
@@ -370,7 +372,7 @@ class OrbitExperimentRunner:
                 if writes_events
                 else None
             ),
-            # On all workers: it cuts loops, and loops of other lengths wait for each other for ever.
+            # On all workers: it cuts loops, and loops of other lengths wait for one another.
             summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,

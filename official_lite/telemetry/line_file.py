@@ -16,7 +16,8 @@ class LineFile:
     """Appends lines, each of which goes to the operating system at once.
 
     So a process that is killed loses at most the line it was writing; such a torso is removed
-    when the file is opened the next time.
+    when the file is opened the next time. On a disk that is full a line is lost, and the log says
+    so: a training is worth more than its records.
 
     Args:
       path: The file, created with its folders by the first line.
@@ -29,18 +30,36 @@ class LineFile:
             _repair_last_line(pathlib.Path(self.path))
         self._opened = contextlib.ExitStack()
         self._file: IO[str] | None = None
+        self._is_losing = False
 
     def append(self, line: str) -> None:
         """Writes a line, to which the line break is added."""
-        if self._file is None:
-            self._file = self._opened.enter_context(files.open_file(self.path, "a"))
-        self._file.write(line + "\n")
-        self._file.flush()
+        try:
+            if self._file is None:
+                self._file = self._opened.enter_context(files.open_file(self.path, "a"))
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            if not self._is_losing:
+                logging.warning("%s can't be written, and loses lines: %s", self.path, error)
+            self._is_losing = True
+            self._forget()
+        else:
+            self._is_losing = False
 
     def close(self) -> None:
         """Lets go of the file; the next line opens it again."""
         self._opened.close()
         self._file = None
+
+    def _forget(self) -> None:
+        """Drops what could not be written, of which a part may be in the file."""
+        # What is left in its buffer can't be written when it is closed, either.
+        with contextlib.suppress(OSError):
+            self.close()
+        self._opened, self._file = contextlib.ExitStack(), None
+        if not files.is_remote(self.path):
+            _repair_last_line(pathlib.Path(self.path))
 
 
 def _repair_last_line(path: pathlib.Path) -> None:

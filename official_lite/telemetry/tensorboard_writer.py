@@ -1,8 +1,9 @@
 """Records as TensorBoard event files."""
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class TensorBoardWriter(writer.Writer):
                 with self.file_writer(relative_path).as_default():
                     summary_fn(name, value, step=step)
         if scalars:
-            with self.file_writer(relative_path).as_default():
+            with _unless_disk_is_full(), self.file_writer(relative_path).as_default():
                 _write_scalars(scalars, step)
 
     def file_writer(self, relative_path: str = "") -> Any:
@@ -97,17 +98,30 @@ class TensorBoardWriter(writer.Writer):
 
     def flush(self) -> None:
         for file_writer in self._file_writers.values():
-            file_writer.flush()
+            with _unless_disk_is_full():
+                file_writer.flush()
 
     def close(self) -> None:
         for file_writer in self._file_writers.values():
-            file_writer.close()
+            with _unless_disk_is_full():
+                file_writer.close()
         self._file_writers.clear()
 
     def _create_file_writer(self, relative_path: str) -> Any:
         if self._directory is None:
             return tf.summary.create_noop_writer()
         return tf.summary.create_file_writer(os.path.join(self._directory, relative_path))
+
+
+@contextlib.contextmanager
+def _unless_disk_is_full() -> Iterator[None]:
+    """A training is worth more than its curves."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        logging.log_first_n(
+            logging.WARNING, "Event files can't be written, and lose numbers: %s", 3, error
+        )
 
 
 def _write_scalars(values: Mapping[str, Any], step: Any) -> None:

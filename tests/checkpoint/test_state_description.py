@@ -62,3 +62,13 @@ def test_long_list_is_represented_by_its_checksum() -> None:
     described = state_description.describe(module, None)["model"]
     assert described["count"] == 1200
     assert len(json.dumps(described)) < 200
+
+
+def test_what_changes_the_last_bits_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    saved = {"num_replicas": 2, "global_batch_size": 8, "versions": {"tensorflow": "2.21.0"}}
+    state_description.tell_what_is_inexact(saved, saved, "ckpt-1")
+    state_description.tell_what_is_inexact(saved, {}, "ckpt-1")
+    assert not caplog.text
+    state_description.tell_what_is_inexact(saved, {**saved, "num_replicas": 4}, "ckpt-1")
+    assert "from ckpt-1" in caplog.text
+    assert "without the interruption: replicas 2 → 4." in caplog.text

@@ -57,6 +57,23 @@ class _ForgetfulTask(_Task):
         return dataset.repeat().batch(params.global_batch_size, drop_remainder=True)
 
 
+class _PlainTask(_Task):
+    """Nothing of it depends on how a batch is divided."""
+
+    def build_model(self):
+        layers = keras.layers
+        return keras.Sequential([keras.Input((6, 6, 1)), layers.Flatten(), layers.Dense(4)])
+
+    def build_inputs(self, params, input_context=None):
+        return arrays.from_arrays(
+            (IMAGES, LABELS),
+            params.global_batch_size,
+            shuffle=True,
+            repeat=True,
+            input_context=input_context,
+        )
+
+
 def _params(**runtime):
     params = cfg.ExperimentConfig(
         task=cfg.TaskConfig(train_data=cfg.DataConfig(global_batch_size=12, is_training=True)),
@@ -117,6 +134,17 @@ def test_with_micro_batches_as_well(tmp_path):
     params = _params(execution="graph")
     params.trainer.grad_accum_steps = 3
     _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path)
+
+
+def test_51_more_replicas_go_on_with_the_same_examples_and_say_so(tmp_path, two_replicas, caplog):
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    params = _params(execution="graph")
+    unbroken = _train(strategy, params, 20, tmp_path / "unbroken", _PlainTask)
+    _train(strategy, params, 8, tmp_path / "broken", _PlainTask)
+    resumed = _train(two_replicas, params, 20, tmp_path / "broken", _PlainTask)
+    assert "not bit for bit as without the interruption: replicas 1 → 2." in caplog.text
+    for expected, got in zip(unbroken[:2], resumed[0:4:2], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_data_that_begin_anew_are_said_to(tmp_path, caplog):

@@ -79,6 +79,25 @@ def whole():
 '''
 
 
+def _kill_and_compare(tmp_path, execution, strategy, *options):
+    plugin = tmp_path / "whole.py"
+    plugin.write_text(EXPERIMENT.replace("PLUGIN", str(plugin)))
+    devices = ["--set=runtime.devices=[CPU:0,CPU:1]"] if strategy == "mirrored" else []
+    command = [
+        *(sys.executable, "-m", "benchmarks.chaos", "--runs=1", *options),
+        "--",
+        "--experiment=test/whole",
+        "--mode=train_and_eval",
+        f"--import={plugin}",
+        f"--set=runtime.execution={execution}",
+        f"--set=runtime.distribution_strategy={strategy}",
+        *devices,
+    ]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    assert "1 of 1 runs equal the unbroken one, bit for bit" in result.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -91,20 +110,11 @@ def whole():
     ],
 )
 def test_01_killed_at_random_moments(execution, strategy, workers, tmp_path):
-    plugin = tmp_path / "whole.py"
-    plugin.write_text(EXPERIMENT.replace("PLUGIN", str(plugin)))
-    command = [
-        *(sys.executable, "-m", "benchmarks.chaos", "--runs=1", "--kills=3"),
-        f"--workers={workers}",
-        "--",
-        "--experiment=test/whole",
-        "--mode=train_and_eval",
-        f"--import={plugin}",
-        f"--set=runtime.execution={execution}",
-        f"--set=runtime.distribution_strategy={strategy}",
-    ]
-    if strategy == "mirrored":
-        command.append("--set=runtime.devices=[CPU:0,CPU:1]")
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
-    assert "1 of 1 runs equal the unbroken one, bit for bit" in result.stdout
+    _kill_and_compare(tmp_path, execution, strategy, "--kills=2", f"--workers={workers}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_48_one_worker_killed_ends_the_others_and_the_same_command_goes_on(tmp_path):
+    options = ("--kills=1", "--workers=2", "--kill_one")
+    _kill_and_compare(tmp_path, "graph", "multi_worker_mirrored", *options)

@@ -3,6 +3,7 @@
 The numbers are those of docs/reliability.md.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ import tensorflow as tf
 from absl import logging
 
 import registry_imports  # noqa: F401  (imported for its registrations)
-from official_lite import pipeline
+from official_lite import pipeline, telemetry
 from official_lite.checkpoint import commit, disk_space, latest
 from official_lite.common import errors
 from official_lite.core import exp_factory
@@ -326,3 +327,34 @@ def test_another_optimizer_does_not_resume_even_if_the_config_may_change(
     with pytest.raises(errors.CheckpointError, match=r"AdamWeightDecay; this run has Adam\."):
         _train(run, 40, may_change=True, optimizer_config=adam)
     assert _contents(run) == before
+
+
+def test_09_full_disk_costs_records_and_not_the_training(
+    small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = small_disk / "metrics.json"
+    writers = [telemetry.JsonLinesWriter(path), telemetry.TensorBoardWriter(small_disk / "events")]
+
+    def write(step: int) -> None:
+        # Larger than what event files keep back.
+        values = {f"value_{index}": float(index) for index in range(2000)}
+        for one in writers:
+            one.write(telemetry.Record(step=step, split="train", values=values))
+            one.flush()
+
+    write(1)
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"0" * 1000):
+            pass
+    write(2)
+    write(3)
+    filler.unlink()
+    write(4)
+    for one in writers:
+        one.close()
+    steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    assert steps[0] == 1
+    assert steps[-1] == 4
+    assert 3 not in steps
+    assert "metrics.json can't be written, and loses lines" in caplog.text
