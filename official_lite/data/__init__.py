@@ -6,11 +6,13 @@ imported here eagerly.
 """
 
 __all__ = [
+    "arrays",
     "data_service",
     "example_stream",
     "file_patterns",
     "file_reading",
     "mixing",
+    "position",
     "replicas",
     "tfds_reading",
     "whole_batches",

@@ -46,7 +46,16 @@ slow(task.DigitsTask, "validation_step", "evaluation")
 slow(tf.train.CheckpointManager, "save", "second save", first_call=2)
 slow(async_checkpoint_manager.AsyncCheckpointManager, "restore_or_initialize", "restore")
 """
-LONG = ("train_steps=10000000", "steps_per_loop=10000000", "validation_interval=10000000")
+LONG = tuple(
+    f"{name}=10000000"
+    for name in (
+        "train_steps",
+        "steps_per_loop",
+        "validation_interval",
+        "checkpoint_interval",
+        "summary_interval",
+    )
+)
 SHORT = ("train_steps=40", "validation_interval=20", "checkpoint_interval=10", "steps_per_loop=10")
 
 
@@ -204,7 +213,12 @@ def test_49_sigterm_of_one_worker_saves_the_same_step_on_all(tmp_path: pathlib.P
     workers = []
     for index in range(2):
         cluster = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
-        settings = (*LONG[::2], "steps_per_loop=10", "runtime.execution=graph")
+        settings = (
+            "train_steps=10000000",
+            "steps_per_loop=10",
+            "validation_interval=10000000",
+            "runtime.execution=graph",
+        )
         strategy = "runtime.distribution_strategy=multi_worker_mirrored"
         workers.append(Run(tmp_path, *settings, strategy, TF_CONFIG=json.dumps(cluster)))
     workers[1].wait_for("train | step 50")

@@ -59,7 +59,8 @@ def test_inner_loop_alone_can_be_replaced(experiment, records, tmp_path) -> None
 
     passes = []
     _run(experiment(), "train_and_eval", tmp_path, build=Build)
-    assert passes == [4, 4]
+    # In one pass or in several, between which signals are looked for.
+    assert sum(passes) == 8
     assert records(tmp_path, "validation") == [4, 8]
     assert _checkpoints(tmp_path) == [4, 8]
 
