@@ -54,7 +54,7 @@ def checked_file_type(file_type: str) -> str:
 def _riegeli_dataset() -> Callable[..., tf.data.Dataset]:
     # Not on PyPI, and needed by hardly anybody.
     try:
-        from riegeli.tensorflow import RiegeliDataset  # type: ignore[import-not-found]  # optional
+        from riegeli.tensorflow import RiegeliDataset
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
             "Reading `riegeli` files needs Riegeli with its TensorFlow part; see "

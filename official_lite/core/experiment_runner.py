@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import directories, shared_checkpoint_manager, state_description
+from official_lite.checkpoint import directories, shared_checkpoint_manager
 from official_lite.common import errors
 from official_lite.core import (
     actions,
@@ -23,7 +23,7 @@ from official_lite.core import (
     execution_record,
     model_summary,
     run_checks,
-    run_record,
+    run_description,
     trainer_factory,
     worker_agreement,
 )
@@ -85,7 +85,6 @@ class OrbitExperimentRunner:
         self._hooks = tuple(hooks)
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
-        self._description: tuple[Any, dict[str, Any]] | None = None
         self._trainer = trainer or self._build_trainer(
             task, train="train" in mode, evaluate="eval" in mode or run_post_eval
         )
@@ -287,27 +286,13 @@ class OrbitExperimentRunner:
             checkpoint_interval=self.params.trainer.checkpoint_interval or None,
             init_fn=self.trainer.initialize,
             # A job that only evaluates reads what another one may be writing.
-            describe=self._describe_run if self.trains else None,
+            describe=(
+                run_description.RunDescription(self.trainer, self.strategy, lambda: self.params)
+                if self.trains
+                else None
+            ),
             moves_damaged=self.trains,
         )
-
-    def _describe_run(self) -> dict[str, Any]:
-        """What the checkpoints say of this run; worked out once for all saves."""
-        if self._description is None or self._description[0] is not self.params:
-            self._description = (self.params, self._make_description())
-        return self._description[1]
-
-    def _make_description(self) -> dict[str, Any]:
-        trainer = self.trainer
-        model, optimizer = getattr(trainer, "model", None), getattr(trainer, "optimizer", None)
-        return {
-            **state_description.describe(model, optimizer),
-            "global_batch_size": getattr(trainer, "global_batch_size", None),
-            "num_replicas": self.strategy.num_replicas_in_sync,
-            "execution": getattr(trainer, "execution", None),
-            "config_sha256": run_record.config_sha256(self.params),
-            "versions": run_record.versions(),
-        }
 
     def _build_writers(self) -> list[telemetry.Writer]:
         if not directories.is_chief(self.strategy):

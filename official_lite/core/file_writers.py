@@ -43,7 +43,7 @@ def _write_riegeli(
 ) -> None:
     # Not on PyPI, and needed by hardly anybody.
     try:
-        import riegeli  # type: ignore[import-not-found]  # optional
+        import riegeli
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
             "Writing `riegeli` files needs Riegeli; see https://github.com/google/riegeli. "

@@ -22,9 +22,10 @@ from typing import Any, cast
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.data import (
+    autotuning,
     damaged_files,
     data_service,
     file_epochs,
@@ -306,7 +307,9 @@ class InputReader:
         if self._deterministic is not None:
             options.deterministic = self._deterministic
         if self._params.autotune_algorithm:
-            options.autotune.autotune_algorithm = _algorithm(self._params.autotune_algorithm)
+            options.autotune.autotune_algorithm = autotuning.algorithm(
+                self._params.autotune_algorithm
+            )
         if self._params.ram_budget:
             options.autotune.ram_budget = self._params.ram_budget * 2**30
         return options
@@ -389,13 +392,3 @@ def _for_each(value: Any, fn: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {name: fn(item) for name, item in value.items()}
     return fn(value)
-
-
-def _algorithm(name: str) -> Any:
-    algorithms = tf.data.experimental.AutotuneAlgorithm.__members__
-    if name not in algorithms:
-        raise errors.ConfigValueError(
-            f"There is no `autotune_algorithm` {name!r}. "
-            f"{suggestions.did_you_mean(name, algorithms)}"
-        )
-    return algorithms[name]

@@ -1,10 +1,12 @@
-"""Datasets that end when they are told to."""
+"""The autotuner of tf.data: off where nobody asks for it, so that datasets end when told to."""
 
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["without_idle_autotuner"]
+from official_lite.common import errors, suggestions
+
+__all__ = ["algorithm", "without_idle_autotuner"]
 
 
 def without_idle_autotuner(dataset: Any) -> Any:
@@ -25,3 +27,18 @@ def without_idle_autotuner(dataset: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def algorithm(name: str) -> Any:
+    """The member of `tf.data.experimental.AutotuneAlgorithm` with this name.
+
+    Raises:
+      ConfigValueError: There is none.
+    """
+    algorithms = tf.data.experimental.AutotuneAlgorithm.__members__
+    if name not in algorithms:
+        raise errors.ConfigValueError(
+            f"There is no `autotune_algorithm` {name!r}. "
+            f"{suggestions.did_you_mean(name, algorithms)}"
+        )
+    return algorithms[name]

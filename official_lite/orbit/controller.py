@@ -329,6 +329,6 @@ class Controller(outer_loop.OuterLoop):
             yield
 
     def _required_checkpoints(self, for_method: str) -> checkpointing.Checkpointing:
-        self._require("checkpoint_manager", for_method)
-        assert self._checkpoints is not None  # noqa: S101 - it was made with the manager
+        if self._checkpoints is None:
+            raise outer_loop.missing("checkpoint_manager", for_method)
         return self._checkpoints

@@ -111,6 +111,7 @@ class OuterLoop:
         self._train(plan)
         return plan.eval_output
 
+    # These two are not abstract: a controller of one's own may have another metaclass.
     def evaluate(self, steps: int = -1) -> runner.Output | None:
         """Evaluates the current state once; a controller knows how."""
         raise NotImplementedError
@@ -310,10 +311,15 @@ class OuterLoop:
     def _require(self, attribute: str, for_method: str) -> Any:
         value = getattr(self, attribute)
         if value is None:
-            raise errors.ConfigValueError(
-                f"`{for_method}` needs a `{attribute}`; pass one to `Controller`."
-            )
+            raise missing(attribute, for_method)
         return value
+
+
+def missing(argument: str, for_method: str) -> errors.ConfigValueError:
+    """That a controller lacks what one of its methods needs."""
+    return errors.ConfigValueError(
+        f"`{for_method}` needs a `{argument}`; pass one to `Controller`."
+    )
 
 
 def _attempt(act: Callable[..., None], *args: Any) -> None:

@@ -3,10 +3,11 @@
 A schedule is a function of the number of updates made so far, and finite for each of them.
 """
 
+import abc
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import tensorflow as tf
@@ -28,7 +29,14 @@ __all__ = [
 ]
 
 
-class _WithOffset:
+if TYPE_CHECKING:
+    from keras.optimizers.schedules import LearningRateSchedule as _ScheduleHalf
+else:
+    # A mixin comes before the class of a schedule, which has the other half.
+    _ScheduleHalf = object
+
+
+class _WithOffset(_ScheduleHalf):
     """Mixin before a Keras schedule: what that gives `offset` steps later, constant before."""
 
     def __init__(self, offset: int = 0, **kwargs: Any) -> None:
@@ -44,10 +52,10 @@ class _WithOffset:
     def __call__(self, step: Any) -> tf.Tensor:
         # Before its beginning a decay would be a growth backwards in time.
         since_offset = tf.maximum(tf.convert_to_tensor(step) - self.offset, 0)
-        return super().__call__(since_offset)  # type: ignore[misc]  # Keras' half
+        return super().__call__(since_offset)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"offset": self.offset}  # type: ignore[misc]  # Keras' half
+        return super().get_config() | {"offset": self.offset}
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -78,7 +86,7 @@ class CosineDecayWithOffset(_WithOffset, schedules.CosineDecay):
     base_lr_class = schedules.CosineDecay
 
 
-class _WarmUp(schedules.LearningRateSchedule):
+class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
     """Takes the place of another schedule, or of a constant, for the first `warmup_steps`."""
 
     def __init__(
@@ -98,8 +106,9 @@ class _WarmUp(schedules.LearningRateSchedule):
         warming = self._warming(float_step, max(self._warmup_steps, 1), target)
         return tf.where(float_step < self._warmup_steps, warming, self._after(step))
 
+    @abc.abstractmethod
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
-        raise NotImplementedError
+        """The rate at a float32 step of the warm-up, which ends at `target`."""
 
     def _after(self, step: Any) -> tf.Tensor:
         after = self._after_warmup_lr_sched

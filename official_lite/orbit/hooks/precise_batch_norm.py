@@ -1,5 +1,7 @@
 """Gives batch normalization exact statistics before they are used."""
 
+import functools
+
 from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit.hooks import batch_norm_statistics
@@ -33,12 +35,13 @@ class PreciseBatchNorm(Hook):
             raise errors.ConfigValueError(f"`num_steps` is {num_steps}; wanted at least 1.")
         self.every_n_steps = every_n_steps
         self._num_steps = num_steps
-        self._statistics: batch_norm_statistics.BatchNormStatistics | None = None
         self._is_training = False
 
+    @functools.cached_property
+    def _statistics(self) -> batch_norm_statistics.BatchNormStatistics:
+        return batch_norm_statistics.BatchNormStatistics(self.trainer)
+
     def before_train(self) -> None:
-        if self._statistics is None:
-            self._statistics = batch_norm_statistics.BatchNormStatistics(self.trainer)
         if self._statistics.is_empty:
             raise errors.ConfigValueError(
                 "PreciseBatchNorm: the model has no `keras.layers.BatchNormalization` that is "
@@ -59,7 +62,6 @@ class PreciseBatchNorm(Hook):
             self._update()
 
     def _update(self) -> None:
-        assert self._statistics is not None  # noqa: S101
         optimizer = getattr(self.trainer, "optimizer", None)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
             self._statistics.update(self._num_steps)
