@@ -1,32 +1,28 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gin
 import keras
 import tensorflow as tf
-from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors, user_code
+from official_lite.common import errors
 from official_lite.core import (
     async_trainer,
     base_task,
-    compiled_trainer,
     config_definitions,
+    evaluating_trainer,
     execution,
     freezing,
-    metric_group,
     micro_batches,
     model_building,
     replica_steps,
     train_data,
 )
 from official_lite.core.async_trainer import Dataset
-from official_lite.data import finite
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator, preparation
 
@@ -38,11 +34,9 @@ TrainerConfig = config_definitions.TrainerConfig
 # The Model Garden's name.
 _AsyncTrainer = async_trainer.AsyncTrainer
 
-Metrics = list[keras.metrics.Metric]
-
 
 @gin.configurable
-class Trainer(compiled_trainer.CompiledTrainer):
+class Trainer(evaluating_trainer.EvaluatingTrainer):
     """Trains and evaluates a task's model, on all replicas of the current strategy.
 
     Create it in the strategy's scope. Each method below can be overridden by itself::
@@ -102,7 +96,7 @@ class Trainer(compiled_trainer.CompiledTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = keras.metrics.Mean("validation_loss", dtype="float32")
-        self._task_metrics: dict[bool, Metrics] = {}
+        self._task_metrics: dict[bool, evaluating_trainer.Metrics] = {}
         self.init_async()
         self.init_execution()
         self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
@@ -180,35 +174,13 @@ class Trainer(compiled_trainer.CompiledTrainer):
         return micro_batches.count_micro_batches(self.config)
 
     @property
-    def folds_outputs(self) -> bool:
-        """Whether the outputs of each step of an evaluation are wanted on the host."""
-        return (
-            type(self).eval_reduce is not Trainer.eval_reduce
-            or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
-        )
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether it was built to evaluate."""
-        return False in self._task_metrics
-
-    @property
     def train_loss(self) -> keras.metrics.Metric:
         return self._train_loss
 
     @property
-    def validation_loss(self) -> keras.metrics.Metric:
-        return self._validation_loss
-
-    @property
-    def train_metrics(self) -> Metrics:
+    def train_metrics(self) -> evaluating_trainer.Metrics:
         """What training reports: the task's metrics and the model's own."""
         return self._task_metrics[True] + self._model_metrics()
-
-    @property
-    def validation_metrics(self) -> Metrics:
-        """What evaluation reports: the task's metrics and the model's own."""
-        return self._task_metrics[False] + self._model_metrics()
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
@@ -292,70 +264,6 @@ class Trainer(compiled_trainer.CompiledTrainer):
         logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
         return logs
 
-    def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
-        """Evaluates, with the averaged weights if the optimizer keeps an average.
-
-        The training weights come back however the evaluation ends.
-
-        Raises:
-            errors.ConfigValueError: The trainer was made with `evaluate=False`.
-        """
-        if not hasattr(self, "_eval_options"):
-            raise errors.ConfigValueError(
-                "This trainer was made to train only (`evaluate=False`), as in the mode `train`; "
-                "use `train_and_eval` or `train_and_post_eval`."
-            )
-        with ema_optimizer.averaged_weights(self.optimizer):
-            return super().evaluate(num_steps)
-
-    def eval_begin(self) -> None:
-        """Resets the validation metrics."""
-        self._metric_group("loss", [self.validation_loss]).reset()
-        self._metric_group("validation", self.validation_metrics).reset()
-
-    def next_eval_inputs(self, iterator: Iterator[Any]) -> tuple[Any, dict[str, Any]]:
-        """Fetches a batch, and logs that go round the devices.
-
-        The second value is merged into the step's outputs on the host; it is the way to bring
-        strings, or anything else that a device can't hold, to `aggregate_logs`.
-        """
-        return next(iterator), {}
-
-    @user_code.not_converted
-    def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
-        """Evaluates the next batch. Each output is a tuple with one element per replica."""
-        inputs, passthrough_logs = user_code.converted(self.next_eval_inputs)(iterator)
-        outputs = self.strategy.run(
-            compiled_trainer.after_inputs(self._replica.eval_step), args=(inputs,)
-        )
-        logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
-        clashes = sorted(logs.keys() & passthrough_logs.keys())
-        if clashes:
-            logging.warning(
-                "`next_eval_inputs` and the model both log %s; the model's values are kept.",
-                ", ".join(clashes),
-            )
-        return {**passthrough_logs, **logs}
-
-    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
-        """Folds a step's outputs into the evaluation's state, on the host."""
-        # By position: tasks name the second argument as they like.
-        return self.task.aggregate_logs(state, step_outputs)
-
-    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
-        """Gathers the results of the evaluation, and shows them to the checkpoint exporter."""
-        self.join()
-        logs = self._metric_group("validation", self.validation_metrics).results()
-        if float(tf.convert_to_tensor(self.validation_loss.count)) > 0:
-            logs[self.validation_loss.name] = self.validation_loss.result()
-        else:
-            logging.info("The task reports no validation loss.")
-        if aggregated_logs is not None:
-            logs |= self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
-        if self._checkpoint_exporter:
-            self._export_if_best(logs)
-        return logs
-
     def _init_training(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
         self._task_metrics[True] = list(self.task.build_metrics(training=True))
@@ -369,22 +277,6 @@ class Trainer(compiled_trainer.CompiledTrainer):
                 use_tf_function=trainer_config.train_tf_function and not eagerly,
                 use_tf_while_loop=trainer_config.train_tf_while_loop and not eagerly,
                 use_tpu_summary_optimization=trainer_config.allow_tpu_summary,
-            ),
-        )
-
-    def _init_evaluation(self, dataset: Dataset | None) -> None:
-        trainer_config = self.config.trainer
-        self._task_metrics[False] = list(self.task.build_metrics(training=False))
-        eagerly = self.execution == "eager"
-        build_inputs = self.task.build_inputs
-        if getattr(trainer_config, "validation_steps", 0) == -1:
-            build_inputs = finite.timed(build_inputs)
-        orbit.StandardEvaluator.__init__(
-            self,
-            dataset or self.distribute_dataset(build_inputs, self.config.task.validation_data),
-            options=orbit.StandardEvaluatorOptions(
-                use_tf_function=trainer_config.eval_tf_function and not eagerly,
-                use_tf_while_loop=trainer_config.eval_tf_while_loop and not eagerly,
             ),
         )
 
@@ -417,27 +309,6 @@ class Trainer(compiled_trainer.CompiledTrainer):
             **model_state.hidden_items(self.model),
             **getattr(self.model, "checkpoint_items", {}),
         }
-
-    def _export_if_best(self, logs: dict[str, Any]) -> None:
-        average = ema_optimizer.get_moving_average(self.optimizer)
-        # The averaged weights are in place here: they are what was evaluated, and what is kept.
-        with average.following_weights() if average else contextlib.nullcontext():
-            self._checkpoint_exporter.maybe_export_checkpoint(
-                self.checkpoint, logs, self.global_step.numpy()
-            )
-        best = getattr(self._checkpoint_exporter, "best_metric_value", None)
-        if best is not None:
-            logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
-
-    def _metric_group(self, name: str, metrics: Metrics) -> metric_group.MetricGroup:
-        """One for each name, made anew if the model has got more metrics."""
-        group = self._metric_groups.get(name)
-        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
-            group = self._metric_groups[name] = metric_group.MetricGroup(metrics)
-        return group
-
-    def _model_metrics(self) -> Metrics:
-        return list(getattr(self.model, "metrics", []))
 
 
 def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:

@@ -95,30 +95,6 @@ def test_training_data_that_end_are_repeated(experiment, make_trainer) -> None:
     assert int(trainer.global_step) == 50
 
 
-def test_averaged_weights_are_evaluated_and_the_trained_come_back(experiment, make_trainer) -> None:
-    trainer = make_trainer(experiment(trainer={"optimizer_config": OPTIMIZERS["ema"]}))
-    trainer.train(tf.constant(5))
-    before = trainer.model.dense.kernel.numpy()
-    average = trainer.evaluate(tf.constant(-1))["validation_loss"]
-    np.testing.assert_array_equal(trainer.model.dense.kernel, before)
-    trainer._optimizer = trainer.optimizer.inner_optimizer
-    assert trainer.evaluate(tf.constant(-1))["validation_loss"] != average
-
-
-def test_trained_weights_come_back_when_evaluation_fails(experiment, make_trainer) -> None:
-    class Failing(base_trainer.Trainer):
-        def eval_end(self, aggregated_logs=None):
-            raise OSError("disk full")
-
-    params = experiment(trainer={"optimizer_config": OPTIMIZERS["ema"]})
-    trainer = make_trainer(params, cls=Failing)
-    trainer.train(tf.constant(5))
-    before = trainer.model.dense.kernel.numpy()
-    with pytest.raises(OSError, match="disk full"):
-        trainer.evaluate(tf.constant(-1))
-    np.testing.assert_array_equal(trainer.model.dense.kernel, before)
-
-
 def test_average_starts_at_the_pretrained_weights(experiment, make_trainer, tmp_path) -> None:
     source = make_trainer(experiment(), evaluate=False)
     source.train(tf.constant(5))
@@ -144,24 +120,6 @@ def test_resumed_run_draws_the_same_dropout_as_an_unbroken_one(
     resumed.checkpoint.restore(path).assert_existing_objects_matched()
     # Four batches are an epoch, so both go on with the same data.
     assert _losses(unbroken) == _losses(resumed)
-
-
-def test_passthrough_logs_reach_the_task_and_the_model_wins_a_clash(
-    experiment, make_trainer, caplog
-) -> None:
-    seen = []
-
-    class Passing(base_trainer.Trainer):
-        def next_eval_inputs(self, iterator):
-            return next(iterator), {"id": tf.constant("a"), "loss": tf.constant(-1.0)}
-
-        def eval_reduce(self, state=None, step_outputs=None):
-            seen.append(step_outputs)
-
-    make_trainer(experiment(), cls=Passing, train=False).evaluate(tf.constant(1))
-    assert seen[0]["id"] == b"a"
-    assert seen[0]["loss"][0] >= 0
-    assert "both log loss" in caplog.text
 
 
 def test_ready_dataset_is_used_as_it_is(experiment, make_trainer, make_task) -> None:
@@ -220,44 +178,3 @@ def test_xla_works_under_a_strategy_of_one_replica(experiment, make_trainer) -> 
         trainer = make_trainer(experiment(runtime={"enable_xla": True}), evaluate=False)
     losses = _losses(trainer)
     assert losses[-1] < losses[0]
-
-
-def test_metrics_of_an_evaluation_do_not_reach_the_next_report(experiment, make_trainer) -> None:
-    trainer = make_trainer(experiment())
-    trainer.train_loss.update_state(1e9)
-    assert float(trainer.train(tf.constant(1))["training_loss"]) < 1e3
-
-
-def test_state_of_an_evaluation_may_be_an_array(experiment, make_trainer) -> None:
-    class Collecting(base_trainer.Trainer):
-        def eval_reduce(self, state=None, step_outputs=None):
-            return np.append([] if state is None else state, step_outputs["loss"][0].numpy())
-
-    trainer = make_trainer(experiment(), cls=Collecting, train=False)
-    trainer.task.reduce_aggregated_logs = lambda logs, global_step=None: {"batches": len(logs)}
-    assert trainer.evaluate(tf.constant(-1))["batches"] == 4
-
-
-def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
-    experiment, make_trainer, tmp_path
-) -> None:
-    params = experiment(trainer={"optimizer_config": OPTIMIZERS["ema"]})
-    manager = []
-
-    class Exporter:
-        best_metric_value = None
-
-        def maybe_export_checkpoint(self, checkpoint, logs, step):
-            manager.append(checkpoint.save(str(tmp_path / "best")))
-
-    trainer = make_trainer(params, checkpoint_exporter=Exporter())
-    trainer.train(tf.constant(5))
-    chosen = trainer.evaluate(tf.constant(-1))["validation_loss"]
-    restored = make_trainer(params, train=False)
-    restored.checkpoint.restore(manager[0])
-    np.testing.assert_allclose(restored.evaluate(tf.constant(-1))["validation_loss"], chosen)
-
-
-def test_trainer_that_only_trains_says_so(experiment, make_trainer) -> None:
-    with pytest.raises(errors.ConfigValueError, match="made to train only"):
-        make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))

@@ -1,5 +1,3 @@
-import os
-import signal
 import time
 
 import pytest
@@ -7,7 +5,6 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.orbit import preemption
 
 
 class StopAt(orbit.Hook):
@@ -377,70 +374,3 @@ def test_stretches_are_no_longer_than_steps_per_loop(make_trainer, make_controll
     )
     make_controller(make_trainer(), steps_per_loop=4, log_interval=10).train(10)
     assert lengths == [4, 4, 2]
-
-
-class SignalAt(orbit.Hook):
-    every_n_steps = 1
-
-    def __init__(self, step):
-        self.step = step
-
-    def after_step(self):
-        if self.controller.global_step.numpy() == self.step:
-            ask_to_stop()
-
-
-def ask_to_stop():
-    os.kill(os.getpid(), signal.SIGTERM)
-    while preemption.requested() is None:
-        time.sleep(0.01)
-
-
-def test_signal_saves_and_ends_in_order_without_an_evaluation(
-    make_trainer, make_controller, make_manager, make_log, recording_writer
-):
-    trainer, log = make_trainer(), make_log(every_n_steps=0)
-    hooks = [SignalAt(7), log]
-    controller = make_controller(trainer, hooks=hooks, checkpoint_manager=make_manager(trainer))
-    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
-        controller.train_and_evaluate(20, eval_interval=10)
-    assert trainer.events == ["begin 0", "end 7"]
-    assert log.events == ["before_train", "on_checkpoint ckpt-7", "after_train True"]
-    assert recording_writer.steps("train") == [7]
-    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
-    controller.train_and_evaluate(20, eval_interval=10)
-    assert trainer.weight.numpy() == 20
-    assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
-
-
-def test_evaluation_that_a_signal_broke_off_comes_first_the_next_time(
-    make_trainer, make_controller, make_manager
-):
-    trainer = make_trainer()
-    hooks = [SignalAt(10)]
-    controller = make_controller(
-        trainer, hooks=hooks, checkpoint_manager=make_manager(trainer, 100)
-    )
-    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
-        controller.train_and_evaluate(20, eval_interval=10)
-    assert trainer.events.pop() == "eval 10"
-    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer, 100))
-    assert controller.step == 10
-    controller.train_and_evaluate(20, eval_interval=10)
-    assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
-    trainer.events.clear()
-    make_controller(trainer, checkpoint_manager=make_manager(trainer, 100)).train_and_evaluate(
-        30, eval_interval=10
-    )
-    assert [event for event in trainer.events if "eval" in event] == ["eval 30"]
-
-
-def test_signal_before_the_first_step_saves_nothing(make_trainer, make_controller, make_manager):
-    trainer = make_trainer()
-    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
-    with preemption.catch_signals():
-        ask_to_stop()
-        with pytest.raises(errors.PreemptedError):
-            controller.train(10)
-    assert controller.step == 0
-    assert controller.checkpoint_manager.latest_checkpoint is None

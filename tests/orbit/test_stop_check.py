@@ -5,6 +5,7 @@ import time
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.orbit import preemption, stop_check
 
@@ -57,3 +58,64 @@ def test_request_stops_between_two_slices_and_not_after_the_last(check):
 def test_interval_that_must_not_be_interrupted_is_not_cut(check):
     with preemption.catch_signals():
         assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
+
+
+class SignalAt(orbit.Hook):
+    every_n_steps = 1
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_step(self):
+        if self.controller.global_step.numpy() == self.step:
+            _ask_to_stop()
+
+
+def test_signal_saves_and_ends_in_order_without_an_evaluation(
+    make_trainer, make_controller, make_manager, make_log, recording_writer
+):
+    trainer, log = make_trainer(), make_log(every_n_steps=0)
+    hooks = [SignalAt(7), log]
+    controller = make_controller(trainer, hooks=hooks, checkpoint_manager=make_manager(trainer))
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        controller.train_and_evaluate(20, eval_interval=10)
+    assert trainer.events == ["begin 0", "end 7"]
+    assert log.events == ["before_train", "on_checkpoint ckpt-7", "after_train True"]
+    assert recording_writer.steps("train") == [7]
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
+    controller.train_and_evaluate(20, eval_interval=10)
+    assert trainer.weight.numpy() == 20
+    assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
+
+
+def test_evaluation_that_a_signal_broke_off_comes_first_the_next_time(
+    make_trainer, make_controller, make_manager
+):
+    trainer = make_trainer()
+    hooks = [SignalAt(10)]
+    controller = make_controller(
+        trainer, hooks=hooks, checkpoint_manager=make_manager(trainer, 100)
+    )
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        controller.train_and_evaluate(20, eval_interval=10)
+    assert trainer.events.pop() == "eval 10"
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer, 100))
+    assert controller.step == 10
+    controller.train_and_evaluate(20, eval_interval=10)
+    assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
+    trainer.events.clear()
+    make_controller(trainer, checkpoint_manager=make_manager(trainer, 100)).train_and_evaluate(
+        30, eval_interval=10
+    )
+    assert [event for event in trainer.events if "eval" in event] == ["eval 30"]
+
+
+def test_signal_before_the_first_step_saves_nothing(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
+    with preemption.catch_signals():
+        _ask_to_stop()
+        with pytest.raises(errors.PreemptedError):
+            controller.train(10)
+    assert controller.step == 0
+    assert controller.checkpoint_manager.latest_checkpoint is None

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_trainer
+
+EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
+
+
+def test_averaged_weights_are_evaluated_and_the_trained_come_back(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(trainer={"optimizer_config": EMA}))
+    trainer.train(tf.constant(5))
+    before = trainer.model.dense.kernel.numpy()
+    average = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    np.testing.assert_array_equal(trainer.model.dense.kernel, before)
+    trainer._optimizer = trainer.optimizer.inner_optimizer
+    assert trainer.evaluate(tf.constant(-1))["validation_loss"] != average
+
+
+def test_trained_weights_come_back_when_evaluation_fails(experiment, make_trainer) -> None:
+    class Failing(base_trainer.Trainer):
+        def eval_end(self, aggregated_logs=None):
+            raise OSError("disk full")
+
+    params = experiment(trainer={"optimizer_config": EMA})
+    trainer = make_trainer(params, cls=Failing)
+    trainer.train(tf.constant(5))
+    before = trainer.model.dense.kernel.numpy()
+    with pytest.raises(OSError, match="disk full"):
+        trainer.evaluate(tf.constant(-1))
+    np.testing.assert_array_equal(trainer.model.dense.kernel, before)
+
+
+def test_passthrough_logs_reach_the_task_and_the_model_wins_a_clash(
+    experiment, make_trainer, caplog
+) -> None:
+    seen = []
+
+    class Passing(base_trainer.Trainer):
+        def next_eval_inputs(self, iterator):
+            return next(iterator), {"id": tf.constant("a"), "loss": tf.constant(-1.0)}
+
+        def eval_reduce(self, state=None, step_outputs=None):
+            seen.append(step_outputs)
+
+    make_trainer(experiment(), cls=Passing, train=False).evaluate(tf.constant(1))
+    assert seen[0]["id"] == b"a"
+    assert seen[0]["loss"][0] >= 0
+    assert "both log loss" in caplog.text
+
+
+def test_metrics_of_an_evaluation_do_not_reach_the_next_report(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment())
+    trainer.train_loss.update_state(1e9)
+    assert float(trainer.train(tf.constant(1))["training_loss"]) < 1e3
+
+
+def test_state_of_an_evaluation_may_be_an_array(experiment, make_trainer) -> None:
+    class Collecting(base_trainer.Trainer):
+        def eval_reduce(self, state=None, step_outputs=None):
+            return np.append([] if state is None else state, step_outputs["loss"][0].numpy())
+
+    trainer = make_trainer(experiment(), cls=Collecting, train=False)
+    trainer.task.reduce_aggregated_logs = lambda logs, global_step=None: {"batches": len(logs)}
+    assert trainer.evaluate(tf.constant(-1))["batches"] == 4
+
+
+def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(trainer={"optimizer_config": EMA})
+    manager = []
+
+    class Exporter:
+        best_metric_value = None
+
+        def maybe_export_checkpoint(self, checkpoint, logs, step):
+            manager.append(checkpoint.save(str(tmp_path / "best")))
+
+    trainer = make_trainer(params, checkpoint_exporter=Exporter())
+    trainer.train(tf.constant(5))
+    chosen = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    restored = make_trainer(params, train=False)
+    restored.checkpoint.restore(manager[0])
+    np.testing.assert_allclose(restored.evaluate(tf.constant(-1))["validation_loss"], chosen)
+
+
+def test_trainer_that_only_trains_says_so(experiment, make_trainer) -> None:
+    with pytest.raises(errors.ConfigValueError, match="made to train only"):
+        make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))
