@@ -10,6 +10,8 @@ def time_in_turn(
 ) -> dict[str, list[float]]:
     """Seconds of each call of each variant; round i of one was run right beside round i of another.
 
+    Every second round goes backwards, as whoever comes first may find caches cold or a core hot.
+
     Args:
         variants: What to call, by name.
         rounds: Counted calls of each.
@@ -17,7 +19,7 @@ def time_in_turn(
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for index in range(warmup + rounds):
-        for name, run in variants.items():
+        for name, run in list(variants.items())[:: -1 if index % 2 else 1]:
             start = time.perf_counter()
             run()
             if index >= warmup:

@@ -25,6 +25,10 @@ TITLES: Mapping[str, str] = {
     "checkpoint_stall": "Checkpoints: how long training stands still",
     "overhead": "Hooks, metrics and writers",
     "scaling": "Many variables, metrics and steps",
+    "embedding_rows": "Large embeddings",
+    "data_service": "A tf.data service",
+    "strategies": "Two replicas",
+    "workers": "More workers",
 }
 
 _PATH_OPTIONS = ("--results_dir", "--env_dir", "--python", "--data_dir", "--directory")

@@ -1,13 +1,17 @@
 """Seconds a step, of everyone, round beside round.
 
+One process of the same code may be a third slower than the next, all its life: where its memory
+happened to lie. Ratios of a few percent need several of each.
+
 python -m benchmarks.steps
+python -m benchmarks.steps --models convnet --contestants official_lite tf_graph --processes 7
 python -m benchmarks.steps --models tiny_mlp --contestants official_lite tfm --rounds 31
 """
 
 import argparse
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from benchmarks import environments, machine, report, turns
 from benchmarks.steps import models
@@ -70,7 +74,10 @@ CONTESTANTS: Mapping[str, Contestant] = {
 def measure(
     model: models.Model, names: Sequence[str], pythons: Mapping[str, str], args: argparse.Namespace
 ) -> tuple[turns.Answers, turns.Answers]:
-    """Lets everyone train a model; the answers of the counted rounds, and of those before."""
+    """Lets everyone train a model; the answers of the counted rounds, and of those before.
+
+    Whoever fails in one of its processes is left out.
+    """
     rounds = args.rounds + args.warmup
     commands = {
         name: [
@@ -84,12 +91,26 @@ def measure(
         ]
         for name in names
     }
-    with turns.Workers(commands) as workers:
-        return workers.run(args.rounds, args.warmup)
+    all_answers, all_warmups = [], []
+    for _ in range(args.processes):
+        with turns.Workers(commands) as workers:
+            answers, warmups = workers.run(args.rounds, args.warmup)
+        all_answers.append(answers)
+        all_warmups.append(warmups)
+        commands = {name: commands[name] for name in answers}
+    return _joined(all_answers, commands), _joined(all_warmups, commands)
+
+
+def _joined(of_processes: Sequence[turns.Answers], names: Iterable[str]) -> turns.Answers:
+    return {name: [one for answers in of_processes for one in answers[name]] for name in names}
 
 
 def tabulate(
-    model: models.Model, answers: turns.Answers, warmups: turns.Answers, steps: int
+    model: models.Model,
+    answers: turns.Answers,
+    warmups: turns.Answers,
+    steps: int,
+    processes: int,
 ) -> report.Table:
     """Medians, fastest first."""
     seconds = turns.medians(answers, "seconds_per_step")
@@ -111,7 +132,7 @@ def tabulate(
             )
         )
     return report.Table(
-        title=f"{model.name}, {steps} steps a round",
+        title=f"{model.name}, {steps} steps a round, processes of each: {processes}",
         columns=(
             "",
             "µs/step",
@@ -154,6 +175,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="Steps in a round.")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=2, help="Rounds that are not counted.")
+    parser.add_argument("--processes", type=int, default=1, help="Of each, one after the other.")
     environments.add_arguments(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
@@ -169,7 +191,8 @@ def main() -> None:
             name for name in names if args.contestants or model_name in CONTESTANTS[name].models
         ]
         answers, warmups = measure(model, wanted, pythons, args)
-        tables.append(tabulate(model, answers, warmups, args.steps or model.steps))
+        steps = args.steps or model.steps
+        tables.append(tabulate(model, answers, warmups, steps, args.processes))
         measurements[model_name] = {"rounds": answers, "warmup": warmups}
     report.Report(
         benchmark="steps",

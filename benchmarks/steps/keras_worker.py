@@ -42,7 +42,7 @@ def compile_model(model: models.Model, steps_per_execution: int, jit_compile: An
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         metric = keras.metrics.SparseCategoricalAccuracy(name="metric")
     built.compile(
-        optimizer=_optimizer(model),
+        optimizer=create_optimizer(model),
         loss=loss,
         metrics=[metric],
         steps_per_execution=steps_per_execution,
@@ -51,7 +51,7 @@ def compile_model(model: models.Model, steps_per_execution: int, jit_compile: An
     return built
 
 
-def _optimizer(model: models.Model) -> keras.optimizers.Optimizer:
+def create_optimizer(model: models.Model) -> keras.optimizers.Optimizer:
     if model.optimizer == "adagrad":
         return keras.optimizers.Adagrad(
             models.LEARNING_RATE,

@@ -12,6 +12,7 @@ from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors
 from official_lite.core import base_trainer, config_definitions, finite_state, recovery
 from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit import preemption
 
 __all__ = [
     "EMACheckpointing",
@@ -100,7 +101,10 @@ def get_train_actions(
     actions: list[orbit.Action] = []
     if config.recovery_max_trials >= 0:
         actions.append(_recovery(config, trainer, model_dir, checkpoint_manager))
-    if config.preemption_on_demand_checkpoint and _cluster_resolver(trainer):
+    # Where signals are caught, the workers agree on the step by themselves. TensorFlow's handler
+    # would wait for one that has gone already, and say so in a traceback.
+    waits_for_notice = config.preemption_on_demand_checkpoint and not preemption.is_caught()
+    if waits_for_notice and _cluster_resolver(trainer):
         actions.append(
             orbit.actions.SaveCheckpointIfPreempted(
                 _cluster_resolver(trainer),

@@ -153,7 +153,8 @@ class TrainerConfig(base_config.Config):
         recovery_max_trials: How often to go back to the last checkpoint after a blow-up; 0 fails
             at the first one, -1 does not look.
         validation_summary_subdir: Where the validation event files go.
-        preemption_on_demand_checkpoint: Whether to save when the platform announces preemption.
+        preemption_on_demand_checkpoint: Whether several workers save when the platform announces
+            preemption, in a driver that does not catch signals; `train.py` does, and saves then.
         grad_accum_steps: Micro-batches per update, each of `global_batch_size / grad_accum_steps`
             examples.
         allow_tpu_summary: Accepted from Model Garden files, with a warning.
@@ -324,6 +325,7 @@ class ExperimentConfig(base_config.Config):
         phases: Several runs in a row, each with its overrides; none is a single run.
         workspace: What `{workspace}` stands for in every text of the config; empty for the
             directory of the config file that uses it.
+        search: What `--mode=search` looks for, and how; see `search.search_config`.
     """
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
@@ -332,6 +334,7 @@ class ExperimentConfig(base_config.Config):
     pipeline: PipelineConfig = dataclasses.field(default_factory=PipelineConfig)
     phases: list[phase_configs.PhaseConfig] = dataclasses.field(default_factory=list)
     workspace: str = ""
+    search: hyperparams.FreeConfig | None = None
 
     def validate_fields(self) -> None:
         phase_configs.require_order(self.phases)

@@ -67,6 +67,8 @@ class _Epochs:
         self._seed = seed
         self._shuffle_buffer_size = shuffle_buffer_size
         self._shards_files = file_reading.shards_files(files, options, input_context)
+        if not self._shards_files:
+            file_reading.require_records_for_all(files, dataset_fn, options, input_context)
 
     @user_code.not_converted
     def read(self, epoch: tf.Tensor) -> tf.data.Dataset:
@@ -85,7 +87,7 @@ class _Epochs:
         """The epoch of a record, and how many of its records come before that one.
 
         Raises:
-            DataError: There are no records.
+            DataError: There are no records, or a file is damaged.
         """
         logging.info(
             "Counting the records in %d files, to go on behind those read.", len(self._files)
@@ -123,7 +125,10 @@ class _Epochs:
         return tf.stack([tf.constant(self._seed, tf.int64), tf.cast(epoch, tf.int64)])
 
     def _count(self, file: str) -> int:
-        count = self._dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1)
+        try:
+            count = self._dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1)
+        except tf.errors.OpError as error:
+            raise errors.DataError(damaged_files.describe(file, error)) from error
         return int(count)
 
     def _length(self, epoch: int, counts: Mapping[str, int]) -> int:

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import commands
 
 
 def _command(mode: str, model_dir: pathlib.Path, *args: str) -> list[str]:
-    command = [sys.executable, str(ROOT / "train.py"), "--experiment=vision/digits_mlp"]
+    command = ["train.py", "--experiment=vision/digits_mlp"]
     return [*command, f"--mode={mode}", f"--model_dir={model_dir}", *args]
 
 
@@ -21,9 +21,9 @@ def test_every_checkpoint_is_evaluated_beside_the_running_training(
     model_dir = tmp_path / "run"
     common = ["--set=trainer.train_steps=400", "--set=trainer.max_to_keep=9"]
     common += ["--set=trainer.checkpoint_interval=100", "--set=trainer.continuous_eval_timeout=60"]
-    evaluation = subprocess.Popen(_command("continuous_eval", model_dir, *common), cwd=ROOT)
-    subprocess.run(_command("train", model_dir, *common), check=True, cwd=ROOT)
-    assert evaluation.wait(timeout=120) == 0
+    evaluation = commands.Command(_command("continuous_eval", model_dir, *common))
+    assert commands.run(_command("train", model_dir, *common)).returncode == 0
+    assert evaluation.wait() == 0
     records = map(json.loads, (model_dir / "metrics.json").read_text().splitlines())
     steps = [r["step"] for r in records if r["split"] == "validation"]
     assert steps == [100, 200, 300, 400]
@@ -63,13 +63,13 @@ np.save(out, serve(tf.constant(np.load(images)))["logits"])
 def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: pathlib.Path) -> None:
     model_dir, images = tmp_path / "run", tmp_path / "images.npy"
     arguments = ["--set=trainer.train_steps=20"]
-    subprocess.run(_command("train", model_dir, *arguments), check=True, cwd=ROOT)
+    assert commands.run(_command("train", model_dir, *arguments)).returncode == 0
     np.save(images, np.random.default_rng(0).random((5, 8, 8, 1), dtype=np.float32))
     outputs = []
     for name, script in (("exported", EXPORT), ("reloaded", RELOAD)):
         out = tmp_path / f"{name}.npy"
         command = [sys.executable, "-c", script, str(model_dir), str(images), str(out)]
-        subprocess.run(command, check=True, cwd=ROOT)
+        subprocess.run(command, check=True, cwd=commands.ROOT)
         outputs.append(np.load(out))
     np.testing.assert_array_equal(*outputs)
     assert np.abs(outputs[0]).max() > 0

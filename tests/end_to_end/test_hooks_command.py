@@ -1,14 +1,13 @@
 """Hooks that a config names: what they survive, and what survives them."""
 
 import json
-import os
 import pathlib
 import re
 import signal
 import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import commands
+
 # Scores that depend on the step and on nothing else; the best one comes at step 20.
 HOOKS = """
 import os
@@ -75,12 +74,10 @@ TRAINER = "trainer: {train_steps: 80, validation_interval: 10, checkpoint_interv
 def _train(directory: pathlib.Path, config: str, **environment: str) -> subprocess.CompletedProcess:
     (directory / "hooks.py").write_text(HOOKS)
     (directory / "config.yaml").write_text(config)
-    command = [sys.executable, str(ROOT / "train.py"), f"--import={directory / 'hooks.py'}"]
+    command = ["train.py", f"--import={directory / 'hooks.py'}"]
     command += ["--experiment=test/scored", "--mode=train_and_eval"]
     command += [f"--model_dir={directory / 'run'}", f"--config_file={directory / 'config.yaml'}"]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+    return commands.run(command, env=environment)
 
 
 def _records(directory: pathlib.Path, split: str) -> list[dict]:

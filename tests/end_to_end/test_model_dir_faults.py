@@ -6,9 +6,7 @@ The numbers are those of docs/reliability.md.
 import json
 import os
 import pathlib
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +19,7 @@ from official_lite import orbit, pipeline
 from official_lite.checkpoint import latest
 from official_lite.common import errors
 from official_lite.core import exp_factory, run_record, task_factory, train_lib
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -52,7 +51,7 @@ def _records(model_dir: pathlib.Path, split: str) -> list[dict[str, Any]]:
 
 
 def _command(model_dir: pathlib.Path, mode: str, *args: str) -> list[str]:
-    command = [sys.executable, str(ROOT / "train.py"), "--experiment=vision/digits_mlp"]
+    command = ["train.py", "--experiment=vision/digits_mlp"]
     return [*command, f"--mode={mode}", f"--model_dir={model_dir}", *args]
 
 
@@ -81,9 +80,7 @@ def test_13_file_is_refused_before_anything_is_built_and_missing_parents_are_mad
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "file").write_text("precious")
-    result = subprocess.run(
-        _command(tmp_path / "file", "train"), capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    result = commands.run(_command(tmp_path / "file", "train"))
     assert result.returncode == errors.ExitCode.CONFIG
     assert "is a file" in result.stderr
     assert (tmp_path / "file").read_text() == "precious"
@@ -119,26 +116,20 @@ def test_15_second_training_is_refused_an_evaluation_is_not_and_a_dead_one_gives
     model_dir = tmp_path / "run"
     args = ["--set=trainer.train_steps=100000000", "--set=trainer.checkpoint_interval=1000"]
     args += ["--set=runtime.execution=graph", "--set=trainer.steps_per_loop=100"]
-    with subprocess.Popen(_command(model_dir, "train", *args), cwd=ROOT) as first:
-        try:
-            while not latest.find_checkpoints(str(model_dir)):
-                assert first.poll() is None
-                time.sleep(0.05)
-            second = subprocess.run(
-                _command(model_dir, "train", *args), capture_output=True, text=True, cwd=ROOT
-            )
-            assert second.returncode == errors.ExitCode.BUSY
-            assert f"process {first.pid} on" in second.stderr
-            subprocess.run(_command(model_dir, "eval", *args), check=True, cwd=ROOT)
-            assert first.poll() is None
-        finally:
-            first.send_signal(signal.SIGKILL)
+    first = commands.Command(_command(model_dir, "train", *args))
+    while not latest.find_checkpoints(str(model_dir)):
+        assert first.returncode is None
+        time.sleep(0.05)
+    second = commands.run(_command(model_dir, "train", *args))
+    assert second.returncode == errors.ExitCode.BUSY
+    assert f"process {first.pid} on" in second.stderr
+    assert commands.run(_command(model_dir, "eval", *args)).returncode == 0
+    assert first.returncode is None
+    first.kill()
     assert (model_dir / ".lock").exists()
     step = int(latest.latest_checkpoint(str(model_dir)).rpartition("-")[2])
     again = [*args, f"--set=trainer.train_steps={step + 10}"]
-    third = subprocess.run(
-        _command(model_dir, "train", *again), capture_output=True, text=True, cwd=ROOT
-    )
+    third = commands.run(_command(model_dir, "train", *again))
     assert third.returncode == 0, third.stderr[-2000:]
     assert f"process {first.pid} on" in third.stderr, "it says from whom the lock was taken"
     assert not (model_dir / ".lock").exists()
@@ -218,8 +209,7 @@ def test_31_another_config_is_shown_and_refused_unless_it_is_allowed(
     args = ["--set=trainer.train_steps=20", "--set=trainer.checkpoint_interval=10"]
 
     def start(*more: str) -> subprocess.CompletedProcess[str]:
-        command = _command(model_dir, "train", *args, *more)
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        return commands.run(_command(model_dir, "train", *args, *more))
 
     _run(str(model_dir))
     before = {path.name: path.stat().st_mtime_ns for path in model_dir.iterdir()}

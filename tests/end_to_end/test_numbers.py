@@ -1,16 +1,15 @@
 """What becomes of a run whose numbers blow up; numbers are those of docs/reliability.md."""
 
 import json
-import os
 import pathlib
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import commands
+
 # Training batches from BEGIN to END are multiplied by FACTOR; the score is NaN at step 20.
 POISONED = """
 import math
@@ -72,19 +71,12 @@ def _train(
     directory: pathlib.Path, begin: int, end: int, factor: str, **trainer: object
 ) -> subprocess.CompletedProcess[str]:
     (directory / "poisoned.py").write_text(POISONED)
-    command = [sys.executable, str(ROOT / "train.py"), f"--import={directory / 'poisoned.py'}"]
+    command = ["train.py", f"--import={directory / 'poisoned.py'}"]
     command += ["--experiment=test/poisoned", "--mode=train_and_eval"]
     command += [f"--model_dir={directory / 'run'}"]
     command += [f"--set=trainer.{name}={value}" for name, value in {**TRAINER, **trainer}.items()]
     poison = {"BEGIN": str(begin), "END": str(end), "FACTOR": factor}
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, **poison},
-    )
+    return commands.run(command, env=poison)
 
 
 def _saved_steps(directory: pathlib.Path) -> list[int]:

@@ -1,11 +1,8 @@
 """What SIGTERM and SIGINT do to a run, at any time; numbers are those of docs/reliability.md."""
 
 import json
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,7 +10,8 @@ import portpicker
 import pytest
 import tensorflow as tf
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import commands
+
 # Makes one part of a run take two seconds, and says when it begins.
 SLOW = """
 import os
@@ -65,39 +63,26 @@ class Run:
     def __init__(self, directory: pathlib.Path, *settings: str, **environment: str) -> None:
         self.model_dir = directory / "run"
         (directory / "slow.py").write_text(SLOW)
-        command = [sys.executable, str(ROOT / "train.py"), f"--import={directory / 'slow.py'}"]
+        command = ["train.py", f"--import={directory / 'slow.py'}"]
         command += ["--experiment=vision/digits_mlp", "--mode=train_and_eval"]
         command += [f"--model_dir={self.model_dir}"]
         command += [f"--set={s if '.' in s else 'trainer.' + s}" for s in settings]
-        self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            # Of what started the tests, it may have been told to ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        self.said = ""
+        self.process = commands.Command(command, env=environment)
+
+    @property
+    def said(self) -> str:
+        return self.process.stderr
 
     def wait_for(self, text: str) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said += line
-            if text in line:
-                return
-        raise AssertionError(f"It never said {text!r}: {self.said[-3000:]}")
+        self.process.wait_for(text)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def exit_code(self) -> int:
-        try:
-            self.said += self.process.communicate(timeout=120)[1]
-        finally:
-            self.process.kill()
+        code = self.process.wait()
         assert "Traceback" not in self.said, self.said[-3000:]
-        return self.process.returncode
+        return code
 
     def record(self) -> dict:
         return json.loads((self.model_dir / "run.json").read_text())

@@ -1,17 +1,16 @@
 """Stages and phases of one's own, run by the command."""
 
 import json
-import os
 import pathlib
 import re
 import shlex
 import subprocess
-import sys
 
 import portpicker
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import commands
+
 SHORT = "trainer: {train_steps: 20, validation_interval: 20}\n"
 REPORTS = """
 from official_lite import pipeline
@@ -39,7 +38,7 @@ STAGES += 'finalize: "{workspace}/reports.py:Finalize"}\n'
 def _command(workspace: pathlib.Path, config: str, *args: str, mode: str) -> list[str]:
     (workspace / "config.yaml").write_text(config)
     (workspace / "reports.py").write_text(REPORTS)
-    command = [sys.executable, str(ROOT / "train.py"), "--experiment=vision/digits_mlp"]
+    command = [str(commands.ROOT / "train.py"), "--experiment=vision/digits_mlp"]
     command += [f"--mode={mode}", f"--model_dir={workspace / 'run'}"]
     return [*command, f"--config_file={workspace / 'config.yaml'}", *args]
 
@@ -48,7 +47,7 @@ def _train(
     workspace: pathlib.Path, config: str, *args: str, mode: str = "train_and_eval"
 ) -> subprocess.CompletedProcess[str]:
     command = _command(workspace, config, *args, mode=mode)
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=workspace)
+    return commands.run(command, cwd=workspace)
 
 
 def _last_line(workspace: pathlib.Path) -> str:
@@ -91,18 +90,10 @@ def test_two_processes_are_a_cluster_and_one_of_them_writes(tmp_path: pathlib.Pa
     workers = []
     for index in range(2):
         cluster = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(cluster)}
-        workers.append(
-            subprocess.Popen(
-                command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-            )
-        )
-    try:
-        printed = [worker.communicate(timeout=240)[0].splitlines() for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert [worker.returncode for worker in workers] == [0, 0]
+        environment = {"TF_CONFIG": json.dumps(cluster)}
+        workers.append(commands.Command(command, env=environment, cwd=tmp_path))
+    assert [worker.wait() for worker in workers] == [0, 0]
+    printed = [worker.stdout.splitlines() for worker in workers]
     assert printed == [["prepare CLUSTER", "finalize CLUSTER None"]] * 2
     assert len((tmp_path / "run" / "metrics.json").read_text().splitlines()) == 2
     assert (tmp_path / "run" / "log.txt").read_text().count("] stage prepare: Prepare") == 1
@@ -158,14 +149,14 @@ def test_dry_run_takes_one_step_of_each_phase(tmp_path: pathlib.Path) -> None:
 
 
 def test_example_of_the_page_runs(tmp_path: pathlib.Path) -> None:
-    page = (ROOT / "docs" / "stages.md").read_text()
+    page = (commands.ROOT / "docs" / "stages.md").read_text()
     blocks = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", page, re.DOTALL))
     command = shlex.split(blocks.pop("command"))
     for name, text in blocks.items():
         (tmp_path / name).write_text(text)
-    command[:2] = [sys.executable, str(ROOT / "train.py")]
+    command[:2] = [str(commands.ROOT / "train.py")]
     command = [arg.replace("/tmp/frequencies", str(tmp_path / "run")) for arg in command]
-    subprocess.run(command, check=True, cwd=tmp_path)
+    assert commands.run(command, cwd=tmp_path).returncode == 0
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "stage initialize: Frequencies" in log
     assert "The 10 classes start from their frequencies." in log

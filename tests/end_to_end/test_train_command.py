@@ -7,13 +7,16 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import commands
+
+
+def _command(model_dir: pathlib.Path, *args: str, mode: str = "train_and_eval") -> list[str]:
+    command = ["train.py", "--experiment=vision/digits_mlp", f"--mode={mode}"]
+    return [*command, f"--model_dir={model_dir}", *args]
 
 
 def _train(model_dir: pathlib.Path, *args: str, mode: str = "train_and_eval") -> str:
-    command = [sys.executable, str(ROOT / "train.py"), f"--mode={mode}"]
-    command += ["--experiment=vision/digits_mlp", f"--model_dir={model_dir}", *args]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    result = commands.run(_command(model_dir, *args, mode=mode))
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stderr
 
@@ -29,7 +32,7 @@ SHORT = ("--set=trainer.train_steps=40", "--set=trainer.validation_interval=20")
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     model_dir = tmp_path_factory.mktemp("runs") / "digits"
-    _train(model_dir, *SHORT)
+    subprocess.run([sys.executable, *_command(model_dir, *SHORT)], check=True, cwd=commands.ROOT)
     return model_dir
 
 
@@ -90,7 +93,6 @@ def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
         "sys.argv[0] = 'train.py'\n"
         "runpy.run_path('train.py', run_name='__main__')\n"
     )
-    command = [sys.executable, "-c", script, "--experiment=vision/digits_mlp", *SHORT]
-    command += ["--mode=train_and_eval", f"--model_dir={tmp_path}"]
-    subprocess.run(command, check=True, cwd=ROOT)
+    command = [sys.executable, "-c", script, *_command(tmp_path, *SHORT)[1:]]
+    subprocess.run(command, check=True, cwd=commands.ROOT)
     assert list((tmp_path / "train").glob("events*"))

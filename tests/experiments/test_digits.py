@@ -1,7 +1,5 @@
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import configs, data, task
 from official_lite.common import errors
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -70,8 +69,8 @@ def test_model_maps_images_to_float32_logits(factory) -> None:
 def test_experiment_reaches_what_its_readme_says(
     tmp_path: pathlib.Path, name: str, accuracy: float
 ) -> None:
-    command = [sys.executable, "train.py", f"--experiment=vision/{name}", "--mode=train_and_eval"]
-    subprocess.run([*command, f"--model_dir={tmp_path}"], check=True, cwd=ROOT)
+    command = ["train.py", f"--experiment=vision/{name}", "--mode=train_and_eval"]
+    assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
     lines = (tmp_path / "metrics.json").read_text().splitlines()
     records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
     assert records[-1]["accuracy"] >= accuracy

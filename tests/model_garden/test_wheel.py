@@ -6,12 +6,12 @@ them to be read: `pip install --no-deps tf-models-official==2.20.0`.
 
 import importlib.metadata
 import pathlib
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 import yaml
+
+from tests import commands
 
 HERE = pathlib.Path(__file__).parent
 EXPECTED: dict[str, dict] = yaml.safe_load((HERE / "expected.yaml").read_text())
@@ -33,8 +33,7 @@ needs_wheel = pytest.mark.skipif(
 
 def _run(path: str, report: pathlib.Path) -> dict[str, str]:
     """The outcome of each test of a file: passed, failed or skipped."""
-    command = [sys.executable, str(HERE / "run_wheel_test.py"), path, f"--xml_output_file={report}"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    process = commands.run([HERE / "run_wheel_test.py", path, f"--xml_output_file={report}"])
     assert report.exists(), process.stderr[-3000:]
     return {
         f"{case.get('classname').rpartition('.')[-1]}.{case.get('name')}": _outcome(case)

@@ -5,14 +5,13 @@ authors would have written them, and run there as they stand.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+
+from tests import commands
 
 PROJECTS = Path(__file__).parent / "projects"
 REPOSITORY = Path(__file__).parents[2]
@@ -35,14 +34,7 @@ def run_port(
     project = model_dir.parent / f"{name}.py"
     project.write_text(text)
     flags = [f"--mode={mode}", f"--experiment={experiment}", f"--model_dir={model_dir}"]
-    done = subprocess.run(
-        [sys.executable, project, *flags, *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = commands.run([project, *flags, *arguments])
     assert done.returncode == 0, done.stderr[-6000:]
 
 

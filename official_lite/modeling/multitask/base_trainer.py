@@ -7,12 +7,14 @@ from typing import Any, TypeAlias
 import gin
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
 from official_lite.common import errors, suggestions
 from official_lite.core import base_task, model_building
-from official_lite.data import endless
+from official_lite.data import endless, position
+from official_lite.modeling import step_seeds
 from official_lite.modeling.multitask import base_model, multitask
 from official_lite.modeling.optimization import ema_optimizer, preparation
 
@@ -41,6 +43,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         optimizer: keras.optimizers.Optimizer,
         trainer_options: orbit.StandardTrainerOptions | None = None,
         train_datasets: Mapping[str, Any] | None = None,
+        seed: int = 0,
     ) -> None:
         """Builds what training needs, variables included.
 
@@ -50,6 +53,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             optimizer: The optimizer of all tasks.
             trainer_options: How the loop is executed.
             train_datasets: A distributed dataset for each task, in place of `task.build_inputs`.
+                A resumed training reads them from their beginning.
+            seed: That of the run, for the order of data without one and for dropout.
 
         Raises:
             errors.UnknownKeyError: A task has no model.
@@ -57,8 +62,12 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._strategy = tf.distribute.get_strategy()
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
+        self._seed = seed
+        self._builds_datasets = not train_datasets
         super().__init__(
-            train_dataset=dict(train_datasets or self._distributed_datasets()),
+            train_dataset=dict(
+                train_datasets or {name: self._build_dataset(name) for name in multi_task.tasks}
+            ),
             options=trainer_options,
         )
         self._global_step = orbit.utils.create_global_step()
@@ -71,6 +80,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             for name, task in self.multi_task.tasks.items()
         }
         self._build_models()
+        self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
         self._optimizer = preparation.prepare_optimizer(optimizer, multi_task_model)
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
 
@@ -119,6 +129,15 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         """Called when the run has no checkpoint yet: the model may load pretrained weights."""
         initialize_model(self.multi_task_model, self.optimizer)
 
+    def after_restore(self) -> None:
+        """Called when a checkpoint has been restored: the data of each task go on where it was."""
+        if self._builds_datasets:
+            with self.strategy.scope():
+                self.train_dataset = {
+                    name: self._build_dataset(name, int(self._num_batches(name).numpy()))
+                    for name in self.multi_task.tasks
+                }
+
     def train_loop_begin(self) -> None:
         """Resets losses and metrics."""
         for metric in self.training_losses.values():
@@ -147,13 +166,24 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         results["learning_rate"] = self.optimizer.learning_rate
         return results
 
-    def _distributed_datasets(self) -> dict[str, Any]:
-        return {
-            name: orbit.utils.make_distributed_dataset(
+    def _num_batches(self, task_name: str) -> tf.Variable:
+        """How many batches of a task have been drawn."""
+        return self.global_step
+
+    def _build_dataset(self, task_name: str, batch: int = 0) -> Any:
+        task = self.multi_task.tasks[task_name]
+        with position.begin_at(batch, self._seed) as begin:
+            dataset = orbit.utils.make_distributed_dataset(
                 self.strategy, endless.endless(task.build_inputs), task.task_config.train_data
             )
-            for name, task in self.multi_task.tasks.items()
-        }
+        if batch and not begin.is_kept:
+            logging.warning(
+                "The training data of the task %s begin anew, so that this training is not the one "
+                "that it would have been without the interruption: `build_inputs` does not keep "
+                "the position. See docs/resume.md.",
+                task_name,
+            )
+        return dataset
 
     def _build_models(self) -> None:
         if isinstance(self.multi_task_model, base_model.MultiTaskBaseModel):
@@ -174,6 +204,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         return checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)
 
     def _replica_train_step(self, inputs: Mapping[str, Any]) -> None:
+        self._step_seeds.set(self.global_step.read_value())
         losses = self.multi_task.joint_train_step(
             inputs,
             multi_task_model=self.multi_task_model,

@@ -33,6 +33,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         task_sampler: task_sampler_lib.TaskSampler,
         trainer_options: orbit.StandardTrainerOptions | None = None,
         train_datasets: Mapping[str, Any] | None = None,
+        seed: int = 0,
     ) -> None:
         """Builds what training needs, variables included.
 
@@ -43,6 +44,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             task_sampler: Says how likely each task is.
             trainer_options: How the loop is executed.
             train_datasets: A distributed dataset for each task, in place of `task.build_inputs`.
+            seed: That of the run.
 
         Raises:
             errors.ConfigValueError: The sampler has other tasks, or another order of them.
@@ -63,6 +65,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             optimizer=optimizer,
             trainer_options=trainer_options,
             train_datasets=train_datasets,
+            seed=seed,
         )
 
     def task_step_counter(self, name: str) -> tf.Variable:
@@ -99,6 +102,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         task = self.multi_task.tasks[name]
 
         def step_fn(inputs: Any) -> None:
+            self._step_seeds.set(self.global_step.read_value())
             logs = task.train_step(
                 inputs,
                 model=base_trainer.task_model(self.multi_task_model, name),
@@ -111,6 +115,9 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             self.task_step_counter(name).assign_add(1)
 
         return step_fn
+
+    def _num_batches(self, task_name: str) -> tf.Variable:
+        return self.task_step_counter(task_name)
 
     def _building_step(self, task_name: str, inputs: Any) -> None:
         self.multi_task.tasks[task_name].train_step(

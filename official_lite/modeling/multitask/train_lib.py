@@ -177,6 +177,7 @@ def get_trainer(
             multi_task_model=model,
             optimizer=trainer_factory.create_optimizer(task, params),
             trainer_options=_trainer_options(params),
+            seed=params.runtime.seed,
             **kwargs,
         )
 

@@ -93,11 +93,11 @@ def alias_bomb():
     ids=["aliases", "cycle", "flow depth", "block depth"],
 )
 def test_bombs_are_refused_at_once(text, message):
-    # Of the processor's time: others may be at work on the machine.
-    start = time.process_time()
+    # Of this thread's time on the processor: others may be at work.
+    start = time.thread_time()
     with pytest.raises(errors.ConfigValueError, match=message):
         parse(text)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 2
 
 
 def test_too_many_values_are_refused():
@@ -112,7 +112,7 @@ def test_huge_file_is_refused_without_reading_it(tmp_path):
     start = time.process_time()
     with pytest.raises(errors.ConfigValueError, match="larger than 1,048,576 bytes"):
         yaml_io.read_yaml(path)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 2
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
+import dataclasses
 import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import continuous_finetune_lib, task_factory
-from official_lite.modeling.multitask import configs, multitask, train_lib
+from official_lite.core import base_task, continuous_finetune_lib, task_factory
+from official_lite.core import config_definitions as cfg
+from official_lite.data import arrays
+from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
 
 Experiment = Callable[..., Any]
 
@@ -86,6 +91,56 @@ def test_resumed_run_equals_an_unbroken_one(
     run(experiment(train_steps=4), "train", tmp_path / "resumed")
     resumed = run(experiment(), "train", tmp_path / "resumed")
     assert resumed.weight == unbroken.weight
+
+
+@dataclasses.dataclass
+class ShuffledConfig(cfg.TaskConfig):
+    sign: float = 1.0
+
+
+@task_factory.register_task_cls(ShuffledConfig)
+class ShuffledTask(base_task.Task):
+    """Regression of numbers in a random order."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+        y = self.task_config.sign * x.sum(1, keepdims=True)
+        return arrays.from_arrays(
+            (x, y), params.global_batch_size, shuffle=True, repeat=params.is_training
+        )
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(model_outputs - labels))
+
+
+class DroppingModels(base_model.MultiTaskBaseModel):
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        layers = keras.layers
+        shared = layers.Dense(8)
+        return {
+            name: keras.Sequential([layers.Input((3,)), shared, layers.Dropout(0.5), head])
+            for name, head in (("foo", layers.Dense(1)), ("bar", layers.Dense(1)))
+        }
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+def test_data_and_dropout_go_on_where_they_were(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
+) -> None:
+    def train(name: str, train_steps: int) -> list[np.ndarray]:
+        params = experiment(trainer_type=trainer_type, train_steps=train_steps)
+        data = cfg.DataConfig(global_batch_size=3, is_training=True)
+        for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
+            routine.task_config = ShuffledConfig(sign=sign, train_data=data)
+        params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+        keras.utils.set_random_seed(1)
+        model = run(params, "train", tmp_path / name, model=DroppingModels())
+        return [v.numpy() for v in model.trainable_variables]
+
+    unbroken = train("unbroken", 12)
+    train("resumed", 4)
+    for a, b in zip(train("resumed", 12), unbroken, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_blow_up_ends_the_run(

@@ -5,14 +5,13 @@ knows of them.
 """
 
 import json
-import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
+
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[3]
 HERE = pathlib.Path(__file__).parent
@@ -22,19 +21,11 @@ def _train(
     workspace: pathlib.Path, model_dir: pathlib.Path, *args: str, mode: str = "train"
 ) -> str:
     """Runs the command in the folder of the run's parent; returns what it printed."""
-    command = [sys.executable, str(ROOT / "train.py"), f"--mode={mode}"]
+    command = [str(ROOT / "train.py"), f"--mode={mode}"]
     command += [f"--config_file={workspace / 'config.yaml'}", f"--model_dir={model_dir}"]
     if not any(arg.startswith("--experiment") for arg in args):
         command.append("--experiment=vision/digits_mlp")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=model_dir.parent,
-        env=environment,
-    )
+    done = commands.run([*command, *args], cwd=model_dir.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

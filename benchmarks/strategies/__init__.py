@@ -1,0 +1,1 @@
+"""The loop on two replicas, beside one written by hand."""

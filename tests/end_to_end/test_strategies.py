@@ -1,0 +1,47 @@
+"""The same training under each strategy that keeps its replicas in step."""
+
+import json
+import pathlib
+from typing import Any
+
+import portpicker
+import pytest
+
+from tests import commands
+
+COMMAND = (
+    "train.py",
+    "--experiment=vision/digits_mlp",
+    "--mode=train_and_eval",
+    "--set=trainer.train_steps=40",
+    "--set=trainer.steps_per_loop=4",
+    "--set=trainer.validation_interval=20",
+)
+
+
+def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: str) -> list[Any]:
+    """What the run has written."""
+    args = [f"--set=runtime.{name}={value}" for name, value in runtime.items()]
+    args += [f"--set=runtime.distribution_strategy={strategy}", f"--model_dir={model_dir}"]
+    hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(workers)]
+    started = []
+    for index in range(workers):
+        cluster = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
+        env = {"TF_CONFIG": json.dumps(cluster)} if workers > 1 else {}
+        started.append(commands.Command([*COMMAND, *args], env=env))
+    for command in started:
+        assert command.wait() == 0, command.stderr[-3000:]
+    return [json.loads(line) for line in (model_dir / "metrics.json").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_one_device_whatever_shares_the_batch(tmp_path: pathlib.Path) -> None:
+    one = _train(tmp_path / "off", "off")
+    assert [r["step"] for r in one if r["split"] == "validation"] == [20, 40]
+    mirrored = _train(tmp_path / "mirrored", "mirrored", devices="[CPU:0,CPU:1]")
+    workers = _train(tmp_path / "workers", "multi_worker_mirrored", workers=2)
+    for other in (mirrored, workers):
+        assert [(r["split"], r["step"]) for r in other] == [(r["split"], r["step"]) for r in one]
+        for a, b in zip(one, other, strict=True):
+            for name in a.keys() & {"training_loss", "validation_loss", "accuracy"}:
+                assert b[name] == pytest.approx(a[name], abs=1e-5), (name, a["step"])
