@@ -23,6 +23,7 @@ TITLES: Mapping[str, str] = {
     "input_records": "Reading records",
     "start_up": "Start-up",
     "checkpoint_stall": "Checkpoints: how long training stands still",
+    "exactness": "What exact resume costs",
     "overhead": "Hooks, metrics and writers",
     "scaling": "Many variables, metrics and steps",
     "embedding_rows": "Large embeddings",
