@@ -31,6 +31,11 @@ def main(_: list[str]) -> None:
 
 
 def run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> None:
+    if mode == "search":
+        from official_lite import search
+
+        search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
+        return
     # TensorFlow takes seconds to import: nobody should wait that long to hear of a typo.
     with lasting_imports():
         from official_lite import pipeline, telemetry
@@ -46,7 +51,7 @@ def run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) 
         enable_async_checkpointing=FLAGS.enable_async_checkpointing,
         allow_config_change=FLAGS.allow_config_change,
     ).run()
-    if mode == "eval":
+    if mode == "eval" and logs:
         print(telemetry.to_json(telemetry.numbers(logs)))
 
 

@@ -10,6 +10,7 @@ LIGHT = [
     "official_lite",
     "official_lite.common.app",
     "official_lite.common.flags",
+    "official_lite.common.roll_call",
     "official_lite.core.config_definitions",
     "official_lite.core.exp_factory",
     "official_lite.core.registry",
@@ -17,6 +18,7 @@ LIGHT = [
     "official_lite.core.train_utils",
     "official_lite.modeling.hyperparams",
     "official_lite.modeling.multitask.configs",
+    "official_lite.nas",
     "official_lite.modeling.optimization",
     "registry_imports",
 ]

@@ -58,7 +58,9 @@ def main() -> None:
             for name, found in answers.items():
                 microseconds = 1e6 * statistics.median(one["seconds_per_step"] for one in found)
                 ratio = turns.ratio_to(answers, name, BASELINE, "seconds_per_step")
-                rows.append((strategy, model, name, microseconds, ratio, f"{found[-1]['loss']:.4f}"))
+                rows.append(
+                    (strategy, model, name, microseconds, ratio, f"{found[-1]['loss']:.4f}")
+                )
     table = report.Table(
         title="Two replicas: two logical devices, or two processes",
         columns=("", "model", "loop", "µs/step", f"× {BASELINE}", "loss"),

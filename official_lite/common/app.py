@@ -29,7 +29,8 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
     def main_with_exit_code(remaining: list[str]) -> int:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
-        logging.get_absl_logger().addFilter(_is_for_the_user)
+        for logger in (logging.get_absl_logger(), python_logging.getLogger("tensorflow")):
+            logger.addFilter(_is_for_the_user)
         logging.get_absl_logger().addFilter(_without_controls)
         return _exit_code_of(main, remaining)
 
@@ -37,8 +38,13 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
 
 
 def _is_for_the_user(record: python_logging.LogRecord) -> bool:
-    # TensorFlow reports the microseconds of a step of every save, as loud as anything.
-    return record.module != "functional_saver" or record.levelno > python_logging.INFO
+    # As loud as anything, TensorFlow reports the microseconds of a step of every save, each wait
+    # for the workers of parameter servers, and that it traces each save of several hosts anew.
+    if record.module == "functional_saver":
+        return record.levelno > python_logging.INFO
+    message = record.getMessage()
+    is_wait = message.startswith("Waiting for all global closures")
+    return not is_wait and "MultiDeviceSaver.save" not in message
 
 
 def _without_controls(record: python_logging.LogRecord) -> bool:

@@ -11,9 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, slurm, suggestions
 
-__all__ = ["STRATEGIES", "ClusterConfig", "configure_cluster", "read_tf_config"]
+__all__ = [
+    "STRATEGIES",
+    "ClusterConfig",
+    "configure_cluster",
+    "find_cluster",
+    "read_tf_config",
+    "split_address",
+    "task_name",
+]
 
 STRATEGIES = (
     "off",
@@ -46,7 +54,31 @@ class ClusterConfig:
     @property
     def num_workers(self) -> int:
         """Processes that train: the chief and the workers."""
-        return len(self.jobs.get("chief", ())) + len(self.jobs.get("worker", ()))
+        return len(self.members("chief", "worker"))
+
+    @property
+    def name(self) -> str:
+        """What messages call this process."""
+        return task_name(self.task_type, self.task_index)
+
+    def members(self, *jobs: str) -> dict[str, str]:
+        """The address of each process of the jobs by its name, in the order of their ranks."""
+        return {
+            task_name(job, index): address
+            for job in jobs
+            for index, address in enumerate(self.jobs.get(job, ()))
+        }
+
+
+def task_name(task_type: str, index: int) -> str:
+    """What messages call a process: `worker 1`, or `chief`, of which there is but one."""
+    return task_type if task_type == "chief" else f"{task_type} {index}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an IPv6 host loses its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def read_tf_config() -> ClusterConfig | None:
@@ -103,6 +135,27 @@ def configure_cluster(worker_hosts: str | Sequence[str] | None = None, task_inde
     _checked_task(config, _checked_jobs(config))
     os.environ["TF_CONFIG"] = json.dumps(config)
     return len(workers)
+
+
+def find_cluster(
+    worker_hosts: str | Sequence[str] | None = None, task_index: int = -1
+) -> ClusterConfig | None:
+    """The cluster of a strategy that has several processes; None if there is none.
+
+    It is that of `TF_CONFIG`, else that of `worker_hosts`, else all tasks of the Slurm step that
+    this process belongs to. `TF_CONFIG` is set to it.
+
+    Args:
+        worker_hosts: See `configure_cluster`.
+        task_index: See `configure_cluster`.
+
+    Raises:
+        ConfigValueError: It is described wrongly.
+    """
+    configure_cluster(worker_hosts, task_index)
+    if read_tf_config() is None and (step := slurm.read_step(os.environ)):
+        os.environ["TF_CONFIG"] = json.dumps(step)
+    return read_tf_config()
 
 
 def _checked_jobs(config: Any) -> dict[str, tuple[str, ...]]:

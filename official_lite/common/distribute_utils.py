@@ -7,7 +7,14 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import cluster, errors, suggestions
+from official_lite.common import (
+    cluster,
+    errors,
+    reachability,
+    roll_call,
+    suggestions,
+    task_server,
+)
 from official_lite.common.cluster import configure_cluster
 
 __all__ = [
@@ -36,7 +43,8 @@ def get_distribution_strategy(
     Args:
         distribution_strategy: `off` is whatever strategy is current; `one_device`, `mirrored` on
             the devices of this host, `multi_worker_mirrored` and `parameter_server` on the cluster
-            in `TF_CONFIG`, `tpu` at `tpu_address`.
+            in `TF_CONFIG`, `tpu` at `tpu_address`. Under `parameter_server` the chief asks for it;
+            its servers call `task_server.serve` instead.
         num_gpus: GPUs of this host to use, for `one_device` and `mirrored`. 0 is the CPU; None or
             -1 is all that are found, and the CPU if none is.
         all_reduce_alg: None lets TensorFlow choose; `nccl` or `hierarchical_copy` under `mirrored`,
@@ -172,8 +180,11 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
         {"ring": implementations.RING, "nccl": implementations.NCCL},
         "multi_worker_mirrored",
     )
-    if cluster.read_tf_config() is None:
+    found = cluster.find_cluster()
+    if found is None:
         logging.warning("`multi_worker_mirrored` without a cluster in TF_CONFIG: one worker.")
+    else:
+        roll_call.meet(found)
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=implementation or implementations.AUTO
@@ -183,11 +194,21 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
 
 def _parameter_server() -> tf.distribute.Strategy:
     config = cluster.read_tf_config()
-    if config is None or not {"ps", "worker"} <= config.jobs.keys():
+    if config is None or not {"chief", "ps", "worker"} <= config.jobs.keys():
         raise errors.ConfigValueError(
-            "`parameter_server` needs a cluster in TF_CONFIG with the jobs `ps` and `worker`; got "
-            f"{sorted(config.jobs) if config else 'none'}."
+            "`parameter_server` needs a cluster in TF_CONFIG with the jobs `chief`, `ps` and "
+            f"`worker`; got {sorted(config.jobs) if config else 'none'}."
         )
+    if config.task_type == "evaluator":
+        # It works beside the cluster, on checkpoints.
+        return _one_device(0, None)
+    if config.task_type != "chief":
+        raise errors.ConfigValueError(
+            f"{config.name} has no strategy of its own under `parameter_server`: the chief's "
+            "commands are all it needs. Call `task_server.serve()` there."
+        )
+    task_server.fail_fast()
+    reachability.wait_for_servers(config)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return tf.distribute.ParameterServerStrategy(resolver)
 

@@ -33,9 +33,15 @@ class ExitCode(enum.IntEnum):
     DIVERGED = 4
     CHECKPOINT = 5
     BUSY = 6
+    CLUSTER = 7
     PREEMPTED = 42
     INTERRUPTED = 130
     TERMINATED = 143
+
+
+# After these the same command may be started again by a machine. All others are a matter for a
+# human, or there is nothing left to do.
+RESTARTABLE = frozenset({ExitCode.CLUSTER, ExitCode.PREEMPTED, ExitCode.TERMINATED})
 
 
 class OfficialLiteError(Exception):
@@ -96,6 +102,12 @@ class ModelDirBusyError(OfficialLiteError, RuntimeError):
     """Another run is training in the directory."""
 
     exit_code = ExitCode.BUSY
+
+
+class ClusterError(OfficialLiteError, RuntimeError):
+    """Another process of the cluster did not come, or is gone; this one is sound."""
+
+    exit_code = ExitCode.CLUSTER
 
 
 class PreemptedError(OfficialLiteError, RuntimeError):

@@ -14,6 +14,7 @@ MODES = (
     "continuous_eval",
     "continuous_train_and_eval",
     "train_and_post_eval",
+    "search",
 )
 
 

@@ -23,7 +23,7 @@ from official_lite.core import (
     train_data,
 )
 from official_lite.core.async_trainer import Dataset
-from official_lite.modeling import distributed_gradients
+from official_lite.modeling import atomic_sums, distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator, preparation
 
 __all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options"]
@@ -113,6 +113,10 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             self, self._task_metrics, self._build_accumulator() if train else None
         )
         distributed_gradients.observe_gradients(self._optimizer, self._replica.show_gradients)
+        if self.has_coordinator:
+            atomic_sums.make_atomic(self._all_variables())
+            # What is read whole travels whole.
+            embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
         if train:
@@ -209,6 +213,9 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         built = self._built_train_dataset
         if built is None or self.train_dataset is not built:
             return
+        if self.has_coordinator and self._train_loop is not None:
+            # Workers that run on their own go on with what they have not read.
+            return
         with self.strategy.scope():
             self._built_train_dataset = self._train_data.build_at(int(self.global_step.numpy()))
         self.train_dataset = self._built_train_dataset
@@ -286,6 +293,12 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         dataset = self.train_dataset if train else self.eval_dataset
         model_building.build_by_task(self.model, self.task, dataset.element_spec, training=train)
 
+    def _all_variables(self) -> list[Any]:
+        """Of the model, the optimizer and the metrics."""
+        metrics = [metric for group in self._task_metrics.values() for metric in group]
+        owners = (self.model, self.optimizer, self._train_loss, self._validation_loss, *metrics)
+        return [v for owner in owners for v in getattr(owner, "variables", ())]
+
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = micro_batches.count_micro_batches(self.config)
         if count == 1:
@@ -296,8 +309,11 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
                 "`train_step` of its own, which would make an update for every micro-batch. Set it "
                 "to 1, or override the task's `train_step` instead."
             )
+        tables: list[Any] = []
+        if distributed_gradients.has_lazy_rows(self.optimizer):
+            tables = embedding_lookups.tables(self.model)
         return gradient_accumulator.GradientAccumulator(
-            self.optimizer, self.model.trainable_variables, count
+            self.optimizer, self.model.trainable_variables, count, tables
         )
 
     def _checkpoint_items(self) -> dict[str, Any]:

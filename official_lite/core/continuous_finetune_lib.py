@@ -23,7 +23,7 @@ from absl import logging
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories
 from official_lite.checkpoint import files as checkpoint_files
-from official_lite.common import errors, files
+from official_lite.common import errors, files, task_server
 from official_lite.core import config_definitions, nested_dict, runtime, task_factory, train_lib
 from official_lite.orbit import checkpoint_watcher
 
@@ -65,6 +65,9 @@ def run_continuous_finetune(
         errors.ConfigValueError: The mode is another, or `task.init_checkpoint` is no directory.
         errors.CheckpointError: No checkpoint appeared at all.
     """
+    if task_server.is_server(params.runtime.distribution_strategy):
+        task_server.serve()
+        return {}
     _check_arguments(mode, params.task.init_checkpoint)
     strategy = runtime.build_strategy(params.runtime)
     logs: Logs | None = None

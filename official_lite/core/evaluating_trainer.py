@@ -133,7 +133,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
             build_inputs = finite.timed(build_inputs)
         orbit.StandardEvaluator.__init__(
             self,
-            dataset or self.distribute_dataset(build_inputs, self.config.task.validation_data),
+            dataset or self.distribute_eval_dataset(build_inputs, self.config.task.validation_data),
             options=orbit.StandardEvaluatorOptions(
                 use_tf_function=trainer_config.eval_tf_function and not eagerly,
                 use_tf_while_loop=trainer_config.eval_tf_while_loop and not eagerly,

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.modeling import distributed_gradients
 from official_lite.orbit import stacked_loop
 
 __all__ = ["check", "execution_of", "why_not_xla", "why_not_xla_loop"]
@@ -26,6 +27,11 @@ def check(execution: str, trainer: Any) -> None:
     Raises:
         errors.ConfigValueError: It can't.
     """
+    if execution != "graph" and trainer.has_coordinator:
+        raise errors.ConfigValueError(
+            f"`runtime.execution` is {execution}, but the workers of a parameter server execute "
+            "`graph` and nothing else. Use that, or `auto`."
+        )
     if execution == "xla_loop" and (reason := why_not_xla_loop(trainer)):
         raise errors.ConfigValueError(
             f"`runtime.execution` is xla_loop, but {reason}. Use `xla`, `graph`, or `auto`, which "
@@ -39,6 +45,8 @@ def why_not_xla(trainer: Any) -> str | None:
         return "on a TPU everything is compiled anyway"
     if trainer.has_coordinator:
         return "the workers of a parameter server run on their own"
+    if distributed_gradients.has_lazy_rows(trainer.optimizer):
+        return "XLA can't update some rows of a table, for which the optimizer has `lazy_rows`"
     return None
 
 

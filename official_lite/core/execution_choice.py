@@ -35,7 +35,9 @@ def choose(
 
 
 def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool:
-    """The directory may have come to a machine with more devices."""
+    """The directory may have come to a machine with more devices, or to several machines."""
+    if trainer.has_coordinator:
+        return record.execution == "graph"
     return record.execution != "xla_loop" or execution.why_not_xla_loop(trainer) is None
 
 

@@ -16,6 +16,7 @@ from absl import logging
 from official_lite.core import execution
 from official_lite.core.execution_record import ExecutionRecord
 from official_lite.core.variable_snapshot import VariableSnapshot
+from official_lite.modeling import distributed_gradients, embedding_lookups
 
 __all__ = ["choose_execution"]
 
@@ -86,6 +87,11 @@ class _Tuner:
             return "the data are distributed, and can't be tried"
         if not self._trainer.config.trainer.train_tf_while_loop:
             return "`trainer.train_tf_while_loop` is off"
+        if distributed_gradients.updates_rows(self._trainer.optimizer):
+            tables = embedding_lookups.tables(self._trainer.model)
+            large = [table.path for table in tables if embedding_lookups.is_large(table)]
+            if large:
+                return f"XLA would pass over all rows of {large[0]} in each step"
         return None
 
     def _candidates(self) -> Iterator[str]:

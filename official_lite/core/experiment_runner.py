@@ -77,7 +77,7 @@ class OrbitExperimentRunner:
         if restore:
             run_checks.check_evaluation(params, mode, model_dir)
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
-        worker_agreement.require_agreement(params, self.strategy)
+        worker_agreement.require_agreement(params, self.strategy, mode)
         self._params = params
         self._model_dir = model_dir
         self._mode = mode

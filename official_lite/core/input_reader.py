@@ -121,14 +121,14 @@ class InputReader:
         self._deterministic = params.deterministic
         self._begin = _take_position(params)
         self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
-        if params.enable_tf_data_service:
-            # The workers each read everything, in an order of their own.
-            self._seed = None
         # Whether records come in epochs that can begin anywhere.
         self._in_epochs = False
-        self._sharding = params.sharding and not params.enable_tf_data_service
-        self._data_service = _data_service_options(params)
-        self._dataset_fn = _tolerant(dataset_fn, params.skip_bad_records)
+        # A single file is opened by `dataset_fn` alone, and what that makes may be in one piece.
+        self._shares_files = isinstance(self._matched_files, list) and (
+            len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
+        )
+        self._data_service = _data_service_options(params, shares_files=self._shares_files)
+        self._dataset_fn = sound_records.tolerant(dataset_fn, params.skip_bad_records)
         self._decoder_fn = decoder_fn
         self._combine_fn = combine_fn
         self._sample_fn = sample_fn
@@ -162,6 +162,12 @@ class InputReader:
         Raises:
             ConfigValueError: `global_batch_size` is missing, or the replicas can't share it.
         """
+        shares_files = self._shares_files and dataset is None
+        self._data_service = data_service.choose(
+            _data_service_options(self._params, shares_files=shares_files),
+            input_context,
+            is_training=self._is_training,
+        )
         if dataset is None:
             dataset = self._read_data_source(self._matched_files, self._dataset_fn, input_context)
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
@@ -259,10 +265,12 @@ class InputReader:
         return data_service.distribute(dataset, self._data_service, input_context)
 
     def _reading_options(self) -> file_reading.FileReadingOptions:
+        # The workers of a service read everything, or share it among them, in orders of their own.
+        is_served = self._data_service is not None
         return file_reading.FileReadingOptions(
             is_training=self._is_training,
-            seed=self._seed,
-            sharding=self._sharding,
+            seed=None if is_served else self._seed,
+            sharding=self._params.sharding and not is_served,
             cache=self._cache,
             cycle_length=self._params.cycle_length,
             block_length=self._params.block_length,
@@ -300,7 +308,7 @@ class InputReader:
     def _shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         if not self._shuffle_buffer_size:
             return dataset
-        return dataset.shuffle(self._shuffle_buffer_size, seed=self._seed)
+        return dataset.shuffle(self._shuffle_buffer_size, seed=self._reading_options().seed)
 
     def _options(self) -> tf.data.Options:
         options = tf.data.Options()
@@ -358,21 +366,17 @@ def _take_position(params: cfg.DataConfig) -> position.Position | None:
     return None
 
 
-def _tolerant(
-    dataset_fn: Callable[..., tf.data.Dataset], most: int
-) -> Callable[..., tf.data.Dataset]:
-    if not most:
-        return dataset_fn
-    if dataset_fn is not tf.data.TFRecordDataset:
-        raise errors.ConfigValueError(
-            f"`skip_bad_records` is {most}, which is for TFRecord files without compression."
-        )
-    return sound_records.SoundRecords(most)
-
-
-def _data_service_options(params: cfg.DataConfig) -> data_service.DataServiceOptions | None:
+def _data_service_options(
+    params: cfg.DataConfig, *, shares_files: bool
+) -> data_service.DataServiceOptions | None:
     if not params.enable_tf_data_service:
         return None
+    if params.skip_bad_records:
+        raise errors.ConfigValueError(
+            f"`skip_bad_records` is {params.skip_bad_records}, which the workers of a tf.data "
+            "service can't do: they run no Python. Set it to 0, or `enable_tf_data_service` to "
+            "false."
+        )
     return data_service.DataServiceOptions(
         address=params.tf_data_service_address,
         job_name=params.tf_data_service_job_name,
@@ -382,6 +386,7 @@ def _data_service_options(params: cfg.DataConfig) -> data_service.DataServiceOpt
         trainer_id=params.trainer_id,
         # A field that Model Garden configs add themselves.
         round_robin=getattr(params, "enable_round_robin_tf_data_service", False),
+        shares_files=shares_files,
     )
 
 

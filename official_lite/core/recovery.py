@@ -72,7 +72,7 @@ class RecoveryAction:
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
         """
-        if self._trainer is None:
+        if not self._can_repeat():
             self._restore()
             return
         found = self.find_bad_step()
@@ -87,9 +87,10 @@ class RecoveryAction:
         """Goes back, and runs one by one the steps that had been run, up to the bad one.
 
         Returns:
-            The step; None if it did not come up again, with the training where it was before.
+            The step; None if it did not come up again, with the training where it was before, or
+            if nothing would be repeated.
         """
-        if self._trainer is None:
+        if not self._can_repeat():
             return None
         last = self._step
         self._restore()
@@ -119,6 +120,10 @@ class RecoveryAction:
         if self._trainer is not None:
             # What was left out since, when it went back to the same checkpoint before, stays out.
             self._trainer.skip_batches(max(0, skipped - self._skipped))
+
+    def _can_repeat(self) -> bool:
+        """Not on workers that run on their own: they go on with batches that they have not read."""
+        return self._trainer is not None and not self._trainer.has_coordinator
 
     def _runs_badly(self) -> bool:
         preemption.check()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import keras
+import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import user_code
@@ -84,7 +85,10 @@ class ReplicaSteps:
     def show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         """Shows the hooks an update's gradients, summed over the replicas."""
         for hook in self.graph_hooks:
-            user_code.converted(hook.on_gradients)(grads_and_vars)
+            shown = grads_and_vars
+            if not getattr(hook, "takes_rows", False):
+                shown = [(tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
+            user_code.converted(hook.on_gradients)(shown)
 
     def _end_step(self) -> None:
         self._moving_statistics.average()

@@ -1,5 +1,6 @@
 """Runs an experiment: `run_experiment`, and the runner whose parts can be replaced."""
 
+import sys
 from collections.abc import Callable, Sequence
 
 import keras
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
+from official_lite.common import errors, reachability
 from official_lite.core import (
     base_task,
     base_trainer,
@@ -124,10 +126,13 @@ def execute(
     ):
         runner = build_runner()
         try:
-            return runner.run()
+            with reachability.name_the_lost():
+                return runner.run()
         finally:
-            step = int(runner.trainer.global_step.numpy())
-            note_results(record, step, runner.trainer.model)
+            # What other processes held has gone with them.
+            if not isinstance(sys.exception(), errors.ClusterError):
+                step = int(runner.trainer.global_step.numpy())
+                note_results(record, step, runner.trainer.model)
 
 
 def note_results(record: run_record.RunRecord, global_step: int, model: keras.Model | None) -> None:

@@ -22,7 +22,11 @@ __all__ = ["create_optimizer", "create_trainer", "get_trainer_cls", "register_tr
 
 TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
-_REGISTERED_TRAINER_CLS: registry.Collection = {}
+# Those of `official_lite.nas`, which is imported when one of them is asked for.
+_REGISTERED_TRAINER_CLS: registry.Collection = {
+    name: f"official_lite.nas.{name}:{name.capitalize()}Trainer"
+    for name in ("darts", "enas", "gumbel", "proxyless", "spos")
+}
 
 
 def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:

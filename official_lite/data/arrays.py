@@ -20,6 +20,9 @@ Gather = Callable[[tf.Tensor], Any]
 MOST_BATCHES_IN_A_GATHER = 64
 MOST_BYTES_IN_A_GATHER = 2**20
 
+# Indices of whole batches, of which each pipeline takes its part.
+_ROWS_SHARED_AT_ONCE = 2**12
+
 
 def from_arrays(
     arrays: Any,
@@ -59,29 +62,43 @@ def from_arrays(
             the first of the next, so that none is left out and all batches have one size. A
             training that resumes goes on with the batch that would have come: see `position`.
         drop_remainder: Whether to leave out the last examples if they don't fill a batch.
-        input_context: Which of how many pipelines this is, and for how many replicas. Each pipeline
-            takes every n-th row.
+        input_context: Which of how many pipelines this is, and for how many replicas. Of what is
+            repeated in a known order each pipeline takes its replicas' part of every batch, so that
+            batches are the same however many pipelines there are; of all else every n-th row.
 
     Raises:
         ConfigValueError: The replicas can't share `batch_size` evenly.
-        DataError: There are no rows, or not the same number in all arrays.
+        DataError: There are no rows, or not the same number in all arrays; or there are fewer rows
+            than pipelines, and they are to be repeated.
     """
+    num_rows = _num_rows(arrays)
+    _require_rows(num_rows, input_context, repeat)
+    if input_context is not None and num_rows <= input_context.input_pipeline_id:
+        # Others have a row; this one takes part in an evaluation with nothing but its presence.
+        first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
+        return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
     begin = position.take() if repeat else None
+    seed = begin.seed if begin and seed is None else seed
+    shares_batches = repeat and seed is not None
     order = _Order(
-        rows=_rows_of_pipeline(_num_rows(arrays), input_context),
+        rows=range(num_rows) if shares_batches else _rows_of_pipeline(num_rows, input_context),
         batch_size=replicas.per_replica_batch_size(batch_size, input_context),
         shuffle=shuffle,
-        seed=begin.seed if begin and seed is None else seed,
+        seed=seed,
         repeat=repeat,
         drop_remainder=drop_remainder,
-        first_batch=begin.batches_of(input_context) if begin else 0,
+        first_row=begin.batch * batch_size if begin else 0,
+        share=_share_of_pipeline(batch_size, input_context) if shares_batches else None,
     )
     gather = _build_gather(arrays)
+    at_once = _num_batches_at_once(gather, order.batch_size)
+    has_replicas = input_context is not None and input_context.num_replicas_in_sync > 1
+    if has_replicas and not repeat and not drop_remainder:
+        gather = _of_any_size(gather)
 
     def build_stacks(count: int) -> tf.data.Dataset:
         return order.build_stacks(count).map(gather)
 
-    at_once = _num_batches_at_once(gather, order.batch_size)
     if at_once > 1:
         # A call costs more than to copy small rows twice.
         dataset = build_stacks(at_once).prefetch(2).unbatch()
@@ -103,7 +120,9 @@ class _Order:
     seed: int | None
     repeat: bool
     drop_remainder: bool
-    first_batch: int = 0
+    first_row: int = 0
+    # The size of a global batch, and what of it is this pipeline's; None is all.
+    share: tuple[int, range] | None = None
 
     def num_stacks(self, count: int) -> int:
         if self.repeat:
@@ -115,7 +134,7 @@ class _Order:
         """Indices of shape (count, batch_size), fewer in the end; a short batch is alone."""
         epochs = self._build_epochs()
         if self.repeat:
-            stacks = self._cut(epochs, count)
+            stacks = self._cut(self._take_share(epochs), count)
         else:
             stacks = epochs.flat_map(functools.partial(self._cut_epoch, count=count))
         return stacks.apply(tf.data.experimental.assert_cardinality(self.num_stacks(count)))
@@ -127,7 +146,7 @@ class _Order:
             numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
             epochs = numbers if self.repeat else numbers.take(1)
             return epochs.map(functools.partial(self._order_rows, 0))
-        epoch, row = divmod(self.first_batch * self.batch_size, len(self.rows))
+        epoch, row = divmod(self.first_row, len(self.rows))
         order_rows = functools.partial(self._order_rows, self.seed)
         begun = tf.data.Dataset.from_tensors(order_rows(epoch)[row:])
         return begun.concatenate(tf.data.Dataset.range(epoch + 1, tf.int64.max).map(order_rows))
@@ -140,6 +159,19 @@ class _Order:
             return rows
         seed = tf.stack([tf.cast(part, tf.int64) for part in seed])
         return tf.random.experimental.stateless_shuffle(rows, seed=seed)
+
+    def _take_share(self, epochs: tf.data.Dataset) -> tf.data.Dataset:
+        if self.share is None:
+            return epochs
+        size, share = self.share
+
+        @user_code.not_converted
+        def take(rows: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(tf.reshape(rows, [-1, size])[:, share.start : share.stop], [-1])
+
+        # Several batches in one call.
+        at_once = -(-_ROWS_SHARED_AT_ONCE // size)
+        return epochs.rebatch(at_once * size, drop_remainder=True).map(take)
 
     def _cut(self, epochs: tf.data.Dataset, count: int) -> tf.data.Dataset:
         stacks = epochs.rebatch(count * self.batch_size, drop_remainder=self.repeat)
@@ -159,13 +191,30 @@ class _Order:
 
 def _rows_of_pipeline(num_rows: int, input_context: tf.distribute.InputContext | None) -> range:
     context = input_context or tf.distribute.InputContext()
-    rows = range(context.input_pipeline_id, num_rows, context.num_input_pipelines)
-    if not rows:
+    return range(context.input_pipeline_id, num_rows, context.num_input_pipelines)
+
+
+def _share_of_pipeline(
+    batch_size: int, input_context: tf.distribute.InputContext | None
+) -> tuple[int, range] | None:
+    if input_context is None or input_context.num_input_pipelines == 1:
+        return None
+    size = batch_size // input_context.num_input_pipelines
+    start = input_context.input_pipeline_id * size
+    return batch_size, range(start, start + size)
+
+
+def _require_rows(
+    num_rows: int, input_context: tf.distribute.InputContext | None, repeat: bool
+) -> None:
+    """On all pipelines alike: if one of several fails by itself, the others wait for it."""
+    wanted = input_context.num_input_pipelines if input_context and repeat else 1
+    if num_rows < wanted:
         raise errors.DataError(
-            f"{num_rows} rows are none for pipeline {context.input_pipeline_id} of "
-            f"{context.num_input_pipelines}."
+            f"{wanted} input pipelines need a row each, and there are {num_rows} in all."
+            if wanted > 1
+            else "There are 0 rows."
         )
-    return rows
 
 
 def _num_rows(arrays: Any) -> int:
@@ -180,6 +229,22 @@ def _build_gather(arrays: Any) -> Gather:
     gathers = _map_leaves(_build_gather_of_one, arrays)
     return user_code.not_converted(
         lambda indices: _map_leaves(lambda gather: gather(indices), gathers)
+    )
+
+
+def _of_any_size(gather: Gather) -> Gather:
+    """The same, but nothing is known of how large batches are.
+
+    Of batches of one size, tf.distribute leaves out the last ones if some replica gets none.
+    """
+
+    def relax(indices: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+        axis = indices.shape.rank - 1
+        shape = [*part.shape[:axis], None, *part.shape[axis + 1 :]]
+        return tf.compat.v1.placeholder_with_default(part, shape)
+
+    return user_code.not_converted(
+        lambda indices: _map_leaves(lambda part: relax(indices, part), gather(indices))
     )
 
 

@@ -3,15 +3,21 @@
 https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 """
 
+import functools
 import random
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import cluster, errors, reachability
 
-__all__ = ["DataServiceOptions", "distribute"]
+__all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", "wait_for_service"]
+
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 # A job that outlived the process which asked for it would go on where that process had stopped;
 # every process asks for a job of its own, the same for all of its datasets.
@@ -31,6 +37,8 @@ class DataServiceOptions:
         trainer_id: This trainer's name among them.
         round_robin: Whether all replicas get their batches from the same worker at each step,
             which keeps batches of like sizes together.
+        shares_files: Whether the workers of the service share the files of a pass among them, so
+            that each record comes once. Otherwise each of them reads all files.
 
     Raises:
         ConfigValueError: There is no address, trainers share without a `trainer_id`, or they are
@@ -44,6 +52,7 @@ class DataServiceOptions:
     shared_by_trainers: bool = False
     trainer_id: str | None = None
     round_robin: bool = False
+    shares_files: bool = False
 
     def __post_init__(self) -> None:
         if not self.address:
@@ -61,6 +70,11 @@ class DataServiceOptions:
             )
 
     @property
+    def gives_once(self) -> bool:
+        """Whether each element comes once, if no worker of the service is lost meanwhile."""
+        return self.shares_files and not self.shared_by_trainers and not self.round_robin
+
+    @property
     def unique_job_name(self) -> str:
         """The name of the job that this dataset comes from.
 
@@ -75,39 +89,142 @@ class DataServiceOptions:
         return "_".join(parts)
 
 
+def choose(
+    options: DataServiceOptions | None,
+    input_context: tf.distribute.InputContext | None,
+    *,
+    is_training: bool,
+) -> DataServiceOptions | None:
+    """The options, or None if the data are better read here; says so, or what the service costs.
+
+    An evaluation is to see each example once.
+    """
+    if options is None:
+        return None
+    pipelines = input_context.num_input_pipelines if input_context else 1
+    if is_training:
+        logging.log_first_n(
+            logging.WARNING,
+            "The training data come through the tf.data service at %s, in an order that is another "
+            "one each time: a training that resumes is not the one that it would have been without "
+            "the interruption. See docs/input.md.",
+            1,
+            options.address,
+        )
+    elif pipelines > 1 or not options.gives_once:
+        logging.log_first_n(
+            logging.INFO,
+            "The evaluation data are read here: the tf.data service at %s would not give each "
+            "example once.",
+            1,
+            options.address,
+        )
+        return None
+    return options
+
+
 def distribute(
     dataset: tf.data.Dataset,
     options: DataServiceOptions,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """The same elements, prepared by the service.
+    """The same elements, prepared by the service, in an order that nobody knows.
 
     Raises:
+        ClusterError: Nobody answers at the address, or there are no workers.
         ConfigValueError: Round-robin reading without an `input_context`.
     """
-    if options.round_robin:
+    if options.round_robin and input_context is None:
+        raise errors.ConfigValueError(
+            "`enable_round_robin_tf_data_service` serves the replicas of a strategy in turns, but "
+            "there is no strategy: its `input_context` is missing."
+        )
+    if tf.executing_eagerly():
+        wait_for_service(str(options.address))
+    if input_context is not None and options.round_robin:
         return _distribute_round_robin(dataset, options, input_context)
-    kwargs: dict[str, Any] = {"processing_mode": "parallel_epochs"}
+    policies = tf.data.experimental.service.ShardingPolicy
+    cache = None
     if options.shared_by_trainers:
-        kwargs = {
-            "processing_mode": tf.data.experimental.service.ShardingPolicy.OFF,
-            "cross_trainer_cache": tf.data.experimental.service.CrossTrainerCache(
-                trainer_id=options.trainer_id
-            ),
-        }
-    return dataset.apply(_transformation(options, **kwargs))
+        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=options.trainer_id)
+    return dataset.apply(
+        _transformation(
+            options,
+            processing_mode=policies.DYNAMIC if options.gives_once else policies.OFF,
+            cross_trainer_cache=cache,
+        )
+    )
+
+
+@functools.cache
+def wait_for_service(address: str, seconds: float | None = None) -> None:
+    """Returns when the service has prepared something; once for each address.
+
+    TensorFlow itself would wait for an hour.
+
+    Args:
+        address: The dispatcher, such as `grpc://host:5000`.
+        seconds: How long to wait at most; `reachability.patience()` by default.
+
+    Raises:
+        ClusterError: Nobody answers at the address, or there are no workers.
+    """
+    seconds = reachability.patience() if seconds is None else seconds
+    deadline = time.monotonic() + seconds
+    wait_for_dispatcher(address, seconds)
+    answers: list[int] = []
+
+    def ask() -> None:
+        policy = tf.data.experimental.service.ShardingPolicy.OFF
+        served = tf.data.experimental.service.distribute(policy, address)
+        dataset = tf.data.Dataset.range(1).apply(served)
+        answers.extend(int(number) for number in dataset)
+
+    # A call that waits for a worker can't be ended: the thread is left behind.
+    thread = threading.Thread(target=ask, name="data service", daemon=True)
+    thread.start()
+    thread.join(max(1.0, deadline - time.monotonic()))
+    if not answers:
+        raise errors.ClusterError(
+            f"The tf.data service at {address} has prepared nothing within {seconds:g} s: it has "
+            "no workers, or they can't be reached from here by the name that they were given "
+            "(`--host`)."
+        )
+
+
+def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
+    """Returns when something answers at an address.
+
+    Raises:
+        ConfigValueError: It is no address.
+        ClusterError: Nothing answers within `seconds`, `reachability.patience()` by default.
+    """
+    seconds = reachability.patience() if seconds is None else seconds
+    host_and_port = address.rpartition("://")[2]
+    try:
+        cluster.split_address(host_and_port)
+    except ValueError as error:
+        raise errors.ConfigValueError(
+            f"{address!r} is no address of a dispatcher; wanted, say, `grpc://host:5000`."
+        ) from error
+    deadline = time.monotonic() + seconds
+    while reasons := reachability.unreachable({"dispatcher": host_and_port}):
+        if time.monotonic() > deadline:
+            raise errors.ClusterError(
+                f"No dispatcher of a tf.data service answers at {address} within {seconds:g} s "
+                f"({reasons['dispatcher']}). {reachability.TIMEOUT_VARIABLE} is the time to wait."
+            )
+        logging.log_first_n(
+            logging.INFO, "Waiting for the dispatcher of the tf.data service at %s.", 1, address
+        )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def _distribute_round_robin(
     dataset: tf.data.Dataset,
     options: DataServiceOptions,
-    input_context: tf.distribute.InputContext | None,
+    input_context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
-    if input_context is None:
-        raise errors.ConfigValueError(
-            "`enable_round_robin_tf_data_service` serves the replicas of a strategy in turns, but "
-            "there is no strategy: its `input_context` is missing."
-        )
     replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
     first_consumer = input_context.input_pipeline_id * replicas
 

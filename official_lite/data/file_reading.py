@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from absl import logging
 
+from official_lite.common import errors
 from official_lite.data import damaged_files
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "num_sharing_pipelines",
     "read_files",
     "read_files_then_shard",
+    "require_records_for_all",
     "shard_files_then_read",
     "shards_files",
 ]
@@ -72,6 +74,7 @@ def read_files(
     """
     damaged_files.remember(files, dataset_fn)
     if not shards_files(files, options, input_context):
+        require_records_for_all(files, dataset_fn, options, input_context)
         return read_files_then_shard(files, dataset_fn, options, input_context)
     dataset = tf.data.Dataset.from_tensor_slices(list(files))
     if options.is_training:
@@ -98,6 +101,33 @@ def shards_files(
             num_pipelines,
         )
     return len(files) > 1 and len(files) >= num_pipelines
+
+
+def require_records_for_all(
+    files: Sequence[str],
+    dataset_fn: Callable[..., tf.data.Dataset],
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None,
+) -> None:
+    """Refuses a training in which a pipeline would have no record, on all pipelines alike.
+
+    If one of them had none, the others would wait for it for ever.
+
+    Raises:
+        DataError: There are fewer records than pipelines, or they can't be read.
+    """
+    pipelines = num_sharing_pipelines(options, input_context)
+    if pipelines == 1 or not options.is_training or not tf.executing_eagerly():
+        return
+    records = dataset_fn(list(files)).take(pipelines)
+    try:
+        found = int(records.reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1))
+    except tf.errors.OpError as error:
+        raise errors.DataError(damaged_files.find_damage() or error.message) from error
+    if found < pipelines:
+        raise errors.DataError(
+            f"{pipelines} input pipelines need a record each, and there are {found} in all."
+        )
 
 
 def read_files_then_shard(

@@ -9,6 +9,7 @@ import re
 import struct
 import tempfile
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,11 +17,28 @@ from absl import logging
 
 from official_lite.common import errors
 
-__all__ = ["SoundRecords"]
+__all__ = ["SoundRecords", "tolerant"]
+
+DatasetFn = Callable[..., tf.data.Dataset]
 
 # The length of a record and its checksum before it, that of the content behind it.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _CHUNK_BYTES = 1 << 20
+
+
+def tolerant(dataset_fn: DatasetFn, most: int) -> DatasetFn:
+    """A function as `dataset_fn`, that leaves out so many damaged records.
+
+    Raises:
+        ConfigValueError: `dataset_fn` reads something else than TFRecord files.
+    """
+    if not most:
+        return dataset_fn
+    if dataset_fn is not tf.data.TFRecordDataset:
+        raise errors.ConfigValueError(
+            f"`skip_bad_records` is {most}, which is for TFRecord files without compression."
+        )
+    return SoundRecords(most)
 
 
 class SoundRecords:

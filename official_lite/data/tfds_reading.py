@@ -1,5 +1,7 @@
 """Examples from TensorFlow Datasets, which is imported only when a config asks for it."""
 
+import dataclasses
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +43,9 @@ def read_tfds(
     context = input_context if options.sharding else None
     # Fewer files than pipelines: TFDS can't share them out, so the records are.
     shard_records = context is not None and _num_files(builder, split) < context.num_input_pipelines
+    if shard_records and options.seed is None:
+        # Every n-th record is only then another one in each pipeline if all have the same order.
+        options = dataclasses.replace(options, seed=zlib.crc32(f"{name} {split}".encode()))
     features = [feature.strip() for feature in skip_decoding_feature.split(",") if feature.strip()]
     dataset = tfds.load(
         name=name,

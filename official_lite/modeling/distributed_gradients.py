@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite.common import errors
 from official_lite.modeling import gradient_rows, update_steps
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "DistributedOptimizer",
     "GradientTransformer",
     "gradients_already_summed",
+    "has_lazy_rows",
     "make_distributed",
     "observe_gradients",
     "sum_over_replicas",
@@ -39,12 +41,23 @@ GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 
 
-def make_distributed(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def make_distributed(
+    optimizer: keras.optimizers.Optimizer, *, lazy_rows: bool = False
+) -> keras.optimizers.Optimizer:
     """Makes `optimizer` sum gradients over replicas before anything else; returns it.
 
     It stays the same object, keeps its variables and its class's name, and becomes an instance of
     a subclass of its class: `DistributedOptimizer`. Wrapped optimizers are treated alike. Doing it
     twice does no harm.
+
+    Args:
+        optimizer: Any Keras optimizer.
+        lazy_rows: Whether an update of a table leaves alone all rows that the step has not looked
+            up: moments and weight decay, too. A step then costs the same whatever the size of the
+            table, and its results are not those of the dense update. See docs/embeddings.md.
+
+    Raises:
+        ConfigValueError: The optimizer can't update rows of a table.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     # `keras.optimizers.MultiOptimizer` gives each of its own optimizers some of the variables.
@@ -53,7 +66,20 @@ def make_distributed(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.
     if not isinstance(optimizer, DistributedOptimizer):
         optimizer_cls: Any = type(optimizer)
         optimizer.__class__ = _distributed_class(optimizer_cls)
+    if lazy_rows:
+        for one in _innermost(optimizer):
+            _make_lazy(one)
     return optimizer
+
+
+def _make_lazy(optimizer: Any) -> None:
+    if not isinstance(optimizer, update_steps.RowUpdate):
+        raise errors.ConfigValueError(
+            f"`lazy_rows` is for Adam, AdamW, SGD, RMSprop and Adagrad; {type(optimizer).__name__} "
+            "updates tables as a whole."
+        )
+    # Past `__setattr__`, which would put it among the things to save.
+    optimizer.__dict__["lazy_rows"] = True
 
 
 def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
@@ -68,8 +94,9 @@ def observe_gradients(
 ) -> None:
     """Shows `observer` the pairs of gradient and variable of each update, in every replica.
 
-    The gradients are summed over replicas, not yet transformed or clipped, and never None. What is
-    no `DistributedOptimizer` shows nothing.
+    The gradients are summed over replicas, not yet transformed or clipped, and never None. Those of
+    a table whose rows are updated are `tf.IndexedSlices` with each row once. What is no
+    `DistributedOptimizer` shows nothing.
     """
     for one in _innermost(optimizer):
         if isinstance(one, DistributedOptimizer):
@@ -80,6 +107,11 @@ def observe_gradients(
 def updates_rows(optimizer: Any) -> bool:
     """Whether the update of a table can leave rows alone that have no gradient."""
     return any(getattr(one, "leaves_other_rows", False) for one in _innermost(optimizer))
+
+
+def has_lazy_rows(optimizer: Any) -> bool:
+    """Whether it was asked to leave rows alone that its formula would move."""
+    return any(getattr(one, "lazy_rows", False) for one in _innermost(optimizer))
 
 
 def _innermost(optimizer: Any) -> Iterable[Any]:
@@ -203,7 +235,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
             # Keras divides them, which sparse ones do not know how to do.
-            gradients = [tf.convert_to_tensor(g) for g in gradients]
+            gradients = self._make_dense(gradients, "the loss is scaled")
         return gradients, [v for _, v in present]
 
     def _warn_of_missing(self, variables: Sequence[Any]) -> None:
@@ -222,26 +254,38 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
         summed = self.sum_gradients(grads, trainable_variables)
-        if not self._updates_rows():
-            summed = [tf.convert_to_tensor(gradient) for gradient in summed]
+        if reason := self._why_not_rows():
+            summed = self._make_dense(summed, reason)
+        summed = [gradient_rows.sum_equal_rows(gradient) for gradient in summed]
         pairs = list(zip(summed, trainable_variables, strict=True))
         if self.gradient_observer is not None:
-            self.gradient_observer([(tf.convert_to_tensor(g), v) for g, v in pairs])
-        pairs = [(gradient_rows.sum_equal_rows(g), v) for g, v in pairs]
+            self.gradient_observer(pairs)
         for transformer in self.gradient_transformers:
             pairs = list(transformer(pairs))
         super()._backend_apply_gradients(
             [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         )
 
-    def _updates_rows(self) -> bool:
-        """Whether a sparse gradient need not become dense to have the same effect."""
-        return (
-            getattr(self, "leaves_other_rows", False)
-            and not self.gradient_transformers
-            and not self.gradient_accumulation_steps
-            and gradient_rows.are_wanted()
-        )
+    def _why_not_rows(self) -> str | None:
+        """Why a sparse gradient has to become dense to have its effect; None if it need not."""
+        if not getattr(self, "leaves_other_rows", False):
+            return "the optimizer changes all rows"
+        if self.gradient_transformers:
+            return "there are gradient transformers"
+        if self.gradient_accumulation_steps:
+            return "the optimizer has `gradient_accumulation_steps`"
+        if not gradient_rows.are_wanted():
+            return "XLA compiles the update; `runtime.execution=graph` does not"
+        return None
+
+    def _make_dense(self, gradients: Sequence[Any], reason: str) -> list[Any]:
+        """The gradients of all rows, unless that would be another update than was asked for."""
+        is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
+        if is_sparse and has_lazy_rows(self):
+            raise errors.ConfigValueError(
+                f"The optimizer has `lazy_rows`, but can't update rows of a table: {reason}."
+            )
+        return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
         # The rows that a sparse gradient has not are zeros, which add nothing to a norm.
@@ -284,11 +328,8 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
         """Skips the update and halves the scale if a summed gradient is infinite or NaN."""
         variables = list(trainable_variables or self._trainable_variables)
         *_, innermost = wrapped_optimizers(self)
-        summed = [
-            None if gradient is None else tf.convert_to_tensor(gradient)
-            for gradient in innermost.sum_gradients(grads, variables)
-        ]
-        super().apply(summed, variables)
+        summed = innermost.sum_gradients(grads, variables)
+        super().apply(self._make_dense(summed, "the loss is scaled"), variables)
 
     def _stateful_handle_finite_grads(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]

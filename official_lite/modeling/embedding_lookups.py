@@ -6,30 +6,52 @@ variable whose rows were updated once is therefore copied whenever it is read, a
 """
 
 import functools
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common import stateless_scope
 
-__all__ = ["read_rows_only"]
+__all__ = ["is_large", "read_rows_only", "size", "tables"]
+
+# To pass over so many numbers takes longer than to update those that a batch looks up.
+_LARGE = 2**22
 
 
 def read_rows_only(model: Any) -> None:
     """Has the embedding layers of a built model read rows; they compute what they did before."""
-    if not isinstance(model, keras.Model):
-        return
-    for layer in model._flatten_layers():
-        if _is_plain_embedding(layer):
+    for layer in _plain_embeddings(model):
+        if "call" not in layer.__dict__:
             # Past Keras' `__setattr__`, which would look for things to track.
             layer.__dict__["call"] = functools.partial(_look_up, layer, layer.embeddings.value)
 
 
-def _is_plain_embedding(layer: Any) -> bool:
-    if type(layer).call is not keras.layers.Embedding.call or "call" in layer.__dict__:
-        return False
-    # With LoRA it looks up in a sum.
-    return layer.built and isinstance(layer.embeddings, keras.Variable)
+def tables(model: Any) -> list[keras.Variable]:
+    """What the embedding layers of a built model look up in, of which a step changes some rows."""
+    found = {id(layer.embeddings): layer.embeddings for layer in _plain_embeddings(model)}
+    return [table for table in found.values() if table.trainable]
+
+
+def is_large(variable: Any) -> bool:
+    """Whether it costs a step more to pass over all of a table than to update some rows."""
+    return size(variable) >= _LARGE
+
+
+def size(variable: Any) -> int:
+    """How many numbers there are in a variable."""
+    return math.prod(variable.shape)
+
+
+def _plain_embeddings(model: Any) -> Iterator[Any]:
+    if not isinstance(model, keras.Model):
+        return
+    for layer in model._flatten_layers():
+        is_embedding = type(layer).call is keras.layers.Embedding.call and layer.built
+        # With LoRA it looks up in a sum.
+        if is_embedding and isinstance(layer.embeddings, keras.Variable):
+            yield layer
 
 
 def _look_up(layer: Any, table: tf.Variable, inputs: Any) -> Any:

@@ -3,6 +3,9 @@
 Keras 3 writes the update of a variable as a dozen ops, most of which pass over all of it, and
 computes anew for each variable what all of them share. The classes here are mixins before the class
 of an optimizer; the results are Keras' own up to rounding, and so are the optimizer's variables.
+
+The exception is `lazy_rows`, where results differ because somebody asked for it: of a table, the
+rows that a step looks up are updated as ever, and all else that belongs to the other rows stays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +18,8 @@ __all__ = [
     "AdagradUpdate",
     "AdamUpdate",
     "OptimizerHalf",
+    "RMSpropUpdate",
+    "RowUpdate",
     "SGDUpdate",
     "WeightDecay",
     "mixins_for",
@@ -37,9 +42,25 @@ def mixins_for(optimizer_cls: Any) -> Iterator[type]:
 
 
 class WeightDecay(OptimizerHalf):
-    """Mixin: `w -= learning_rate * weight_decay * w`, the product of the two computed once."""
+    """Mixin: `w -= learning_rate * weight_decay * w`, the product of the two computed once.
+
+    With `lazy_rows`, rows of a table decay in the steps that look them up.
+    """
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        # With lazy rows it takes gradients to know which variables decay as a whole.
+        if not getattr(self, "lazy_rows", False):
+            self._decay_whole(variables)
+
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        if getattr(self, "lazy_rows", False):
+            pairs = zip(grads, trainable_variables, strict=True)
+            self._decay_whole([v for g, v in pairs if not isinstance(g, tf.IndexedSlices)])
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def _decay_whole(self, variables: Sequence[Any]) -> None:
         optimizer: Any = self
         if not optimizer.weight_decay:
             return
@@ -60,6 +81,30 @@ class WeightDecay(OptimizerHalf):
             variable.assign_sub(tf.cast(rate, variable.dtype) * variable, read_value=False)
 
 
+class RowUpdate(OptimizerHalf):
+    """Mixin: what updates of some rows of a variable have in common.
+
+    Attributes:
+        lazy_rows: Whether a row without a gradient stays as it is, with its moments, where the
+            optimizer's formula would move it.
+    """
+
+    lazy_rows = False
+
+    @property
+    def leaves_other_rows(self) -> bool:
+        """Whether rows without a gradient stay as they are."""
+        return self.lazy_rows
+
+    def _subtract(self, variable: Any, rows: tf.Tensor, step: tf.Tensor, rate: Any) -> None:
+        """Takes a step from rows of a variable, which decay first if nothing else sees to it."""
+        optimizer: Any = self
+        values = _read_rows(variable, rows)
+        if self.lazy_rows and optimizer.weight_decay and optimizer._use_weight_decay(variable):
+            values -= tf.cast(rate * optimizer.weight_decay, values.dtype) * values
+        _write_rows(variable, rows, values - step)
+
+
 class _AdamScalars(NamedTuple):
     """What all variables of an update share; the last one makes up for the bias of the moments."""
 
@@ -69,7 +114,7 @@ class _AdamScalars(NamedTuple):
     unbiased_rate: tf.Tensor
 
 
-class AdamUpdate(OptimizerHalf):
+class AdamUpdate(RowUpdate):
     """Mixin before `keras.optimizers.Adam` and its like: one kernel for a variable.
 
     It takes 1 - beta from beta in float32, as it does the powers. Keras does so with the powers
@@ -94,6 +139,9 @@ class AdamUpdate(OptimizerHalf):
         optimizer: Any = self
         is_shared = isinstance(learning_rate, _AdamScalars)
         shared = learning_rate if is_shared else self._scalars(learning_rate)
+        if isinstance(gradient, tf.IndexedSlices):
+            self._apply_to_rows(gradient, variable, shared)
+            return
         if variable.dtype != tf.float32 or optimizer.amsgrad:
             super().update_step(gradient, variable, shared.learning_rate)
             return
@@ -141,6 +189,22 @@ class AdamUpdate(OptimizerHalf):
         step = mean * shared.unbiased_rate / (tf.sqrt(square) + optimizer.epsilon)
         optimizer.assign_sub(variable, step)
 
+    def _apply_to_rows(
+        self, gradient: tf.IndexedSlices, variable: Any, shared: _AdamScalars
+    ) -> None:
+        optimizer: Any = self
+        index = optimizer._get_variable_index(variable)
+        rows, values = gradient.indices, tf.cast(gradient.values, variable.dtype)
+        mean = _move_rows(optimizer._momentums[index], rows, values, optimizer.beta_1)
+        square = _move_rows(optimizer._velocities[index], rows, tf.square(values), optimizer.beta_2)
+        if optimizer.amsgrad:
+            largest = optimizer._velocity_hats[index]
+            square = tf.maximum(_read_rows(largest, rows), square)
+            _write_rows(largest, rows, square)
+        rate = tf.cast(shared.unbiased_rate, variable.dtype)
+        step = rate * mean / (tf.sqrt(square) + optimizer.epsilon)
+        self._subtract(variable, rows, step, shared.learning_rate)
+
 
 def _has_fast_kernel(variable: tf.Variable) -> bool:
     """Whether Adam's kernel takes less time than the ops.
@@ -152,21 +216,21 @@ def _has_fast_kernel(variable: tf.Variable) -> bool:
     return not (is_middling and "CPU" in variable.device)
 
 
-class SGDUpdate(OptimizerHalf):
+class SGDUpdate(RowUpdate):
     """Mixin before `keras.optimizers.SGD`: one kernel for each variable, or some rows of it."""
 
     @property
     def leaves_other_rows(self) -> bool:
         """Whether rows without a gradient stay as they are."""
-        return not self.momentum
+        optimizer: Any = self
+        return self.lazy_rows or not optimizer.momentum
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of one variable."""
         optimizer: Any = self
         rate, gradient = (tf.cast(x, variable.dtype) for x in (learning_rate, gradient))
         if isinstance(gradient, tf.IndexedSlices):
-            rows = gradient.indices
-            _write_rows(variable, rows, _read_rows(variable, rows) - rate * gradient.values)
+            self._apply_to_rows(gradient, variable, rate)
         elif optimizer.momentum:
             momentum = optimizer.momentums[optimizer._get_variable_index(variable)]
             tf.raw_ops.ResourceApplyKerasMomentum(
@@ -180,11 +244,25 @@ class SGDUpdate(OptimizerHalf):
         else:
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
+    def _apply_to_rows(self, gradient: tf.IndexedSlices, variable: Any, rate: tf.Tensor) -> None:
+        optimizer: Any = self
+        rows, step = gradient.indices, rate * gradient.values
+        if optimizer.momentum:
+            momentum = optimizer.momentums[optimizer._get_variable_index(variable)]
+            kept = tf.cast(optimizer.momentum, variable.dtype)
+            moved = kept * _read_rows(momentum, rows) - step
+            _write_rows(momentum, rows, moved)
+            step = step - kept * moved if optimizer.nesterov else -moved
+        self._subtract(variable, rows, step, rate)
 
-class AdagradUpdate(OptimizerHalf):
+
+class AdagradUpdate(RowUpdate):
     """Mixin before `keras.optimizers.Adagrad`: some rows of a variable."""
 
-    leaves_other_rows = True
+    @property
+    def leaves_other_rows(self) -> bool:
+        """Always: the dense update leaves them alone as well."""
+        return True
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of one variable."""
@@ -198,13 +276,38 @@ class AdagradUpdate(OptimizerHalf):
         _write_rows(accumulator, rows, squares)
         step = tf.cast(learning_rate, variable.dtype) * values
         step /= tf.sqrt(squares + optimizer.epsilon)
-        _write_rows(variable, rows, _read_rows(variable, rows) - step)
+        self._subtract(variable, rows, step, learning_rate)
+
+
+class RMSpropUpdate(RowUpdate):
+    """Mixin before `keras.optimizers.RMSprop`: some rows of a variable."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step of one variable."""
+        if not isinstance(gradient, tf.IndexedSlices):
+            super().update_step(gradient, variable, learning_rate)
+            return
+        optimizer: Any = self
+        index = optimizer._get_variable_index(variable)
+        rows, values = gradient.indices, tf.cast(gradient.values, variable.dtype)
+        spread = _move_rows(optimizer._velocities[index], rows, tf.square(values), optimizer.rho)
+        if optimizer.centered:
+            mean = _move_rows(optimizer._average_gradients[index], rows, values, optimizer.rho)
+            spread -= tf.square(mean)
+        step = tf.cast(learning_rate, variable.dtype) * values
+        step /= tf.sqrt(spread + optimizer.epsilon)
+        if optimizer.momentum > 0:
+            momentum = optimizer._momentums[index]
+            step += optimizer.momentum * _read_rows(momentum, rows)
+            _write_rows(momentum, rows, step)
+        self._subtract(variable, rows, step, learning_rate)
 
 
 _UPDATES: dict[Any, type] = {
     keras.optimizers.Adam: AdamUpdate,
     keras.optimizers.SGD: SGDUpdate,
     keras.optimizers.Adagrad: AdagradUpdate,
+    keras.optimizers.RMSprop: RMSpropUpdate,
 }
 
 
@@ -214,6 +317,14 @@ def _raw(variable: Any) -> Any:
 
 def _read_rows(variable: Any, rows: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
+
+
+def _move_rows(average: Any, rows: tf.Tensor, target: tf.Tensor, decay: float) -> tf.Tensor:
+    """Moves rows of an average towards new values; what they are then."""
+    values = _read_rows(average, rows)
+    values += (target - values) * (1.0 - tf.cast(decay, target.dtype))
+    _write_rows(average, rows, values)
+    return values
 
 
 def _write_rows(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> None:

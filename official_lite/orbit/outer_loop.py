@@ -266,7 +266,7 @@ class OuterLoop:
                 self._iter = self.step
                 self._take_stop_request()
             except BaseException as error:
-                logging.error("Training failed at step %d: %s", self.step, error)
+                logging.error("Training failed at step %d: %s", self._last_known_step(), error)
                 self._inner.discard()
                 # What fails from here on is logged: the first error is the one to raise.
                 _attempt(self._sync_on_async_checkpointing)
@@ -286,6 +286,12 @@ class OuterLoop:
                 self._is_running = False
                 # One that came too late, from `after_train`, is not for the next run.
                 self._stop_request = None
+
+    def _last_known_step(self) -> int:
+        try:
+            return self.step
+        except tf.errors.OpError:  # The process that holds the variable may have gone.
+            return self._iter
 
     def _end_early(self, first_step: int) -> None:
         """Saves what has been trained, without an evaluation: there may be little time."""

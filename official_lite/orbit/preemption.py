@@ -88,9 +88,12 @@ def error_of(asked: signal.Signals | None) -> errors.PreemptedError:
 
 
 def is_one_of_several() -> bool:
-    """Whether this process trains together with others."""
+    """Whether this process trains together with others, of which none may leave on its own.
+
+    The chief of parameter servers may: the others do nothing but what it says.
+    """
     found = cluster.read_tf_config()
-    return found is not None and found.num_workers > 1
+    return found is not None and found.num_workers > 1 and "ps" not in found.jobs
 
 
 def rearm() -> None:

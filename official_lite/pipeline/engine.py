@@ -4,10 +4,10 @@ import enum
 
 import tensorflow as tf
 
-from official_lite.common import cluster
+from official_lite.common import cluster, roll_call
 from official_lite.core import config_definitions
 
-__all__ = ["Engine", "engine_of", "expected_engine", "is_chief"]
+__all__ = ["Engine", "engine_of", "expected_engine", "is_chief", "meet_workers"]
 
 _ON_A_CLUSTER = ("multi_worker_mirrored", "parameter_server")
 
@@ -22,6 +22,8 @@ class Engine(enum.Enum):
 
 def engine_of(strategy: tf.distribute.Strategy) -> Engine:
     """The engine that a strategy is."""
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return Engine.CLUSTER
     resolver = strategy.cluster_resolver
     if resolver is not None:
         jobs = resolver.cluster_spec().as_dict()
@@ -55,6 +57,17 @@ def is_chief(config: config_definitions.RuntimeConfig) -> bool:
     return "chief" not in found.jobs and (found.task_type, found.task_index) == ("worker", 0)
 
 
+def meet_workers(config: config_definitions.RuntimeConfig) -> None:
+    """Waits until all workers that the strategy will wait for are there; nothing without any.
+
+    Raises:
+        errors.ClusterError: One of them is missing.
+    """
+    found = _cluster(config)
+    if found is not None and config.distribution_strategy.lower() == "multi_worker_mirrored":
+        roll_call.meet(found)
+
+
 def _by_replicas(count: int) -> Engine:
     return Engine.LOCAL_CLUSTER if count > 1 else Engine.SINGLE
 
@@ -63,5 +76,4 @@ def _cluster(config: config_definitions.RuntimeConfig) -> cluster.ClusterConfig 
     """The cluster, if the strategy will look for one."""
     if config.distribution_strategy.lower() not in _ON_A_CLUSTER:
         return None
-    cluster.configure_cluster(config.worker_hosts, config.task_index)
-    return cluster.read_tf_config()
+    return cluster.find_cluster(config.worker_hosts, config.task_index)

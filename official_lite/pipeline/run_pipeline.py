@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import latest
-from official_lite.common import errors
+from official_lite.common import errors, task_server
 from official_lite.core import (
     config_definitions,
     epochs,
@@ -85,15 +85,18 @@ class RunPipeline:
         _check_that_one_strategy_serves_all(self._plans)
 
     def run(self) -> tuple[keras.Model | None, Mapping[str, Any]]:
-        """Runs it.
+        """Runs it; in a process that is a server of `parameter_server`, serves its chief.
 
         Returns:
             The model, and the metrics of the last evaluation; with phases those of the last one,
-            which are None and empty if it was finished before.
+            which are None and empty if it was finished before, as they are of a server.
 
         Raises:
             BaseException: What ended the run, after `finalize` has run.
         """
+        if task_server.is_server(self._plans[0].params.runtime.distribution_strategy):
+            task_server.serve()
+            return None, {}
         finished: dict[str, FinishedPhase] = {}
         strategy: tf.distribute.Strategy | None = None
         trained: list[_Plan] = []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from absl import logging
 
-from official_lite.common import distribute_utils, errors, suggestions
+from official_lite.common import distribute_utils, errors, reachability, suggestions
 from official_lite.core import run_record, train_lib
 from official_lite.orbit import preemption
 from official_lite.pipeline import engine, stage_factory
@@ -23,6 +23,7 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
     ::
 
+        all workers are waited for           if there are several
         the record is opened
         prepare, build, initialize, run     or as far as it goes
         writers and event files are closed
@@ -34,6 +35,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
             becomes one with the exit code 1.
     """
     chief = engine.is_chief(ctx.params.runtime)
+    # Before signals are caught: there is nothing to save yet.
+    engine.meet_workers(ctx.params.runtime)
     with (
         preemption.catch_signals(),
         run_record.RunRecord(
@@ -94,7 +97,8 @@ def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) 
     with distribute_utils.get_strategy_scope(strategy):
         view = stages[name].view(ctx)
         try:
-            return stages[name](view)(view)
+            with reachability.name_the_lost():
+                return stages[name](view)(view)
         except SystemExit as error:
             if error.code:
                 raise
@@ -124,4 +128,7 @@ def _close(ctx: ExperimentContext) -> None:
 
 
 def _note_results(ctx: ExperimentContext, record: run_record.RunRecord) -> None:
+    if isinstance(ctx.error, errors.ClusterError):
+        # What the others held has gone with them.
+        return
     train_lib.note_results(record, ctx.global_step, ctx.model)

@@ -78,3 +78,35 @@ def test_a_cluster_that_is_set_stays(monkeypatch):
 def test_a_worker_must_know_its_place(task_index):
     with pytest.raises(errors.ConfigValueError, match="index"):
         cluster.configure_cluster(["a:1", "b:1"], task_index=task_index)
+
+
+def test_processes_are_named_with_their_addresses(monkeypatch):
+    jobs = {"worker": ["a:1", "b:1"], "chief": ["c:1"], "ps": ["p:1"]}
+    monkeypatch.setenv("TF_CONFIG", tf_config(jobs, ("worker", 1)))
+    config = cluster.read_tf_config()
+    assert config.name == "worker 1"
+    workers = config.members("chief", "worker")
+    assert workers == {"chief": "c:1", "worker 0": "a:1", "worker 1": "b:1"}
+
+
+def test_an_address_is_split():
+    assert cluster.split_address("host.example:2222") == ("host.example", 2222)
+    assert cluster.split_address("[::1]:2222") == ("::1", 2222)
+
+
+def test_a_slurm_step_is_the_cluster_where_nothing_else_says_one(monkeypatch):
+    step = {
+        "SLURM_PROCID": "1",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "n[1-2]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    }
+    for name, value in step.items():
+        monkeypatch.setenv(name, value)
+    # Only strategies of several processes look for it.
+    assert cluster.configure_cluster() == 1
+    found = cluster.find_cluster()
+    assert (found.num_workers, found.name) == (2, "worker 1")
+    assert cluster.find_cluster("x:1", task_index=0) == found
+    monkeypatch.setenv("TF_CONFIG", "")
+    assert cluster.find_cluster("x:1", task_index=0).num_workers == 1

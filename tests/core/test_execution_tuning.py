@@ -1,5 +1,6 @@
 import logging
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -89,6 +90,28 @@ def test_two_replicas_train_in_a_graph(experiment, make_trainer, two_replicas) -
     record = execution_tuning.choose_execution(trainer, LONG)
     assert (record.execution, record.seconds_per_step) == ("graph", {})
     assert "distributed" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("rows", "optimizer", "reason"),
+    [
+        (2**18, {"type": "adagrad"}, "XLA would pass over all rows of"),
+        (8, {"type": "adam", "adam": {"lazy_rows": True}}, "has `lazy_rows`"),
+    ],
+)
+def test_tables_that_are_updated_by_rows_are_trained_in_a_graph(
+    experiment, make_trainer, rows, optimizer, reason
+) -> None:
+    class TableTask(EndlessTask):
+        def build_model(self) -> keras.Model:
+            table = keras.layers.Embedding(rows, 16, name="embedding")
+            layers = [keras.Input((2,)), table, keras.layers.Flatten(), keras.layers.Dense(1)]
+            return keras.Sequential(layers)
+
+    params = experiment(trainer={"optimizer_config": {"optimizer": optimizer}})
+    record = execution_tuning.choose_execution(make_trainer(params, task_cls=TableTask), LONG)
+    assert (record.execution, record.seconds_per_step) == ("graph", {})
+    assert reason in record.reason
 
 
 def test_training_data_that_end_early_still_raise_where_they_end(experiment, make_trainer) -> None:

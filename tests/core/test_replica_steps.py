@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.core import base_trainer
+from tests.core.conftest import LineTask
 
 
 def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
@@ -200,3 +201,55 @@ def test_whatever_a_user_writes_may_branch_on_tensors(
     trainer.set_graph_hooks([Look()])
     assert trainer.train(tf.constant(4))["branching"] >= 0
     assert trainer.evaluate(tf.constant(-1))["branching"] >= 0
+
+
+class _TableTask(LineTask):
+    """Looks numbers up, of which a batch has few, some of them twice."""
+
+    def build_model(self):
+        layers = keras.layers
+        return keras.Sequential(
+            [keras.Input((2,)), layers.Embedding(9, 3), layers.Flatten(), layers.Dense(1)]
+        )
+
+
+class _Norms(orbit.GraphHook):
+    def __init__(self, takes_rows: bool) -> None:
+        self.takes_rows = takes_rows
+        self.types: list[type] = []
+        self.norm = tf.Variable(0.0)
+
+    def on_gradients(self, grads_and_vars) -> None:
+        gradients = [gradient for gradient, _ in grads_and_vars]
+        self.types += map(type, gradients)
+        self.norm.assign(tf.linalg.global_norm([getattr(g, "values", g) for g in gradients]))
+
+
+def test_hooks_that_take_rows_are_shown_no_table(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), task_cls=_TableTask)
+    by_rows, dense = _Norms(takes_rows=True), _Norms(takes_rows=False)
+    trainer.set_graph_hooks([by_rows, dense])
+    trainer.train(tf.constant(1))
+    assert by_rows.types[0] is tf.IndexedSlices
+    assert tf.IndexedSlices not in dense.types
+    assert float(by_rows.norm) > 0
+    np.testing.assert_allclose(by_rows.norm, dense.norm, rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_lazy_rows_of_micro_batches_are_those_of_the_batch(
+    experiment, make_trainer, two_replicas, num_replicas
+) -> None:
+    strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
+    adamw = {"type": "adamw", "adamw": {"lazy_rows": True, "weight_decay_rate": 0.1}}
+    trained = []
+    for count in (1, 2):
+        params = experiment(
+            trainer={"grad_accum_steps": count, "optimizer_config": {"optimizer": adamw}}
+        )
+        with strategy.scope():
+            trainer = make_trainer(params, task_cls=_TableTask)
+            trainer.train(tf.constant(4))
+        trained.append([v.numpy() for v in trainer.model.variables])
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)

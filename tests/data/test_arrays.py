@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import arrays
+from official_lite.data import arrays, position
 
 NUMBERS = np.arange(10)
 
@@ -92,6 +92,22 @@ def test_pipelines_share_the_rows_and_replicas_the_batch():
     assert read == [[[0, 3], [6, 9]], [[1, 4], [7]], [[2, 5], [8]]]
 
 
+@pytest.mark.parametrize("begin", [0, 7])
+@pytest.mark.parametrize("pipelines", [2, 3])
+def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pipelines, begin):
+    def read(context):
+        with position.begin_at(begin, seed=5):
+            dataset = arrays.from_arrays(
+                NUMBERS, 6, shuffle=True, repeat=True, input_context=context
+            )
+        return _read(dataset.take(1000))
+
+    whole = np.reshape(read(None), [1000, pipelines, -1])
+    for pipeline in range(pipelines):
+        part = np.reshape(read(_context(pipeline, pipelines)), [1000, -1])
+        np.testing.assert_array_equal(part, whole[:, pipeline])
+
+
 def test_a_memory_mapped_array_is_read_when_needed(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
@@ -143,3 +159,38 @@ def test_large_rows_are_gathered_a_batch_at_a_time():
 def test_arrays_that_are_no_rows_are_refused(nest, message):
     with pytest.raises(errors.DataError, match=message):
         arrays.from_arrays(nest, 4, shuffle=False)
+
+
+def _context(pipeline, pipelines, replicas=None):
+    return tf.distribute.InputContext(pipelines, pipeline, replicas or pipelines)
+
+
+@pytest.mark.parametrize(("pipelines", "shuffle"), [(1, True), (2, False), (3, True), (12, False)])
+def test_evaluation_has_each_row_once_over_all_workers(pipelines, shuffle):
+    shares = [
+        _read(
+            arrays.from_arrays(
+                NUMBERS, 2 * pipelines, shuffle=shuffle, input_context=_context(i, pipelines)
+            )
+        )
+        for i in range(pipelines)
+    ]
+    assert sorted(row for share in shares for batch in share for row in batch) == [*range(10)]
+
+
+@pytest.mark.parametrize("size", [4, 6, 10, 24])
+def test_two_replicas_evaluate_each_row_once(size, two_replicas):
+    dataset = two_replicas.distribute_datasets_from_function(
+        lambda context: arrays.from_arrays(NUMBERS, size, shuffle=False, input_context=context)
+    )
+    values = [v for batch in dataset for part in batch.values for v in part.numpy()]
+    assert sorted(values) == list(range(10))
+
+
+def test_too_few_rows_to_train_with_end_all_workers_alike():
+    message = "12 input pipelines need a row each, and there are 10"
+    for pipeline in range(12):
+        with pytest.raises(errors.DataError, match=message):
+            arrays.from_arrays(
+                NUMBERS, 24, shuffle=True, repeat=True, input_context=_context(pipeline, 12)
+            )

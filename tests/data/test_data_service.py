@@ -1,3 +1,6 @@
+import itertools
+import socket
+
 import pytest
 import tensorflow as tf
 
@@ -5,15 +8,27 @@ from official_lite.common import errors
 from official_lite.data import data_service
 
 
+def start_worker(target):
+    service = tf.data.experimental.service
+    # A hundredth of a second, so that nobody waits for the news of a task.
+    config = service.WorkerConfig(target.split("://")[1], heartbeat_interval_ms=10)
+    return service.WorkerServer(config)
+
+
+@pytest.fixture
+def dispatcher():
+    server = tf.data.experimental.service.DispatchServer()
+    yield server.target
+    server.stop()
+
+
 @pytest.fixture(scope="module")
 def address():
-    service = tf.data.experimental.service
-    dispatcher = service.DispatchServer()
-    host = dispatcher.target.split("://")[1]
-    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=host))
-    yield dispatcher.target
-    worker._stop()
-    dispatcher._stop()
+    server = tf.data.experimental.service.DispatchServer()
+    workers = [start_worker(server.target) for _ in range(2)]
+    yield server.target
+    for one in (*workers, server):
+        one.stop()
 
 
 def options(address="grpc://nowhere:1", job_name="job", **kwargs):
@@ -46,20 +61,70 @@ def test_a_shared_job_is_called_the_same_everywhere():
     assert options(round_robin=True, batch_size=8).unique_job_name == "job_bs8"
 
 
-def test_the_service_gives_the_same_elements(address):
-    dataset = data_service.distribute(tf.data.Dataset.range(5), options(address))
-    assert sorted(dataset.as_numpy_iterator()) == [0, 1, 2, 3, 4]
+def test_each_worker_reads_all_files_unless_they_share_them(address):
+    dataset = tf.data.Dataset.range(5)
+    twice = data_service.distribute(dataset, options(address, "twice"))
+    assert sorted(twice.as_numpy_iterator()) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    once = data_service.distribute(dataset, options(address, "once", shares_files=True))
+    assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
+    # As in the next evaluation.
+    assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
 
 
-def test_two_trainers_share_one_pass(address):
+def test_workers_share_the_files_of_each_epoch(address):
+    dataset = tf.data.Dataset.range(6).repeat()
+    served = data_service.distribute(dataset, options(address, "epochs", shares_files=True))
+    counts = dict.fromkeys(range(6), 0)
+    for element in served.take(600).as_numpy_iterator():
+        counts[int(element)] += 1
+    # A worker may be some elements behind the other.
+    assert max(counts.values()) - min(counts.values()) <= 10
+
+
+@pytest.mark.parametrize("shares_files", [True, False])
+def test_training_goes_on_when_a_worker_comes_back(dispatcher, shares_files):
+    worker = start_worker(dispatcher)
+    dataset = tf.data.Dataset.range(10).repeat()
+    served = data_service.distribute(dataset, options(dispatcher, shares_files=shares_files))
+    elements = served.as_numpy_iterator()
+    assert len(list(itertools.islice(elements, 100))) == 100
+    worker.stop()
+    worker = start_worker(dispatcher)
+    # More than could have been on the way.
+    assert len(list(itertools.islice(elements, 1000))) == 1000
+    worker.stop()
+
+
+def test_dispatcher_that_does_not_answer_is_named_soon():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(errors.ClusterError, match=f"127.0.0.1:{port} within 1 s .nothing"):
+            data_service.wait_for_service(f"grpc://127.0.0.1:{port}", 1.0)
+
+
+def test_service_without_workers_is_named_soon(dispatcher):
+    with pytest.raises(errors.ClusterError, match="has prepared nothing within 1 s"):
+        data_service.wait_for_service(dispatcher, 1.0)
+
+
+def test_what_is_no_address_is_a_mistake_in_the_config():
+    with pytest.raises(errors.ConfigValueError, match="'grpc://host' is no address"):
+        data_service.wait_for_service("grpc://host", 1.0)
+
+
+def test_two_trainers_share_one_pass(dispatcher):
+    # Of several workers, a trainer hears in an order of its own.
+    worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(1000).repeat()
     first, second = (
         data_service.distribute(
-            dataset, options(address, "shared", shared_by_trainers=True, trainer_id=trainer)
+            dataset, options(dispatcher, "shared", shared_by_trainers=True, trainer_id=trainer)
         )
         for trainer in ("a", "b")
     )
     assert list(first.take(5).as_numpy_iterator()) == list(second.take(5).as_numpy_iterator())
+    worker.stop()
 
 
 # TensorFlow says so itself, of any dataset that goes through the service from within a function.

@@ -1,5 +1,6 @@
 import sys
 import types
+import zlib
 
 import pytest
 import tensorflow as tf
@@ -45,6 +46,15 @@ def test_enough_files_are_shared_out_by_tfds(tfds):
 def test_too_few_files_are_shared_out_by_record(tfds):
     assert [read(host=host, num_hosts=3) for host in (0, 2)] == [[0, 3, 6, 9], [2, 5, 8]]
     assert tfds.loaded["read_config"].input_context is None
+
+
+def test_records_are_shared_out_in_an_order_that_all_have(tfds):
+    for host in (0, 2):
+        options = file_reading.FileReadingOptions(is_training=True)
+        context = tf.distribute.InputContext(3, host, 3)
+        tfds_reading.read_tfds("numbers", "train", options, context)
+        seed = tfds.loaded["read_config"].shuffle_seed
+        assert seed == zlib.crc32(b"numbers train")
 
 
 def test_without_sharding_every_host_reads_everything(tfds):

@@ -12,7 +12,8 @@ from official_lite.core import exp_factory, gin_config, train_utils
 from official_lite.modeling import hyperparams
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-NAMES = [name for name in exp_factory.list_experiments() if name.startswith("vision/")]
+DOMAINS = ("nas/", "recommendation/", "vision/")
+NAMES = [name for name in exp_factory.list_experiments() if name.startswith(DOMAINS)]
 
 
 def _path(name: str) -> pathlib.Path:

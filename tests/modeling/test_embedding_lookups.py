@@ -118,3 +118,14 @@ def test_layers_with_a_call_of_their_own_are_left_alone() -> None:
 )
 def test_what_has_no_table_yet_is_left_alone(model: Callable[[], Any]) -> None:
     embedding_lookups.read_rows_only(model())
+
+
+def test_tables_are_those_that_are_trained() -> None:
+    layers = [keras.layers.Embedding(2**18, 16), keras.layers.Embedding(10, 2)]
+    frozen = keras.layers.Embedding(10, 2, trainable=False)
+    ids = keras.Input((3,), dtype="int32")
+    outputs = [layer(ids) for layer in (*layers, frozen, layers[0])]
+    model = keras.Model(ids, outputs)
+    tables = embedding_lookups.tables(model)
+    assert {id(table) for table in tables} == {id(layer.embeddings) for layer in layers}
+    assert sorted(map(embedding_lookups.is_large, tables)) == [False, True]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import data
 from official_lite import nas, telemetry
-from official_lite.core import base_task, train_lib
+from official_lite.core import base_task, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.nas import hypergradient, one_shot_trainer, two_streams
@@ -178,7 +178,7 @@ def test_fit_that_wraps_everything_takes_a_model_built_with_an_architecture():
 
     def fit(model, dataloader):
         model.compile("adam", "mse")
-        model.fit(dataloader, epochs=1, verbose=0)
+        model.fit(dataloader, epochs=1, shuffle=False, verbose=0)
         return float(model.evaluate(dataloader, verbose=0))
 
     images, _ = data.load_split("train")
@@ -189,3 +189,50 @@ def test_fit_that_wraps_everything_takes_a_model_built_with_an_architecture():
         with nas.fixed_arch({"hidden": name}):
             results[name] = fit(encoder(), dataloader=dataloader)
     assert results["wide"] < results["zero"]
+
+
+def test_labels_do_not_count_up():
+    """NNI's numbers changed from one model to the next, and no file fitted any more."""
+    assert nas.space_of(encoder()) == nas.space_of(encoder()) == {"hidden": ["wide", "zero"]}
+
+
+@pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
+def test_export_is_the_best_and_not_a_sample(name):
+    """NNI's trainers of these names drew one, and another one the next time."""
+    params = _params(trainer={"name": name, "train_steps": 2})
+    task = AutoEncoder(params.task)
+    trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)
+    for alpha in trainer.alphas:
+        alpha.assign([0.0, 0.1])
+    exported = [trainer.export() for _ in range(5)]
+    assert all(one == exported[0] for one in exported)
+    if trainer.alphas:
+        assert exported[0] == {"hidden": "zero"}
+
+
+def test_gradients_are_clipped_as_the_config_says():
+    """NNI's trainer took `grad_clip`, and clipped at 5 whatever it was."""
+    moved = []
+    for norm in (0.0, 1e-6):
+        params = _params(trainer={"name": "darts"})
+        params.trainer.optimizer_config.override(
+            {"optimizer": {"type": "sgd", "sgd": {"global_clipnorm": norm}}}, is_strict=False
+        )
+        keras.utils.set_random_seed(0)
+        task = AutoEncoder(params.task)
+        trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)
+        before = [w.numpy() for w in trainer.model.weights]
+        trainer.train(tf.constant(1))
+        after = [w.numpy() for w in trainer.model.weights]
+        moved.append(max(np.abs(a - b).max() for a, b in zip(after, before, strict=True)))
+    assert moved[1] < 1e-6 < moved[0]
+
+
+def test_a_loss_is_minimized_and_a_metric_has_a_direction():
+    """NNI's strategies disagreed about which way is up."""
+    params = _params(trainer={"name": "spos", "train_steps": 40})
+    task = AutoEncoder(params.task)
+    trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)
+    trainer.train(tf.constant(40))
+    scores = {arch["hidden"]: score for score, arch in trainer.rank()}
+    assert 0.0 > scores["wide"] > scores["zero"]

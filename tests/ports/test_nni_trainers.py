@@ -33,7 +33,7 @@ def base_model(choices: dict[str, Any]) -> keras.Model:
 def train(model: keras.Model, dataloader: DataLoader) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
-    model.fit(dataloader.dataset, verbose=0)
+    model.fit(dataloader.dataset, shuffle=False, verbose=0)
 
 
 def test(model: keras.Model, dataloader: DataLoader) -> float:

@@ -176,9 +176,10 @@ class OptimizerFactory:
         path = f"optimizer.{self._optimizer_type}"
         arguments = _optimizer_arguments(self._optimizer_config, path)
         arguments["learning_rate"] = float(lr) if isinstance(lr, int) else lr
+        lazy_rows = arguments.pop("lazy_rows", False)
         optimizer = _build(OPTIMIZERS_CLS, path, arguments)
         if isinstance(optimizer, keras.optimizers.Optimizer):
-            optimizer = distributed_gradients.make_distributed(optimizer)
+            optimizer = distributed_gradients.make_distributed(optimizer, lazy_rows=lazy_rows)
             optimizer.set_gradient_functions(gradient_aggregator, gradient_transformers or ())
         if self._ema_config is not None:
             optimizer = ema_optimizer.ExponentialMovingAverage(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+from absl import logging
 
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import ema_optimizer
@@ -30,4 +31,18 @@ def prepare_optimizer(optimizer: Any, model: Any) -> Any:
         optimizer.build(list(model.trainable_variables))
     if distributed_gradients.updates_rows(optimizer):
         embedding_lookups.read_rows_only(model)
+        _warn_of_passes_over_tables(optimizer, model)
     return optimizer
+
+
+def _warn_of_passes_over_tables(optimizer: Any, model: Any) -> None:
+    large = [
+        table.path for table in embedding_lookups.tables(model) if embedding_lookups.is_large(table)
+    ]
+    if not large or ema_optimizer.get_moving_average(optimizer) is None:
+        return
+    logging.warning(
+        "The optimizer updates some rows of %s in a step, but the moving average of the weights "
+        "(`optimizer_config.ema`) passes over all of them. See docs/embeddings.md.",
+        ", ".join(large),
+    )

@@ -28,6 +28,8 @@ class GradientNorm(GraphHook):
       per_variable: Whether to put the norm of each variable's gradient as well.
     """
 
+    takes_rows = True
+
     def __init__(
         self, histograms: bool = False, pattern: str | None = None, per_variable: bool = False
     ) -> None:
@@ -47,12 +49,16 @@ class GradientNorm(GraphHook):
             )
 
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
-        # In float32: the squares overflow in half precision. Dense: sparse rows may repeat.
-        gradients = [tf.cast(tf.convert_to_tensor(g), tf.float32) for g, _ in grads_and_vars]
+        # In float32: the squares overflow in half precision. A histogram counts all zeros.
+        gradients = [tf.cast(self._numbers(g), tf.float32) for g, _ in grads_and_vars]
         telemetry.put_scalar("gradient_norm", tf.linalg.global_norm(gradients))
         for gradient, (_, variable) in zip(gradients, grads_and_vars, strict=True):
             if self._pattern.search(_path(variable)):
                 self._put(_path(variable), gradient)
+
+    def _numbers(self, gradient: Any) -> tf.Tensor:
+        is_of_rows = isinstance(gradient, tf.IndexedSlices) and not self._histograms
+        return gradient.values if is_of_rows else tf.convert_to_tensor(gradient)
 
     def _put(self, path: str, gradient: tf.Tensor) -> None:
         if self._per_variable:

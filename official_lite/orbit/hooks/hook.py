@@ -97,7 +97,13 @@ class GraphHook(Hook):
     Its two methods run on every replica, once a trace; what they do with Python values is done
     once and for all. Numbers leave through `telemetry.put_scalar`. It may have the methods of a
     `Hook` as well. The trainer has to know of it, as `core.base_trainer.Trainer` does.
+
+    Attributes:
+      takes_rows: Whether the gradient of a table whose rows are updated may be `tf.IndexedSlices`,
+        with each row once. Otherwise it is made as large as the table.
     """
+
+    takes_rows = False
 
     def call(self, logs: Mapping[str, Any]) -> None:
         """After the task's train step on a replica.

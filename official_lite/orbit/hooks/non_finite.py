@@ -49,6 +49,8 @@ class NonFinite(GraphHook):
       layers: Whether to look at the layers too. Needs a Keras model.
     """
 
+    takes_rows = True
+
     def __init__(self, every_n_steps: int = 100, stop: bool = True, layers: bool = True) -> None:
         self.every_n_steps = every_n_steps
         self._stop = stop
@@ -172,7 +174,8 @@ class _Watch:
         is_bad = [tf.constant(False)] * (len(self._variables) + 1)
         for gradient, variable in grads_and_vars:
             index = self._index.get(id(_raw(variable)), -1)
-            is_bad[index] |= ~_all_finite(tf.convert_to_tensor(gradient))
+            numbers = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+            is_bad[index] |= ~_all_finite(tf.convert_to_tensor(numbers))
         flags = tf.stack(is_bad)
         is_first_step = self._note(tf.reduce_any(flags))
         self._gradients.assign(self._gradients | (flags & is_first_step))

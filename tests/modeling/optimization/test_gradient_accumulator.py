@@ -1,7 +1,9 @@
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from official_lite.common import errors
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -73,3 +75,58 @@ def test_collector_keeps_what_has_a_gradient() -> None:
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
     assert [variable is one for _, variable in collector.grads_and_vars] == [True]
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_rows_of_micro_batches_make_the_update_of_the_whole_batch(
+    num_replicas: int, two_replicas: tf.distribute.Strategy
+) -> None:
+    strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
+    # Of two micro-batches, with rows that come back.
+    indices = tf.constant([[1, 1, 4], [4, 0, 1]])
+    with strategy.scope():
+        tables = [keras.Variable(np.ones([6, 2], np.float32)) for _ in range(2)]
+        optimizers = [
+            distributed_gradients.make_distributed(keras.optimizers.Adam(0.1), lazy_rows=True)
+            for _ in range(2)
+        ]
+        for optimizer, table in zip(optimizers, tables, strict=True):
+            optimizer.build([table])
+        accumulator = gradient_accumulator.GradientAccumulator(
+            optimizers[0], tables[:1], 2, tables[:1]
+        )
+
+    def gradient(rows: tf.Tensor) -> tf.IndexedSlices:
+        values = tf.cast(rows, tf.float32)[:, tf.newaxis] + [[0.5, 1.0]]
+        return tf.IndexedSlices(values, rows, tf.constant([6, 2]))
+
+    def whole() -> None:
+        rows = tf.reshape(indices, [-1])
+        mean = tf.IndexedSlices(gradient(rows).values / 2, rows, tf.constant([6, 2]))
+        optimizers[1].apply_gradients([(mean, tables[1])])
+
+    @tf.function
+    def update() -> None:
+        for index in tf.range(2):
+            strategy.run(
+                lambda at: accumulator.apply_gradients([(gradient(indices[at]), tables[0])]),
+                args=(index,),
+            )
+        strategy.run(accumulator.flush)
+        strategy.run(whole)
+
+    for _ in range(2):
+        update()
+    np.testing.assert_allclose(tables[0].numpy(), tables[1].numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(tables[0].numpy()[[2, 3, 5]], np.ones([3, 2]))
+    assert (tables[0].numpy()[[0, 1, 4]] != 1.0).all()
+
+
+def test_lazy_rows_that_would_be_lost_are_refused() -> None:
+    table = keras.Variable(np.ones([6, 2], np.float32), name="table")
+    optimizer = distributed_gradients.make_distributed(keras.optimizers.Adam(), lazy_rows=True)
+    optimizer.build([table])
+    accumulator = gradient_accumulator.GradientAccumulator(optimizer, [table], 2)
+    rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([6, 2]))
+    with pytest.raises(errors.ConfigValueError, match="`table` is looked up in"):
+        accumulator.apply_gradients([(rows, table)])

@@ -300,3 +300,14 @@ def test_ratio_that_is_not_in_steps_yet_is_refused() -> None:
     )
     with pytest.raises(errors.ConfigValueError, match="is not in steps yet"):
         optimization.OptimizerFactory(config).build_learning_rate()
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "adagrad"])
+def test_rows_are_lazy_only_where_the_config_says_so(name: str) -> None:
+    assert not distributed_gradients.has_lazy_rows(_optimizer(name))
+    assert distributed_gradients.has_lazy_rows(_optimizer(name, {"lazy_rows": True}))
+
+
+def test_optimizer_that_has_no_lazy_rows_has_no_such_field() -> None:
+    with pytest.raises(errors.UnknownKeyError, match="lazy_rows"):
+        _optimizer("lamb", {"lazy_rows": True})

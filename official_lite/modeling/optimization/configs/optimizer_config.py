@@ -6,6 +6,7 @@ from official_lite.modeling.hyperparams import base_config
 
 __all__ = [
     "BaseOptimizerConfig",
+    "LazyRowsConfig",
     "SGDConfig",
     "SGDExperimentalConfig",
     "RMSPropConfig",
@@ -45,7 +46,20 @@ class BaseOptimizerConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class SGDConfig(BaseOptimizerConfig):
+class LazyRowsConfig(BaseOptimizerConfig):
+    """For optimizers that can update some rows of a table.
+
+    Attributes:
+        lazy_rows: Whether rows of an embedding that a step has not looked up stay as they are,
+            where the optimizer would move them by momentum or let them decay. A step then costs
+            the same whatever the size of the table. See docs/embeddings.md.
+    """
+
+    lazy_rows: bool = False
+
+
+@dataclasses.dataclass
+class SGDConfig(LazyRowsConfig):
     """Gradient descent, with momentum or without.
 
     Attributes:
@@ -59,7 +73,7 @@ class SGDConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class SGDExperimentalConfig(BaseOptimizerConfig):
+class SGDExperimentalConfig(LazyRowsConfig):
     """The same as `SGDConfig`, under its name of old.
 
     Attributes:
@@ -73,7 +87,7 @@ class SGDExperimentalConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class RMSPropConfig(BaseOptimizerConfig):
+class RMSPropConfig(LazyRowsConfig):
     """RMSprop.
 
     Attributes:
@@ -89,7 +103,7 @@ class RMSPropConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class AdagradConfig(BaseOptimizerConfig):
+class AdagradConfig(LazyRowsConfig):
     """Adagrad."""
 
     name: str = "Adagrad"
@@ -98,7 +112,7 @@ class AdagradConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class AdamConfig(BaseOptimizerConfig):
+class AdamConfig(LazyRowsConfig):
     """Adam.
 
     Attributes:
@@ -115,7 +129,7 @@ class AdamConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class AdamExperimentalConfig(BaseOptimizerConfig):
+class AdamExperimentalConfig(LazyRowsConfig):
     """The same as `AdamConfig`, under its name of old.
 
     Attributes:
@@ -131,7 +145,7 @@ class AdamExperimentalConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class AdamWeightDecayConfig(BaseOptimizerConfig):
+class AdamWeightDecayConfig(LazyRowsConfig):
     """Adam with decoupled weight decay; gradients are clipped unless you say otherwise.
 
     Attributes:
@@ -154,7 +168,7 @@ class AdamWeightDecayConfig(BaseOptimizerConfig):
 
 
 @dataclasses.dataclass
-class AdamWeightDecayExperimentalConfig(BaseOptimizerConfig):
+class AdamWeightDecayExperimentalConfig(LazyRowsConfig):
     """Keras' AdamW, with gradients clipped unless you say otherwise.
 
     Attributes:

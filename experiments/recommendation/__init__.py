@@ -1,0 +1,1 @@
+"""Experiments on recommendation: what somebody clicks on, what to show."""

@@ -1,0 +1,1 @@
+"""Criteo's clicks: the format, a generator whose best possible AUC is known, what tasks share."""

@@ -1,0 +1,121 @@
+"""What experiments on Criteo's clicks have in common: data, task, training."""
+
+import dataclasses
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import field_checks
+from official_lite.modeling import optimization
+
+__all__ = ["CriteoConfig", "CriteoDataConfig", "criteo_experiment"]
+
+FORMATS = ("tsv", "tfrecord")
+SPLITS = ("train", "validation")
+
+# 26 tables in one have rows that an int32 can number.
+_MOST_TABLE_ROWS = 2**31 // 26
+
+_BATCH_SIZE = 1024
+_TRAIN_STEPS = 1500
+
+
+@dataclasses.dataclass
+class CriteoDataConfig(cfg.DataConfig):
+    """Clicks in files of Criteo's format; without `input_path`, generated ones in memory.
+
+    Attributes:
+        file_format: `tsv` as Criteo publishes it, or `tfrecord` as `criteo.generate` writes it.
+        split: `train` or `validation`: which generated examples. Both follow one truth.
+        num_generated: How many of them.
+        truth_seed: The seed of that truth.
+    """
+
+    file_format: str = "tsv"
+    split: str = "train"
+    num_generated: int = 0
+    truth_seed: int = 0
+
+    def validate_fields(self) -> None:
+        super().validate_fields()
+        field_checks.require_one_of(self, "file_format", FORMATS)
+        field_checks.require_one_of(self, "split", SPLITS)
+        field_checks.require_not_negative(self, "num_generated", "truth_seed")
+
+
+@dataclasses.dataclass
+class CriteoConfig(cfg.TaskConfig):
+    """Whether an impression is clicked on, from 13 integers and 26 categories.
+
+    Attributes:
+        table_rows: Rows for each of the 26 categories; values are hashed into them.
+    """
+
+    table_rows: int = 10_000
+    train_data: CriteoDataConfig = dataclasses.field(
+        default_factory=lambda: CriteoDataConfig(
+            split="train",
+            num_generated=_BATCH_SIZE * _TRAIN_STEPS,
+            is_training=True,
+            global_batch_size=_BATCH_SIZE,
+            shuffle_buffer_size=10_000,
+        )
+    )
+    validation_data: CriteoDataConfig = dataclasses.field(
+        default_factory=lambda: CriteoDataConfig(
+            split="validation",
+            num_generated=100_000,
+            is_training=False,
+            global_batch_size=5000,
+            drop_remainder=False,
+        )
+    )
+
+    def validate_fields(self) -> None:
+        super().validate_fields()
+        if not 2 <= self.table_rows <= _MOST_TABLE_ROWS:
+            raise errors.ConfigValueError(
+                f"`table_rows` is {self.table_rows}; wanted 2 to {_MOST_TABLE_ROWS}: one row is "
+                "for a missing value."
+            )
+
+
+def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.ExperimentConfig:
+    """A training that sees each generated example once.
+
+    Args:
+        task: With the model.
+        learning_rate: Adagrad's, which goes up in the first steps, then down to 0.
+    """
+    return cfg.ExperimentConfig(
+        task=task,
+        trainer=cfg.TrainerConfig(
+            train_steps=_TRAIN_STEPS,
+            steps_per_loop=100,
+            summary_interval=100,
+            checkpoint_interval=500,
+            validation_interval=500,
+            best_checkpoint_export_subdir="best_ckpt",
+            best_checkpoint_eval_metric="auc",
+            optimizer_config=optimization.OptimizationConfig(
+                {
+                    "optimizer": {
+                        "type": "adagrad",
+                        # The gradient of a row that one example of a batch has is tiny, and would
+                        # be lost beside a larger number.
+                        "adagrad": {"initial_accumulator_value": 1e-6},
+                    },
+                    "learning_rate": {
+                        "type": "polynomial",
+                        "polynomial": {
+                            "initial_learning_rate": learning_rate,
+                            "end_learning_rate": 0.0,
+                            "decay_steps": _TRAIN_STEPS,
+                        },
+                    },
+                    # Adagrad's first steps are as long as the learning rate, in every direction.
+                    "warmup": {"type": "linear", "linear": {"warmup_steps": 100}},
+                }
+            ),
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy="one_device"),
+    )

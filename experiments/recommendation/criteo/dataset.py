@@ -1,0 +1,100 @@
+"""Batches of clicks: of files in Criteo's format, or generated ones in memory."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from experiments.recommendation.criteo import configs, features, generator
+from official_lite.common import errors
+from official_lite.core import input_reader
+from official_lite.data import arrays
+
+__all__ = ["best_possible_auc", "build_dataset"]
+
+# By format: what makes records of a file, and what decodes a batch of them.
+_READERS: Mapping[str, tuple[Callable[..., tf.data.Dataset], Callable[..., Any]]] = {
+    "tsv": (tf.data.TextLineDataset, features.decode_lines),
+    "tfrecord": (
+        tf.data.TFRecordDataset,
+        input_reader.FeatureDecoder(features.RECORD_FEATURES).decode,
+    ),
+}
+
+
+def build_dataset(
+    params: configs.CriteoDataConfig,
+    table_rows: int,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Batches of features and labels as in `features.to_model_inputs`.
+
+    Args:
+        params: Where they come from.
+        table_rows: Rows for each category.
+        input_context: Which of how many input pipelines this is.
+    """
+    if params.input_path:
+        return _read_files(params, table_rows, input_context)
+    return arrays.from_arrays(
+        _generated_inputs(_generate(params), params.truth_seed, table_rows),
+        params.global_batch_size,
+        # They are independent of one another: any order is as good. In this one batches are the
+        # same under every strategy.
+        shuffle=False,
+        repeat=bool(params.is_training),
+        drop_remainder=params.drop_remainder,
+        input_context=input_context,
+    )
+
+
+def best_possible_auc(params: configs.CriteoDataConfig) -> float | None:
+    """That of generated data; None for files."""
+    return None if params.input_path else _generate(params).best_possible_auc()
+
+
+def _read_files(
+    params: configs.CriteoDataConfig,
+    table_rows: int,
+    input_context: tf.distribute.InputContext | None,
+) -> tf.data.Dataset:
+    dataset_fn, decode = _READERS[params.file_format]
+
+    @input_reader.takes_batches
+    def parse(raw: dict[str, tf.Tensor]) -> Any:
+        return features.to_model_inputs(raw, table_rows)
+
+    reader = input_reader.InputReader(
+        params, dataset_fn=dataset_fn, decoder_fn=decode, parser_fn=parse
+    )
+    return reader.read(input_context)
+
+
+def _generate(params: configs.CriteoDataConfig) -> generator.Examples:
+    if not params.num_generated:
+        raise errors.ConfigValueError(
+            "There are no data: set `input_path` to files in Criteo's format, or `num_generated`."
+        )
+    return _generate_once(params.truth_seed, params.split, params.num_generated)
+
+
+# For training and validation: a trainer asks for its data more than once.
+@functools.lru_cache(maxsize=2)
+def _generate_once(seed: int, split: str, count: int) -> generator.Examples:
+    return generator.generate(seed, split, count)
+
+
+def _generated_inputs(
+    examples: generator.Examples, seed: int, table_rows: int
+) -> tuple[dict[str, Any], Any]:
+    """What a reader makes of the examples' files."""
+    truth = generator.Truth(seed)
+    rows = features.hash_tokens(
+        tf.constant(truth.tokens), tf.constant(truth.category_of_token, tf.int32), table_rows
+    )
+    inputs = {
+        "integers": features.log_integers(tf.constant(examples.integers)).numpy(),
+        "rows": rows.numpy()[examples.values],
+    }
+    return inputs, examples.labels[:, None].astype("float32")

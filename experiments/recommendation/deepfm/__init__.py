@@ -1,0 +1,1 @@
+"""The model of Guo et al. on clicks: `recommendation/deepfm`."""

@@ -1,0 +1,44 @@
+"""`recommendation/deepfm`: clicks by a factorization machine and deep layers on one embedding.
+
+python train.py --experiment=recommendation/deepfm --mode=train_and_eval --model_dir=/tmp/deepfm
+"""
+
+import dataclasses
+
+from experiments.recommendation.criteo import configs
+from official_lite.core import config_definitions as cfg
+from official_lite.core import exp_factory, task_factory
+from official_lite.modeling import hyperparams
+
+__all__ = ["DeepFmConfig", "DeepFmModelConfig", "deepfm"]
+
+
+@dataclasses.dataclass
+class DeepFmModelConfig(hyperparams.Config):
+    """The model of https://arxiv.org/abs/1703.04247.
+
+    Attributes:
+        embedding_width: Of the vector of each integer and of each category's value.
+        units: Units of each hidden layer on these vectors.
+        dropout_rate: Share of the units dropped behind each hidden layer.
+    """
+
+    embedding_width: int = 8
+    units: tuple[int, ...] = (64, 64)
+    dropout_rate: float = 0.0
+
+
+@dataclasses.dataclass
+class DeepFmConfig(configs.CriteoConfig):
+    """Clicks by DeepFM."""
+
+    model: DeepFmModelConfig = dataclasses.field(default_factory=DeepFmModelConfig)
+
+
+task_factory.register_task_cls(DeepFmConfig, "experiments.recommendation.deepfm.task:DeepFmTask")
+
+
+@exp_factory.register_config_factory("recommendation/deepfm")
+def deepfm() -> cfg.ExperimentConfig:
+    """Validation AUC within 0.01 of the best possible."""
+    return configs.criteo_experiment(DeepFmConfig(), learning_rate=0.2)

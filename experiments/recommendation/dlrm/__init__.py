@@ -1,0 +1,1 @@
+"""The model of Naumov et al. on clicks: `recommendation/dlrm`."""

@@ -1,0 +1,1 @@
+"""The tree-based deep match of Zhu et al.: `recommendation/tdm`."""

@@ -1,0 +1,112 @@
+"""The part of the processes `ps` and `worker` under `parameter_server`: to do as the chief says.
+
+A parameter server holds variables, a worker computes steps; neither knows of tasks or trainings, so
+both run the same few lines. TensorFlow's servers never end by themselves. This one ends, with the
+exit code 0,
+
+* on SIGTERM, at once: it has nothing to save;
+* when the chief, which was there, has been gone for a minute. One that is started again before
+  finds its servers as they were.
+
+Without a chief in the first ten minutes it ends with an error.
+"""
+
+import os
+import signal
+import threading
+import time
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import cluster, errors, reachability
+
+__all__ = ["fail_fast", "is_server", "serve"]
+
+_JOBS = ("ps", "worker")
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_FOR_A_CHIEF_TO_COME = 600.0
+_SECONDS_FOR_A_CHIEF_TO_COME_BACK = 60.0
+
+
+def is_server(distribution_strategy: str) -> bool:
+    """Whether this process, under a strategy of that name, is to `serve` instead of training."""
+    if distribution_strategy.lower() != "parameter_server":
+        return False
+    found = cluster.read_tf_config()
+    return found is not None and found.task_type in _JOBS
+
+
+def serve() -> None:
+    """Starts the server of this process' place in TF_CONFIG, and returns when it is over.
+
+    Raises:
+        errors.ConfigValueError: It has no such place, or its address can't be listened at.
+        errors.ClusterError: No chief came.
+    """
+    found = cluster.read_tf_config()
+    if found is None or found.task_type not in _JOBS:
+        raise errors.ConfigValueError(
+            f"Only a process that is one of {_JOBS} in TF_CONFIG serves; this one is "
+            f"{found.name if found else 'in no cluster'}."
+        )
+    fail_fast()
+    server = _start(found)
+    logging.info("%s serves at %s.", found.name, found.members(found.task_type)[found.name])
+    _wait_for_the_end(found)
+    del server
+
+
+def fail_fast() -> None:
+    """Has calls to a process that is gone fail, instead of waiting for it; before TensorFlow
+    connects to others."""
+    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+
+
+def _start(found: cluster.ClusterConfig) -> tf.distribute.Server:
+    # Each of the others may have a call under way here that waits for another one.
+    threads = max(os.cpu_count() or 1, found.num_workers + 1)
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+    if found.task_type == "ps":
+        # Variables are in the memory of the host.
+        config.device_count["GPU"] = 0
+    jobs = {job: list(found.jobs[job]) for job in ("chief", *_JOBS) if job in found.jobs}
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(jobs),
+            job_name=found.task_type,
+            task_index=found.task_index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        address = found.members(found.task_type)[found.name]
+        raise errors.ConfigValueError(
+            f"{found.name} can't listen at its address {address} ({error.message}). Each process "
+            "of a cluster needs an index and an address of its own."
+        ) from error
+
+
+def _wait_for_the_end(found: cluster.ClusterConfig) -> None:
+    stop = threading.Event()
+    old_handler = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        chief = found.members("chief")
+        last_seen: float | None = None
+        started = time.monotonic()
+        while not stop.wait(_SECONDS_BETWEEN_LOOKS):
+            now = time.monotonic()
+            if not reachability.unreachable(chief):
+                last_seen = now
+            elif last_seen is None and now - started > _SECONDS_FOR_A_CHIEF_TO_COME:
+                raise errors.ClusterError(
+                    f"No chief came to {chief['chief']} within "
+                    f"{_SECONDS_FOR_A_CHIEF_TO_COME:g} s. This is {found.name}."
+                )
+            elif last_seen is not None and now - last_seen > _SECONDS_FOR_A_CHIEF_TO_COME_BACK:
+                logging.info("The chief has gone: %s ends.", found.name)
+                return
+        logging.info("SIGTERM: %s ends.", found.name)
+    finally:
+        signal.signal(signal.SIGTERM, old_handler)

@@ -1,0 +1,451 @@
+"""Layers that are several layers until one is chosen.
+
+A choice is part of a model like any layer. What it computes is up to its resolver, which a trainer
+sets; within `fixed_arch` the constructor gives what was chosen, and there is no choice at all::
+
+    conv = nas.LayerChoice(
+        {"conv3": lambda: keras.layers.Conv2D(16, 3, padding="same"),
+         "skip": keras.layers.Identity},
+        label="conv",
+    )
+    x = conv(x)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions
+from official_lite.nas import architecture
+
+__all__ = ["Choice", "ChosenInputs", "InputChoice", "LayerChoice", "Repeat", "ValueChoice"]
+
+# With more, the sets of inputs of a choice are too many to give each a number of its own.
+_MOST_SETS_OF_INPUTS = 128
+
+_REDUCTIONS = ("sum", "mean", "concat", "none")
+
+
+class Choice(keras.layers.Layer):
+    """What all choices have in common.
+
+    Attributes:
+        label: Its name; choices with one label are one decision.
+        options: What can be chosen, as it is written into `arch.json`.
+        prior: How probable each option is to begin with; None is all the same.
+        input_shape_built: The shape that it was built for; None for several inputs.
+    """
+
+    options: list[Any]
+    prior: list[float] | None
+    input_shape_built: Any
+
+    def __init__(self, label: str, options: Sequence[Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.label = label
+        # Past Keras, which would wrap the list.
+        self.__dict__["options"] = list(options)
+        self.__dict__["prior"] = None
+        self.__dict__["_resolver"] = None
+        self.__dict__["input_shape_built"] = None
+
+    def set_resolver(self, resolver: Callable[..., Any] | None) -> None:
+        """Sets what computes the choice: `resolver(choice, inputs, training)`."""
+        # Past Keras: what a resolver has is no part of the model.
+        self.__dict__["_resolver"] = resolver
+
+    def branch(self, index: int, inputs: Any) -> Any:
+        """What one option gives."""
+        raise NotImplementedError
+
+    def outputs(self, inputs: Any) -> list[Any]:
+        """What each option gives."""
+        return [self.branch(index, inputs) for index in range(len(self.options))]
+
+    def layers_of(self, index: int) -> list[keras.layers.Layer]:
+        """The layers that one option uses."""
+        raise NotImplementedError
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        if self._resolver is None:
+            raise errors.ConfigValueError(
+                f"The choice {self.label!r} is open. Set `task.arch` to what is chosen (and build "
+                "the model within `nas.fixed_arch(task_config.arch)`), or a trainer that searches, "
+                "such as `trainer.name: darts`."
+            )
+        return self._resolver(self, inputs, training)
+
+    def _require_same(self, specs: Mapping[Any, Any]) -> Any:
+        """The one shape that all options give."""
+        (first, wanted), *others = specs.items()
+        for option, spec in others:
+            if tuple(spec.shape) != tuple(wanted.shape):
+                raise errors.ConfigValueError(
+                    f"Options of the choice {self.label!r} give different shapes: "
+                    f"`{first}` {tuple(wanted.shape)}, `{option}` {tuple(spec.shape)}."
+                )
+        return wanted
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class LayerChoice(Choice):
+    """One of several layers.
+
+    Args:
+        candidates: By name: layers, or functions without arguments that create them. All of them
+            take inputs of one shape to outputs of one shape. With functions, only what is chosen
+            is ever created once the architecture is fixed.
+        label: The name of the decision.
+        prior: How probable each candidate is to begin with, in their order.
+    """
+
+    def __new__(
+        cls, candidates: Any = None, *, label: str = "", prior: Any = None, **kwargs: Any
+    ) -> Any:
+        if not architecture.is_fixed():
+            return super().__new__(cls, candidates, label=label, prior=prior, **kwargs)
+        _check_candidates(candidates, label)
+        index = architecture.ask_for(label, list(candidates))
+        return _create(list(candidates.values())[index])
+
+    def __init__(
+        self,
+        candidates: Mapping[str, Any],
+        *,
+        label: str,
+        prior: Sequence[float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _check_candidates(candidates, label)
+        super().__init__(label, list(candidates), **kwargs)
+        self.candidates = {name: _create(candidate) for name, candidate in candidates.items()}
+        self.__dict__["prior"] = _checked_prior(prior, label, len(candidates))
+
+    def build(self, input_shape: Any) -> None:
+        self.__dict__["input_shape_built"] = tuple(input_shape)
+        for candidate in self.candidates.values():
+            # A model that was loaded has them built.
+            if not candidate.built:
+                candidate.build(input_shape)
+        self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
+
+    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
+        return self._output_spec(inputs)
+
+    def branch(self, index: int, inputs: Any) -> Any:
+        return self.candidates[self.options[index]](inputs)
+
+    def layers_of(self, index: int) -> list[keras.layers.Layer]:
+        return [self.candidates[self.options[index]]]
+
+    def get_config(self) -> dict[str, Any]:
+        candidates = {
+            name: keras.saving.serialize_keras_object(layer)
+            for name, layer in self.candidates.items()
+        }
+        own = {"candidates": candidates, "label": self.label, "prior": self.prior}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        candidates = {
+            name: keras.saving.deserialize_keras_object(layer)
+            for name, layer in config["candidates"].items()
+        }
+        return cls(**{**config, "candidates": candidates})
+
+    def _output_spec(self, inputs: Any) -> Any:
+        return self._require_same(
+            {name: layer.compute_output_spec(inputs) for name, layer in self.candidates.items()}
+        )
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class InputChoice(Choice):
+    """Some of several inputs, of which the layer is called with a list.
+
+    Args:
+        n_candidates: How many inputs there are.
+        n_chosen: How many of them are chosen; None is any number, but not none.
+        reduction: What becomes of those chosen: their `sum` or `mean`, `concat` along the last
+            axis, or `none` of it: the list. One alone is itself. Trainers that search in one
+            training take `sum` and `mean` only.
+        label: The name of the decision.
+    """
+
+    def __new__(
+        cls,
+        n_candidates: int = 0,
+        n_chosen: int | None = 1,
+        reduction: str = "sum",
+        *,
+        label: str = "",
+        **kwargs: Any,
+    ) -> Any:
+        if not architecture.is_fixed():
+            return super().__new__(cls, n_candidates, n_chosen, reduction, label=label, **kwargs)
+        _check_reduction(reduction)
+        options = _sets_of_inputs(n_candidates, n_chosen, label)
+        return ChosenInputs(options[architecture.ask_for(label, options)], reduction)
+
+    def __init__(
+        self,
+        n_candidates: int,
+        n_chosen: int | None = 1,
+        reduction: str = "sum",
+        *,
+        label: str,
+        **kwargs: Any,
+    ) -> None:
+        _check_reduction(reduction)
+        super().__init__(label, _sets_of_inputs(n_candidates, n_chosen, label), **kwargs)
+        self.n_candidates = n_candidates
+        self.n_chosen = n_chosen
+        self.reduction = reduction
+
+    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
+        self._check_inputs(inputs)
+        specs = {
+            str(option): _reduce_spec([inputs[i] for i in option], self.reduction)
+            for option in self.options
+        }
+        if self.reduction == "none":
+            return next(iter(specs.values()))
+        return self._require_same(specs)
+
+    def branch(self, index: int, inputs: Any) -> Any:
+        self._check_inputs(inputs)
+        return _reduce([inputs[i] for i in self.options[index]], self.reduction)
+
+    def layers_of(self, index: int) -> list[keras.layers.Layer]:
+        return []
+
+    def get_config(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("n_candidates", "n_chosen", "reduction")}
+        return {**super().get_config(), **own, "label": self.label}
+
+    def _check_inputs(self, inputs: Any) -> None:
+        if not isinstance(inputs, list | tuple) or len(inputs) != self.n_candidates:
+            given = len(inputs) if isinstance(inputs, list | tuple) else "no list of"
+            raise errors.ConfigValueError(
+                f"The choice {self.label!r} is among {self.n_candidates} inputs; "
+                f"got {given} inputs."
+            )
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class Repeat(Choice):
+    """A block, several times in a row; how often is to be chosen.
+
+    Args:
+        block: Creates the block at an index. All of them keep the shape of their input, unless
+            each depth does what it must by itself.
+        depth: The least and the most blocks.
+        label: The name of the decision.
+    """
+
+    def __new__(
+        cls, block: Any = None, depth: tuple[int, int] = (1, 1), *, label: str = "", **kwargs: Any
+    ) -> Any:
+        if not architecture.is_fixed():
+            return super().__new__(cls, block, depth, label=label, **kwargs)
+        depths = _depths(depth, label)
+        chosen = depths[architecture.ask_for(label, depths)]
+        blocks = [_create_block(block, index) for index in range(chosen)]
+        if len(blocks) == 1:
+            return blocks[0]
+        return keras.Sequential(blocks) if blocks else keras.layers.Identity()
+
+    def __init__(
+        self,
+        block: Callable[[int], keras.layers.Layer] | Sequence[keras.layers.Layer],
+        depth: tuple[int, int],
+        *,
+        label: str,
+        **kwargs: Any,
+    ) -> None:
+        depths = _depths(depth, label)
+        super().__init__(label, depths, **kwargs)
+        self.blocks = [_create_block(block, index) for index in range(depths[-1])]
+
+    def build(self, input_shape: Any) -> None:
+        self.__dict__["input_shape_built"] = tuple(input_shape)
+        spec = keras.KerasTensor(input_shape, dtype=self.compute_dtype)
+        for block in self.blocks:
+            if not block.built:
+                block.build(spec.shape)
+            spec = block.compute_output_spec(spec)
+        self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
+
+    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
+        return self._output_spec(inputs)
+
+    def branch(self, index: int, inputs: Any) -> Any:
+        for block in self.layers_of(index):
+            inputs = block(inputs)
+        return inputs
+
+    def outputs(self, inputs: Any) -> list[Any]:
+        # Deeper ones go on from the ones before.
+        prefixes = [inputs]
+        for block in self.blocks:
+            prefixes.append(block(prefixes[-1]))
+        return [prefixes[depth] for depth in self.options]
+
+    def layers_of(self, index: int) -> list[keras.layers.Layer]:
+        return list(self.blocks[: self.options[index]])
+
+    def get_config(self) -> dict[str, Any]:
+        blocks = [keras.saving.serialize_keras_object(block) for block in self.blocks]
+        depth = [self.options[0], self.options[-1]]
+        return {**super().get_config(), "block": blocks, "depth": depth, "label": self.label}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        blocks = [keras.saving.deserialize_keras_object(block) for block in config["block"]]
+        return cls(**{**config, "block": blocks})
+
+    def _output_spec(self, inputs: Any) -> Any:
+        specs = {0: inputs}
+        for depth, block in enumerate(self.blocks, start=1):
+            specs[depth] = block.compute_output_spec(specs[depth - 1])
+        return self._require_same({depth: specs[depth] for depth in self.options})
+
+
+def ValueChoice(values: Sequence[Any], *, label: str) -> Any:
+    """One of several values, such as a number of units, where a model is being built.
+
+    It is for models that are searched trial by trial. A layer that has several sizes at once would
+    be another layer, so no trainer can search it in one training.
+
+    Raises:
+        errors.ConfigValueError: No architecture is fixed.
+    """
+    if not architecture.is_fixed():
+        raise errors.ConfigValueError(
+            f"The value {label!r} is open. It can't be searched in one training (`darts`, `spos` "
+            "and the like): set `task.arch`, or search trial by trial."
+        )
+    return values[architecture.ask_for(label, list(values))]
+
+
+class ChosenInputs:
+    """What is left of an `InputChoice`: nothing, or a layer of Keras."""
+
+    def __init__(self, indices: Sequence[int], reduction: str) -> None:
+        self._indices = indices
+        self._is_list = reduction == "none"
+        self._merge: Any = None
+        if len(indices) > 1 and not self._is_list:
+            layers = keras.layers
+            merges = {"sum": layers.Add, "mean": layers.Average, "concat": layers.Concatenate}
+            self._merge = merges[reduction]()
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        chosen = [inputs[index] for index in self._indices]
+        if self._is_list:
+            return chosen
+        return chosen[0] if self._merge is None else self._merge(chosen)
+
+
+def _create(candidate: Any) -> keras.layers.Layer:
+    if isinstance(candidate, keras.layers.Layer):
+        return candidate
+    created = candidate()
+    if not isinstance(created, keras.layers.Layer):
+        raise errors.ConfigTypeError(
+            f"A candidate is a layer, or a function that creates one; got {created!r}."
+        )
+    return created
+
+
+def _create_block(block: Any, index: int) -> keras.layers.Layer:
+    return _create(block[index] if isinstance(block, list | tuple) else lambda: block(index))
+
+
+def _check_candidates(candidates: Any, label: str) -> None:
+    if not label:
+        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise errors.ConfigTypeError(
+            f"The candidates of {label!r} are given by name, as {{name: layer}}; got "
+            f"{candidates!r}."
+        )
+
+
+def _checked_prior(prior: Any, label: str, count: int) -> list[float] | None:
+    if prior is None:
+        return None
+    weights = [float(weight) for weight in prior]
+    if len(weights) != count or min(weights) <= 0:
+        raise errors.ConfigValueError(
+            f"The prior of {label!r} is {weights}; wanted {count} positive numbers."
+        )
+    return [weight / sum(weights) for weight in weights]
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise errors.ConfigValueError(
+            f"`reduction` is {reduction!r}. {suggestions.did_you_mean(reduction, _REDUCTIONS)}"
+        )
+
+
+def _sets_of_inputs(count: int, chosen: int | None, label: str) -> list[list[int]]:
+    if not label:
+        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+    if chosen is not None and not 1 <= chosen <= count:
+        raise errors.ConfigValueError(
+            f"`n_chosen` of {label!r} is {chosen}; wanted 1 to {count}, or None."
+        )
+    sizes = range(1, count + 1) if chosen is None else [chosen]
+    num_sets = sum(math.comb(count, size) for size in sizes)
+    if num_sets > _MOST_SETS_OF_INPUTS:
+        raise errors.ConfigValueError(
+            f"The choice {label!r} has {num_sets} possible sets of inputs; wanted at most "
+            f"{_MOST_SETS_OF_INPUTS}. Make it several choices of one input each."
+        )
+    return [list(one) for size in sizes for one in itertools.combinations(range(count), size)]
+
+
+def _depths(depth: Sequence[int], label: str) -> list[int]:
+    if not label:
+        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+    least, most = depth
+    if not 0 <= least <= most or most < 1:
+        raise errors.ConfigValueError(
+            f"`depth` of {label!r} is {tuple(depth)}; wanted the least and the most blocks."
+        )
+    return list(range(least, most + 1))
+
+
+def _reduce(tensors: Sequence[Any], reduction: str) -> Any:
+    if reduction == "none":
+        return list(tensors)
+    if len(tensors) == 1:
+        # Not the input itself, which a branch could not return.
+        return tf.identity(tensors[0])
+    if reduction == "concat":
+        return tf.concat(tensors, -1)
+    total = tf.add_n(list(tensors))
+    return total / len(tensors) if reduction == "mean" else total
+
+
+def _reduce_spec(specs: Sequence[Any], reduction: str) -> Any:
+    if reduction == "none":
+        return list(specs)
+    shape = tuple(specs[0].shape)
+    if reduction == "concat":
+        sizes = [spec.shape[-1] for spec in specs]
+        shape = (*shape[:-1], None if None in sizes else sum(sizes))
+    elif any(tuple(spec.shape) != shape for spec in specs):
+        raise errors.ConfigValueError(
+            f"Inputs to be added have the shapes {[tuple(spec.shape) for spec in specs]}."
+        )
+    return keras.KerasTensor(shape, dtype=specs[0].dtype)

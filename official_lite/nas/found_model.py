@@ -1,0 +1,124 @@
+"""The model that was found, out of the model that was searched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from official_lite.common import errors
+from official_lite.nas import choices, resolution
+
+__all__ = ["fixed_model", "inherit_weights"]
+
+
+def fixed_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
+    """The chosen path through a functional or sequential model, without a trace of the choices.
+
+    It has the layers of the model itself, and so their weights. Saved as `.keras` it loads without
+    this package.
+
+    Args:
+        model: A built model with choices.
+        arch: What is chosen, by label.
+
+    Raises:
+        errors.ConfigValueError: The architecture chooses what is no option, or there is a choice
+            in a layer of one's own, which only its constructor could leave out: build such a model
+            anew within `fixed_arch`, and use `inherit_weights`.
+    """
+    fixed: keras.Model = _Fixing(resolution.decided_by(model, arch)).fix(model)
+    return fixed
+
+
+def inherit_weights(model: keras.Model, searched: keras.Model, arch: Mapping[str, Any]) -> None:
+    """Gives a model that was built with `arch` the weights that the search has trained.
+
+    Args:
+        model: Built within `fixed_arch(arch)`.
+        searched: The model with choices.
+        arch: What is chosen, by label.
+
+    Raises:
+        errors.ConfigValueError: The two don't have the same weights.
+    """
+    picks = resolution.decided_by(searched, arch)
+    if isinstance(searched, keras.Sequential) or _is_functional(searched):
+        source = _Fixing(picks).fix(searched).weights
+    else:
+        source = _weights_on_path(searched, picks)
+    given, wanted = ([tuple(w.shape) for w in ws] for ws in (source, model.weights))
+    if given != wanted:
+        raise errors.ConfigValueError(
+            f"The weights of {model.name!r} are not those on the path through {searched.name!r}: "
+            f"their shapes are {wanted}, and {given}."
+        )
+    for weight, value in zip(model.weights, source, strict=True):
+        weight.assign(value)
+
+
+class _Fixing:
+    def __init__(self, picks: Mapping[str, int]) -> None:
+        self._picks = picks
+
+    def fix(self, layer: Any) -> Any:
+        """The layer itself if there is no choice in it."""
+        if not resolution.find_choices(layer):
+            return layer
+        if isinstance(layer, choices.Choice):
+            return self._fix_choice(layer)
+        if isinstance(layer, keras.Sequential):
+            return keras.Sequential(
+                [keras.Input(batch_shape=layer.input_shape, dtype=layer.inputs[0].dtype)]
+                + [self.fix(one) for one in layer.layers],
+                name=layer.name,
+            )
+        if _is_functional(layer):
+            return keras.models.clone_model(
+                layer, clone_function=self._fix_or_keep, call_function=self._call
+            )
+        raise errors.ConfigValueError(
+            f"The choices in {layer.name!r}, a {type(layer).__name__}, can't be taken out of it. "
+            "Build the model anew within `nas.fixed_arch`, and give it the weights with "
+            "`nas.inherit_weights`."
+        )
+
+    def _fix_choice(self, choice: Any) -> Any:
+        layers = [self.fix(one) for one in choice.layers_of(self._picks[choice.label])]
+        if len(layers) == 1:
+            return layers[0]
+        return keras.Sequential(layers) if layers else keras.layers.Identity()
+
+    def _fix_or_keep(self, layer: Any) -> Any:
+        # Of its inputs is decided in the call.
+        return layer if isinstance(layer, choices.InputChoice) else self.fix(layer)
+
+    def _call(self, layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(layer, choices.InputChoice):
+            return layer(*args, **kwargs)
+        chosen = layer.options[self._picks[layer.label]]
+        return choices.ChosenInputs(chosen, layer.reduction)(args[0])
+
+
+def _is_functional(model: Any) -> bool:
+    # Functional models are of the class `keras.Model` to the public.
+    return isinstance(model, keras.Model) and hasattr(model, "_run_through_graph")
+
+
+def _weights_on_path(layer: Any, picks: Mapping[str, int]) -> list[Any]:
+    """In the order of `layer.weights`, each once."""
+    found: dict[int, Any] = {}
+
+    def visit(one: Any) -> None:
+        if isinstance(one, choices.Choice):
+            below = one.layers_of(picks[one.label])
+        else:
+            for weight in [*one._trainable_variables, *one._non_trainable_variables]:
+                found.setdefault(id(weight), weight)
+            below = one._layers
+        for layer_below in below:
+            visit(layer_below)
+
+    visit(layer)
+    return list(found.values())

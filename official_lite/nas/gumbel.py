@@ -1,0 +1,49 @@
+"""Mixtures whose shares are drawn anew in each step, and cool down to one (FBNet, GDAS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.nas import (
+    choices,
+    draws,
+    hypergradient,
+    one_shot_trainer,
+    resolvers,
+    two_streams,
+)
+
+__all__ = ["GumbelTrainer"]
+
+_ARCH, _WEIGHTS = 1, 2
+
+
+class GumbelTrainer(one_shot_trainer.OneShotTrainer):
+    """Each choice is a sum of its options by a softmax of α with Gumbel noise."""
+
+    def make_resolver(self, choice: choices.Choice) -> resolvers.GumbelResolver:
+        return resolvers.GumbelResolver(choice, hard=self.one_shot.gumbel.hard)
+
+    def arch_draw(self, step: tf.Tensor) -> draws.Draw:
+        return self._draw(step, _ARCH)
+
+    def weight_draw(self, step: tf.Tensor) -> draws.Draw:
+        return self._draw(step, _WEIGHTS)
+
+    def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
+        return hypergradient.first_order(
+            self.arch_loss, val=inputs[two_streams.VAL], alphas=self.alphas
+        )
+
+    def temperature(self, step: tf.Tensor) -> tf.Tensor:
+        """Falls in a line over the whole training."""
+        config = self.one_shot.gumbel
+        done = tf.cast(step, tf.float32) / float(max(1, self.config.trainer.train_steps))
+        fallen = (config.temperature - config.final_temperature) * tf.minimum(done, 1.0)
+        return config.temperature - fallen
+
+    def _draw(self, step: tf.Tensor, salt: int) -> draws.Draw:
+        return draws.Draw(noise=self.noise(step, salt), temperature=self.temperature(step))

@@ -1,0 +1,340 @@
+"""A trainer that finds an architecture while it trains a model that has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit
+from official_lite.common import errors, user_code
+from official_lite.core import base_task, base_trainer, model_building, train_data
+from official_lite.modeling import distributed_gradients
+from official_lite.nas import (
+    choices,
+    configs,
+    draws,
+    export_arch,
+    idle_paths,
+    loss_probe,
+    penalty,
+    resolution,
+    two_streams,
+)
+
+__all__ = ["OneShotTrainer"]
+
+
+class OneShotTrainer(base_trainer.Trainer):
+    """Trains the weights of a model with choices and, in the same step, what decides them.
+
+    The task is any task whose model has choices; nothing in it knows of the search::
+
+        train_step(iterator)                in the compiled loop
+          arch_step({"train", "val"})       on every replica: a step of the architecture
+          task.train_step(...)              on every replica: a step of the weights
+        export() -> {label: choice}         what is preferred now
+
+    A subclass says how a choice is computed (`make_resolver`), what is drawn in a step
+    (`arch_draw`, `weight_draw`), and how the architecture learns (`arch_gradients`). With
+    `task.arch` set there is nothing to find, and this is a `Trainer` like any other.
+
+    Its config is `config.trainer.one_shot`, or the defaults of `configs.OneShotConfig` where the
+    trainer's config has no such field.
+
+    Attributes:
+        resolved: Label and resolver of each choice, in the order of the model.
+        space: The options of each label.
+    """
+
+    one_shot: configs.OneShotConfig
+    resolved: list[tuple[str, Any]]
+    space: dict[str, list[Any]]
+    _idle_paths: idle_paths.IdlePaths | None
+
+    # The kinds of choices that can be searched in this way.
+    kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
+        choices.LayerChoice,
+        choices.InputChoice,
+        choices.Repeat,
+    )
+    # Whether a step has a batch for the architecture.
+    has_arch_step: ClassVar[bool] = True
+    # Whether a step of the weights uses one path through the model.
+    draws_paths: ClassVar[bool] = False
+    # Whether `export` takes no time.
+    exports_at_checkpoints: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: base_trainer.ExperimentConfig,
+        task: base_task.Task,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Takes hold of the choices, then does what `Trainer` does; see there for arguments.
+
+        Raises:
+            errors.ConfigValueError: The model has no choices, and the config does not say which
+                were taken; or has one that can't be searched in this way.
+        """
+        # Past `tf.Module`, which would wrap lists and dictionaries.
+        own = self.__dict__
+        own["one_shot"] = getattr(config.trainer, "one_shot", None) or configs.OneShotConfig()
+        own["resolved"] = self.resolve(model)
+        own["space"] = resolution.space_of(model)
+        if not self.resolved:
+            _require_arch(config, model)
+        self.arch_optimizer = self._build_arch_optimizer()
+        self._arch_loss = keras.metrics.Mean("arch_loss", dtype="float32")
+        super().__init__(config, task, model, optimizer, *args, **kwargs)
+        own["_probe"] = loss_probe.LossProbe(self.task, self.model, self.optimizer)
+        own["_penalty"] = penalty.Penalty(self.model, self.one_shot.penalty)
+        own["_idle_paths"] = (
+            idle_paths.IdlePaths(self.model, self.optimizer)
+            if self.draws_paths and self.one_shot.idle_paths == "freeze"
+            else None
+        )
+
+    def resolve(self, model: Any) -> list[tuple[str, Any]]:
+        """Gives each choice its resolver. Called in the strategy's scope, before the build."""
+        return resolution.resolve_choices(model, dict.fromkeys(self.kinds, self.make_resolver))
+
+    def make_resolver(self, choice: choices.Choice) -> Any:
+        """What computes the choices of a label while they are open."""
+        raise NotImplementedError(f"{type(self).__name__} has no `make_resolver`.")
+
+    @property
+    def resolvers(self) -> dict[str, Any]:
+        """The resolver of each label."""
+        return dict(self.resolved)
+
+    @property
+    def alphas(self) -> list[keras.Variable]:
+        """The variables that describe the architecture; no weight of the model is among them."""
+        found = [v for _, r in self.resolved for v in getattr(r, "variables", ())]
+        return list({id(v): v for v in found}.values())
+
+    @property
+    def train_metrics(self) -> list[keras.metrics.Metric]:
+        """Those of a `Trainer`, and the loss that the architecture learns from."""
+        own = [self._arch_loss] if self.resolved and self.has_arch_step else []
+        return [*super().train_metrics, *own]
+
+    def fit(self, **kwargs: Any) -> None:
+        """Searches until `config.trainer.train_steps`, without a run around it.
+
+        Args:
+            **kwargs: Of `orbit.Controller`, such as `hooks` and `model_dir`.
+        """
+        config = self.config.trainer
+        kwargs = {
+            "steps_per_loop": config.steps_per_loop,
+            "global_step": self.global_step,
+            **kwargs,
+        }
+        kwargs["hooks"] = [*self.build_hooks(), *kwargs.get("hooks", ())]
+        with self.strategy.scope():
+            controller = orbit.Controller(strategy=self.strategy, trainer=self, **kwargs)
+            controller.train(steps=config.train_steps)
+
+    def export(self) -> dict[str, Any]:
+        """What is preferred for each label that matters: the best, never a sample."""
+        return self.describe(self.picks())
+
+    def picks(self) -> dict[str, int]:
+        """The index of what is preferred, by label."""
+        return {label: int(resolver.export()) for label, resolver in self.resolvers.items()}
+
+    def probs(self) -> dict[str, list[float]]:
+        """How probable each option has become, by label."""
+        return {
+            label: [float(p) for p in tf.convert_to_tensor(resolver.probs()).numpy()]
+            for label, resolver in self.resolvers.items()
+            if hasattr(resolver, "probs")
+        }
+
+    def describe(self, picks: Mapping[str, int]) -> dict[str, Any]:
+        """An architecture as it is written: by names, without choices of what is not there."""
+        active = resolution.active_choices(self.model, picks)
+        return {c.label: c.options[picks[c.label]] for c in active}
+
+    def build_hooks(self) -> list[orbit.Hook]:
+        """The hook that writes `arch.json`."""
+        own = [export_arch.ExportArch(self.exports_at_checkpoints)] if self.resolved else []
+        return [*super().build_hooks(), *own]
+
+    @user_code.not_converted
+    def train_step(self, iterator: Iterator[Any]) -> None:
+        """A step of the architecture, then one of the weights."""
+        inputs = user_code.converted(self.next_train_inputs)(iterator)
+        if not self.resolved:
+            self.run_step(self._replica.train_step, inputs)
+            return
+        if self.has_arch_step:
+            self._if_due(lambda: self.run_step(self._arch_step, inputs))
+            inputs = inputs[two_streams.TRAIN]
+        step = self.global_step.read_value()
+        kept = self._idle_paths.keep() if self._idle_paths else []
+        self.run_step(self._weight_step, inputs)
+        if self._idle_paths and (draw := self.weight_draw(step)):
+            self._idle_paths.put_back(kept, draw.paths)
+
+    def is_arch_step_due(self, step: tf.Tensor) -> tf.Tensor | None:
+        """Whether the architecture learns after so many steps; None is always."""
+        warmup = self.one_shot.warmup_steps
+        return step >= warmup if warmup else None
+
+    def arch_draw(self, step: tf.Tensor) -> draws.Draw | None:
+        """What is drawn for a step of the architecture."""
+        del step
+        return None
+
+    def weight_draw(self, step: tf.Tensor) -> draws.Draw | None:
+        """What is drawn for a step of the weights."""
+        del step
+        return None
+
+    @user_code.not_converted
+    def arch_step(self, inputs: Mapping[str, Any]) -> None:
+        """A step of the architecture on a replica: gradients, then an update."""
+        gradients = self.arch_gradients(inputs)
+        share = 1.0 / self.strategy.num_replicas_in_sync
+        decay = self.one_shot.arch_weight_decay
+        pairs = [
+            (gradient + share * decay * alpha.value, alpha)
+            for gradient, alpha in zip(gradients, self.alphas, strict=True)
+        ]
+        self.arch_optimizer.apply_gradients(pairs)
+
+    def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
+        """The gradient of each of `alphas`; the sum over the replicas is what counts."""
+        raise NotImplementedError(f"{type(self).__name__} has no `arch_gradients`.")
+
+    def loss(
+        self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+    ) -> tf.Tensor:
+        """This replica's share of the loss of a batch; see `loss_probe.LossProbe`."""
+        probe: loss_probe.LossProbe = self.__dict__["_probe"]
+        return probe(inputs, variables, values)
+
+    def arch_loss(
+        self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+    ) -> tf.Tensor:
+        """The same, reported, and with the cost of the architecture."""
+        replicas = self.strategy.num_replicas_in_sync
+        loss = self.loss(inputs, variables, values)
+        self._arch_loss.update_state(loss * replicas)
+        cost = self.arch_cost({label: r.probs() for label, r in self.resolvers.items()})
+        return loss + cost / replicas
+
+    @property
+    def arch_cost(self) -> penalty.Penalty:
+        """What architectures cost."""
+        own: penalty.Penalty = self.__dict__["_penalty"]
+        return own
+
+    def noise(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
+        """Noise for the logits of each label, the same on all replicas."""
+        labels = list(self.space)
+        noise = draws.gumbel_noise(
+            [len(self.space[label]) for label in labels],
+            seed=self.config.runtime.seed,
+            step=step,
+            salt=salt,
+        )
+        return dict(zip(labels, noise, strict=True))
+
+    def sampled_paths(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
+        """The index of an option for each label, drawn by the logits of its resolver."""
+        noise = self.noise(step, salt)
+        logits = [self.resolvers[label].logits() for label in noise]
+        return dict(zip(noise, draws.sample(logits, list(noise.values())), strict=True))
+
+    @user_code.not_converted
+    def _arch_step(self, inputs: Mapping[str, Any]) -> None:
+        self._replica.begin_step()
+        with draws.in_force(self.arch_draw(self.global_step.read_value())):
+            self.arch_step(inputs)
+
+    @user_code.not_converted
+    def _weight_step(self, inputs: Any) -> None:
+        with draws.in_force(self.weight_draw(self.global_step.read_value())):
+            self._replica.train_step(inputs)
+
+    def _if_due(self, run: Callable[[], Any]) -> None:
+        is_due = self.is_arch_step_due(self.global_step.read_value())
+        if is_due is None:
+            run()
+            return
+
+        def run_it() -> tf.Tensor:
+            run()
+            return tf.constant(True)
+
+        if tf.executing_eagerly():
+            if bool(is_due):
+                run()
+            return
+        tf.cond(is_due, run_it, lambda: tf.constant(False))
+
+    def _init_training(self, dataset: Any) -> None:
+        if self.resolved:
+            build_inputs = two_streams.build_streams(
+                self.task.build_inputs,
+                names=(two_streams.TRAIN, two_streams.VAL)
+                if self.has_arch_step
+                else (two_streams.TRAIN,),
+                arch_data=self.one_shot.arch_data,
+            )
+            self._train_data = train_data.TrainData(
+                self.config, build_inputs, self.distribute_dataset
+            )
+        super()._init_training(dataset)
+
+    def _build_model(self, train: bool) -> None:
+        if model_building.has_variables(self.model):
+            return
+        spec = (self.train_dataset if train else self.eval_dataset).element_spec
+        if train and self.resolved and self.has_arch_step:
+            spec = spec[two_streams.TRAIN]
+        with draws.in_force(self._draw_to_build()):
+            model_building.build_by_task(self.model, self.task, spec, training=train)
+
+    def _draw_to_build(self) -> draws.Draw | None:
+        return None
+
+    def _build_arch_optimizer(self) -> keras.optimizers.Optimizer:
+        config = self.one_shot
+        optimizer = distributed_gradients.make_distributed(
+            keras.optimizers.Adam(
+                config.arch_learning_rate,
+                beta_1=config.arch_beta_1,
+                beta_2=config.arch_beta_2,
+                name="arch_adam",
+            )
+        )
+        optimizer.build(self.alphas)
+        return optimizer
+
+    def _checkpoint_items(self) -> dict[str, Any]:
+        items = super()._checkpoint_items()
+        if not self.resolved:
+            return items
+        alphas = {"alphas": self.alphas} if self.alphas else {}
+        return {**items, **alphas, "arch_optimizer": self.arch_optimizer}
+
+
+def _require_arch(config: Any, model: Any) -> None:
+    if not getattr(config.task, "arch", ""):
+        raise errors.ConfigValueError(
+            f"The model {getattr(model, 'name', model)!r} has no choices, so there is nothing to "
+            "search. Put `nas.LayerChoice` or the like into it (in its constructor, if it is a "
+            "class), or use a trainer that does not search."
+        )
+    logging.info("`task.arch` says what is chosen; the model is trained as it is.")

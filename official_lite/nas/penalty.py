@@ -1,0 +1,150 @@
+"""What an architecture costs: parameters, operations, or numbers from a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions
+from official_lite.core import model_summary
+from official_lite.nas import choices, configs, resolution
+
+__all__ = ["Penalty"]
+
+
+class Penalty:
+    """The cost of the choices of a model.
+
+    A choice within a candidate counts as often as the candidate is chosen.
+
+    Args:
+        model: A built model.
+        config: Which cost, and how much it counts.
+
+    Raises:
+        errors.ConfigValueError: The table does not fit the model; or operations are to be counted
+            of a candidate that has choices in it.
+    """
+
+    def __init__(self, model: Any, config: configs.PenaltyConfig) -> None:
+        self._model = model
+        self.weight = config.weight
+        self._costs: dict[int, list[float]] = {}
+        if not self.weight:
+            return
+        for choice in resolution.find_choices(model):
+            self._costs[id(choice)] = _costs(choice, config)
+        _require_known(config, model)
+        self._unit = config.unit or self._largest(model) or 1.0
+
+    def __call__(self, probs: Mapping[str, Any]) -> Any:
+        """The cost that is to be expected, times `weight`.
+
+        Args:
+            probs: How probable each option is, by label; tensors or numbers.
+        """
+        if not self.weight:
+            return 0.0
+        return self.weight * self._expected(self._model, probs) / self._unit
+
+    def of(self, picks: Mapping[str, int]) -> float:
+        """That of one architecture, given by the index of an option for each label."""
+        space = resolution.space_of(self._model)
+        one_hot = {
+            label: [float(index == picks[label]) for index in range(len(options))]
+            for label, options in space.items()
+        }
+        return float(self(one_hot))
+
+    def _expected(self, layer: Any, probs: Mapping[str, Any]) -> Any:
+        total: Any = 0.0
+        for choice in _choices_below(layer):
+            shares = _as_list(probs[choice.label], len(choice.options))
+            for index, share in enumerate(shares):
+                total += share * self._cost(choice, index, lambda one: self._expected(one, probs))
+        return total
+
+    def _largest(self, layer: Any) -> float:
+        return sum(
+            max(self._cost(c, index, self._largest) for index in range(len(c.options)))
+            for c in _choices_below(layer)
+        )
+
+    def _cost(self, choice: choices.Choice, index: int, within: Callable[[Any], Any]) -> Any:
+        return self._costs[id(choice)][index] + sum(
+            within(layer) for layer in choice.layers_of(index)
+        )
+
+
+def _choices_below(layer: Any) -> list[choices.Choice]:
+    """The outermost choices, the layer itself if it is one."""
+    if isinstance(layer, choices.Choice):
+        return [layer]
+    return [choice for one in getattr(layer, "_layers", ()) for choice in _choices_below(one)]
+
+
+def _costs(choice: choices.Choice, config: configs.PenaltyConfig) -> list[float]:
+    if config.resource == "table":
+        return _from_table(choice, config.table.as_dict())
+    count = _count_parameters if config.resource == "parameters" else _count_operations
+    return [float(count(choice, index)) for index in range(len(choice.options))]
+
+
+def _from_table(choice: choices.Choice, table: Mapping[str, Any]) -> list[float]:
+    if choice.label not in table:
+        raise errors.ConfigValueError(
+            f"`penalty.table` has no costs for {choice.label!r}. "
+            f"{suggestions.did_you_mean(choice.label, table)}".strip()
+        )
+    # By name as text: names in YAML may be numbers, and those of inputs are lists.
+    row = {str(option): float(cost) for option, cost in table[choice.label].items()}
+    for option in choice.options:
+        if str(option) not in row:
+            raise errors.ConfigValueError(
+                f"`penalty.table.{choice.label}` has no cost for {option!r}."
+            )
+    return [row[str(option)] for option in choice.options]
+
+
+def _count_parameters(choice: choices.Choice, index: int) -> int:
+    nested = {
+        id(weight)
+        for layer in choice.layers_of(index)
+        for inner in _choices_below(layer)
+        for weight in inner.weights
+    }
+    weights = {id(w): w for layer in choice.layers_of(index) for w in layer.weights}
+    return sum(math.prod(w.shape) for key, w in weights.items() if key not in nested)
+
+
+def _count_operations(choice: choices.Choice, index: int) -> int:
+    layers = choice.layers_of(index)
+    if not layers:
+        return 0
+    if any(_choices_below(layer) for layer in layers):
+        raise errors.ConfigValueError(
+            f"Operations of {choice.label!r} can't be counted: there are choices within it. Give "
+            "the costs as `penalty.table`."
+        )
+    inputs = outputs = keras.Input(batch_shape=(1, *choice.input_shape_built[1:]))
+    for layer in layers:
+        outputs = layer(outputs)
+    return model_summary.try_count_flops(keras.Model(inputs, outputs)) or 0
+
+
+def _require_known(config: configs.PenaltyConfig, model: Any) -> None:
+    space = resolution.space_of(model)
+    for label in config.table.as_dict() if config.resource == "table" else ():
+        if label not in space:
+            raise errors.ConfigValueError(
+                f"`penalty.table` has {label!r}, which the model has not. "
+                f"{suggestions.did_you_mean(label, space)}"
+            )
+
+
+def _as_list(probs: Any, count: int) -> list[Any]:
+    return tf.unstack(probs, count) if tf.is_tensor(probs) else list(probs)

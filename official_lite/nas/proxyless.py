@@ -1,0 +1,45 @@
+"""ProxylessNAS: weights are trained one path at a time, the architecture through binary gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.nas import (
+    choices,
+    draws,
+    hypergradient,
+    one_shot_trainer,
+    resolvers,
+    two_streams,
+)
+
+__all__ = ["ProxylessTrainer"]
+
+_ARCH, _WEIGHTS = 1, 2
+
+
+class ProxylessTrainer(one_shot_trainer.OneShotTrainer):
+    """Paths are drawn by the softmax of α.
+
+    A step of the weights computes one path. A step of the architecture computes all options of each
+    choice and lets one through, so that α has a gradient.
+    """
+
+    draws_paths = True
+
+    def make_resolver(self, choice: choices.Choice) -> resolvers.GateResolver:
+        return resolvers.GateResolver(choice)
+
+    def arch_draw(self, step: tf.Tensor) -> draws.Draw:
+        return draws.Draw(paths=self.sampled_paths(step, _ARCH), gates=True)
+
+    def weight_draw(self, step: tf.Tensor) -> draws.Draw:
+        return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+
+    def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
+        return hypergradient.first_order(
+            self.arch_loss, val=inputs[two_streams.VAL], alphas=self.alphas
+        )

@@ -1,0 +1,194 @@
+"""Decides what the choices of a model compute: the place where a search takes hold of it.
+
+A resolver computes a choice, `resolver(choice, inputs, training)`. It is swapped without touching
+the model, which may be functional or a class of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import keras
+
+from official_lite.common import errors
+from official_lite.nas import architecture, choices
+from official_lite.nas.choices import Choice
+
+__all__ = [
+    "FixedResolver",
+    "Resolver",
+    "active_choices",
+    "decided_by",
+    "find_choices",
+    "replace_input_choice",
+    "replace_layer_choice",
+    "resolve_choices",
+    "space_of",
+]
+
+
+class Resolver(Protocol):
+    """Computes all choices of one label."""
+
+    def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
+        """The output of a choice."""
+
+
+class FixedResolver:
+    """Computes one option."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
+        return choice.branch(self._index, inputs)
+
+
+def find_choices(model: Any) -> list[Choice]:
+    """The choices of a model in its order, those within candidates included.
+
+    Raises:
+        errors.ConfigValueError: Two choices of one label have different options.
+    """
+    found = list(_walk(model, lambda choice: range(len(choice.options))))
+    known: dict[str, Choice] = {}
+    for choice in found:
+        first = known.setdefault(choice.label, choice)
+        if first.options != choice.options:
+            raise architecture.different_options(choice.label, first.options, choice.options)
+    return found
+
+
+def active_choices(model: Any, picks: Mapping[str, int]) -> list[Choice]:
+    """Those that matter if others are decided so: not those within candidates left out.
+
+    Args:
+        model: A model with choices.
+        picks: The index of an option for each label.
+    """
+    return list(_walk(model, lambda choice: [picks[choice.label]]))
+
+
+def space_of(model: Any) -> dict[str, list[Any]]:
+    """The options of each label of a model."""
+    return {choice.label: list(choice.options) for choice in find_choices(model)}
+
+
+def decided_by(model: Any, arch: Mapping[str, Any]) -> dict[str, int]:
+    """The index of what an architecture chooses, by label; 0 where it says nothing.
+
+    Raises:
+        errors.ConfigValueError: It chooses what is no option.
+    """
+    picks = {}
+    for label, options in space_of(model).items():
+        given = arch.get(label, options[0])
+        same = [i for i, option in enumerate(options) if architecture.is_same_option(option, given)]
+        if not same:
+            raise errors.ConfigValueError(
+                f"`{label}` is {given!r}; there are {', '.join(map(str, options))}."
+            )
+        picks[label] = same[0]
+    return picks
+
+
+def resolve_choices(
+    model: Any, makers: Mapping[type[Choice], Callable[[Choice], Any]]
+) -> list[tuple[str, Any]]:
+    """Gives each choice of a model its resolver; choices of one label share it.
+
+    Args:
+        model: A model, built or not, whose choices are attributes of its layers by now.
+        makers: By the class of the choice, what makes a resolver for the first of a label.
+
+    Returns:
+        Label and resolver of each choice, in the order of the model.
+
+    Raises:
+        errors.ConfigValueError: There is no maker for one of the choices.
+    """
+    resolvers: dict[str, Any] = {}
+    resolved = []
+    for choice in find_choices(model):
+        make = next((m for kind, m in makers.items() if isinstance(choice, kind)), None)
+        if make is None:
+            raise errors.ConfigValueError(
+                f"The {type(choice).__name__} {choice.label!r} can't be searched in this way; only "
+                f"{', '.join(kind.__name__ for kind in makers)} can."
+            )
+        if choice.label not in resolvers:
+            resolvers[choice.label] = make(choice)
+        choice.set_resolver(resolvers[choice.label])
+        resolved.append((choice.label, resolvers[choice.label]))
+    return resolved
+
+
+def replace_layer_choice(
+    model: Any,
+    init_fn: Callable[[Any], Callable[[Any], Any]],
+    modules: list[tuple[str, Any]] | None = None,
+) -> list[tuple[str, Any]]:
+    """Puts `init_fn(choice)` in the place of each `LayerChoice`; NNI's name and behaviour.
+
+    Args:
+        model: A model with choices.
+        init_fn: Makes what is called with the inputs of the choice.
+        modules: A list to which label and replacement of each are added.
+
+    Returns:
+        That list.
+    """
+    return _replace(model, choices.LayerChoice, init_fn, modules)
+
+
+def replace_input_choice(
+    model: Any,
+    init_fn: Callable[[Any], Callable[[Any], Any]],
+    modules: list[tuple[str, Any]] | None = None,
+) -> list[tuple[str, Any]]:
+    """The same for each `InputChoice`."""
+    return _replace(model, choices.InputChoice, init_fn, modules)
+
+
+def _replace(
+    model: Any,
+    kind: type[Choice],
+    init_fn: Callable[[Any], Callable[[Any], Any]],
+    modules: list[tuple[str, Any]] | None,
+) -> list[tuple[str, Any]]:
+    modules = [] if modules is None else modules
+    for choice in find_choices(model):
+        if isinstance(choice, kind):
+            module = init_fn(choice)
+            choice.set_resolver(_Replacement(module))
+            modules.append((choice.label, module))
+    return modules
+
+
+class _Replacement:
+    def __init__(self, module: Callable[[Any], Any]) -> None:
+        self._module = module
+
+    def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
+        return self._module(inputs)
+
+
+def _walk(root: Any, wanted: Callable[[Choice], Sequence[int] | range]) -> Iterator[Choice]:
+    """The choices below a layer, and below those options of them that are wanted."""
+    seen: set[int] = set()
+
+    def visit(layer: keras.layers.Layer) -> Iterator[Choice]:
+        if id(layer) in seen:
+            return
+        seen.add(id(layer))
+        if not isinstance(layer, Choice):
+            below = layer._layers
+        else:
+            yield layer
+            below = [one for index in wanted(layer) for one in layer.layers_of(index)]
+        for one in below:
+            yield from visit(one)
+
+    if isinstance(root, keras.layers.Layer):
+        yield from visit(root)

@@ -1,0 +1,65 @@
+"""How good an architecture is on a batch, larger being better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.common import errors, suggestions, user_code
+from official_lite.nas import loss_probe
+
+__all__ = ["Reward"]
+
+
+class Reward:
+    """Rates what a model with choices computes, by the task's own validation step.
+
+    Create it in the strategy's scope.
+
+    Args:
+        task: The task.
+        model: Its model.
+        metric: The name of one of its metrics; empty is its loss, less being better.
+        direction: `maximize` or `minimize`, for a metric.
+
+    Raises:
+        errors.ConfigValueError: The task has no such metric.
+    """
+
+    def __init__(self, task: Any, model: Any, *, metric: str = "", direction: str = "") -> None:
+        self._task = task
+        self._model = model
+        self._metrics: list[keras.metrics.Metric] = list(task.build_metrics(training=False))
+        self._wanted = self._find(metric) if metric else None
+        self._sign = -1.0 if direction == "minimize" else 1.0
+
+    @user_code.not_converted
+    def of_batch(self, inputs: Any) -> tf.Tensor:
+        """The reward of a batch, the mean over the replicas; nothing is changed. In a replica."""
+        with loss_probe.unchanged(self._model):
+            for metric in self._metrics:
+                metric.reset_state()
+            logs = user_code.converted(self._task.validation_step)(
+                inputs, model=self._model, metrics=self._metrics
+            )
+            reward = self._of_logs(logs)
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            reward = context.all_reduce(tf.distribute.ReduceOp.MEAN, reward)
+        return tf.stop_gradient(reward)
+
+    def _of_logs(self, logs: Any) -> tf.Tensor:
+        if self._wanted is None:
+            return -tf.cast(logs[self._task.loss], tf.float32)
+        return self._sign * tf.cast(self._wanted.result(), tf.float32)
+
+    def _find(self, name: str) -> keras.metrics.Metric:
+        named = {metric.name: metric for metric in self._metrics}
+        if name not in named:
+            raise errors.ConfigValueError(
+                f"`one_shot.reward` is {name!r}, which is no metric of "
+                f"{type(self._task).__name__}. {suggestions.did_you_mean(name, named)}".strip()
+            )
+        return named[name]

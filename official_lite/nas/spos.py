@@ -1,0 +1,227 @@
+"""Single path, one shot: weights of all paths are trained evenly, then architectures are ranked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_lite.data import position
+from official_lite.nas import (
+    choices,
+    draws,
+    one_shot_trainer,
+    resolvers,
+    rewards,
+    two_streams,
+)
+from official_lite.orbit.hooks import batch_norm_statistics
+
+__all__ = ["Ranked", "SposTrainer"]
+
+_WEIGHTS = 2
+# Of a generation: parents, and how often a label of a child is drawn anew.
+_PARENTS = 0.25
+_MUTATION = 0.1
+
+Ranked = tuple[float, dict[str, Any]]
+"""How good an architecture is, larger being better, and what it chooses."""
+
+
+class SposTrainer(one_shot_trainer.OneShotTrainer):
+    """Each step trains a path that is drawn evenly, or by the priors of the choices.
+
+    `rank` rates architectures by the weights that they share, on batches of the other half of the
+    data; `export` is the best of them. An evaluation on the way is that of a path drawn at random.
+    """
+
+    has_arch_step = False
+    draws_paths = True
+    exports_at_checkpoints = False
+    _ranking: tuple[int, list[Ranked]] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        own = self.one_shot
+        self.__dict__["_reward"] = rewards.Reward(
+            self.task, self.model, metric=own.reward, direction=own.reward_direction
+        )
+        self.__dict__["_rate_batch"] = None
+
+    def make_resolver(self, choice: choices.Choice) -> Any:
+        return _EvenPath(choice)
+
+    def weight_draw(self, step: tf.Tensor) -> draws.Draw:
+        return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+
+    def export(self) -> dict[str, Any]:
+        """The best architecture of `rank`."""
+        return self.rank()[0][1]
+
+    def picks(self) -> dict[str, int]:
+        """The index of what is computed outside of a step."""
+        return {label: resolver.export() for label, resolver in self.resolvers.items()}
+
+    def probs(self) -> dict[str, list[float]]:
+        """Nothing is more probable than it was."""
+        return {}
+
+    def eval_begin(self) -> None:
+        if self.resolved and self._ranking is None:
+            step = int(self.global_step.numpy())
+            generator = np.random.default_rng([self.config.runtime.seed, step])
+            self._take({label: int(generator.integers(len(o))) for label, o in self.space.items()})
+        super().eval_begin()
+
+    def rank(self) -> list[Ranked]:
+        """Architectures by how good they are with the shared weights, the best first.
+
+        All of a small space, those that evolution came to of a large one. The best one is what
+        evaluations and `picks` are of, until training goes on.
+        """
+        step = int(self.global_step.numpy())
+        if self._ranking is None or self._ranking[0] != step:
+            rated = self._rate_all()
+            ranked = sorted(rated.values(), key=lambda entry: -entry[0])
+            best = next(key for key, entry in rated.items() if entry is ranked[0])
+            self._take(dict(zip(self.space, best, strict=True)))
+            self.__dict__["_ranking"] = step, ranked
+        assert self._ranking is not None  # noqa: S101 - it was just made
+        return self._ranking[1]
+
+    def train_loop_begin(self) -> None:
+        self.__dict__["_ranking"] = None
+        super().train_loop_begin()
+
+    def _rate_all(self) -> dict[tuple[int, ...], Ranked]:
+        config = self.one_shot.spos
+        rated: dict[tuple[int, ...], Ranked] = {}
+        by_name: dict[str, Ranked] = {}
+        sizes = [len(options) for options in self.space.values()]
+        with self.strategy.scope(), position.begin_at(0, self.config.runtime.seed):
+            dataset = self.distribute_dataset(
+                two_streams.build_streams(
+                    self.task.build_inputs,
+                    names=(two_streams.VAL,),
+                    arch_data=self.one_shot.arch_data,
+                ),
+                self.config.task.train_data,
+            )
+        batches = list(itertools.islice(iter(dataset), config.rank_batches))
+        statistics = batch_norm_statistics.BatchNormStatistics(self)
+
+        def rate(path: tuple[int, ...]) -> float:
+            if path not in rated:
+                picks = dict(zip(self.space, path, strict=True))
+                arch = self.describe(picks)
+                # Paths that differ in what is not there are one architecture.
+                name = repr(sorted(arch.items()))
+                if name not in by_name:
+                    by_name[name] = self._rate(picks, batches, statistics), arch
+                rated[path] = by_name[name]
+            return rated[path][0]
+
+        if math.prod(sizes) <= config.max_exhaustive:
+            for path in itertools.product(*map(range, sizes)):
+                rate(path)
+        else:
+            self._evolve(rate, sizes)
+        return rated
+
+    def _evolve(self, rate: Any, sizes: list[int]) -> None:
+        config = self.one_shot.spos
+        generator = np.random.default_rng(self.config.runtime.seed)
+        population = [_random_path(generator, sizes) for _ in range(config.population)]
+        for _ in range(config.generations):
+            parents = sorted(population, key=rate, reverse=True)
+            parents = parents[: max(2, int(_PARENTS * len(parents)))]
+            children = itertools.islice(
+                _children(generator, parents, sizes), config.population - len(parents)
+            )
+            population = [*parents, *children]
+        for path in population:
+            rate(path)
+
+    def _rate(self, picks: Mapping[str, int], batches: list[Any], statistics: Any) -> float:
+        self._take(picks)
+        num_batches = self.one_shot.spos.calibration_batches
+        if statistics.is_empty or not num_batches:
+            return self._rate_batches(batches) - self.arch_cost.of(picks)
+        variables = [
+            v
+            for layer in self.model._flatten_layers()
+            if hasattr(layer, "moving_mean")
+            for v in (layer.moving_mean, layer.moving_variance)
+        ]
+        with batch_norm_statistics.unchanged(variables):
+            statistics.update(num_batches)
+            return self._rate_batches(batches) - self.arch_cost.of(picks)
+
+    def _rate_batches(self, batches: list[Any]) -> float:
+        if self.__dict__["_rate_batch"] is None:
+
+            @tf.function
+            def rate_batch(batch: Any) -> tf.Tensor:
+                rewarded = self.strategy.run(self.__dict__["_reward"].of_batch, args=(batch,))
+                # The same on all replicas.
+                return self.strategy.experimental_local_results(rewarded)[0]
+
+            self.__dict__["_rate_batch"] = rate_batch
+        return float(np.mean([float(self.__dict__["_rate_batch"](batch)) for batch in batches]))
+
+    def _take(self, picks: Mapping[str, int]) -> None:
+        for label, resolver in self.resolvers.items():
+            resolver.index.assign(picks[label])
+
+
+class _EvenPath(resolvers.PathResolver):
+    """Has nothing that is trained: its logits are those of the prior."""
+
+    def __init__(self, choice: choices.Choice) -> None:
+        resolvers.require_sum(choice)
+        self._logits = [math.log(p) for p in choice.prior or [1.0] * len(choice.options)]
+        self.index = tf.Variable(
+            0,
+            dtype=tf.int32,
+            trainable=False,
+            name=f"path_{re.sub('[^0-9A-Za-z_]', '_', choice.label)}",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    @property
+    def variables(self) -> list[Any]:
+        return []
+
+    def logits(self) -> tf.Tensor:
+        return tf.constant(self._logits, tf.float32)
+
+    def preferred(self) -> tf.Tensor:
+        return self.index.read_value()
+
+    def export(self) -> int:
+        return int(self.index.numpy())
+
+
+def _random_path(generator: np.random.Generator, sizes: list[int]) -> tuple[int, ...]:
+    return tuple(int(generator.integers(size)) for size in sizes)
+
+
+def _children(
+    generator: np.random.Generator, parents: list[tuple[int, ...]], sizes: list[int]
+) -> Iterator[tuple[int, ...]]:
+    """Without end: each label from one of two parents, or by chance from neither."""
+    while True:
+        first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))
+        drawn = _random_path(generator, sizes)
+        dice = generator.random((2, len(sizes)))
+        yield tuple(
+            new if mutates < _MUTATION else (one if side < 0.5 else other)
+            for one, other, new, side, mutates in zip(
+                first, second, drawn, dice[0], dice[1], strict=True
+            )
+        )

@@ -1,0 +1,63 @@
+"""Many runs: a study tries what a space allows, by a strategy, and keeps what comes of it.
+
+::
+
+    search:
+      space:
+        trainer.optimizer_config.learning_rate.cosine.initial_learning_rate:
+          {type: float, low: 1.e-4, high: 1.e-1, log: true}
+        task.model.units: [[32], [64, 64]]
+      metric: accuracy
+      direction: maximize
+      strategy: tpe
+      pruner: median
+
+    python train.py --experiment=vision/digits_mlp --config_file=search.yaml --mode=search \
+        --model_dir=/tmp/study
+
+The strategies, the pruners and the storage are Optuna's (`pip install 'official-lite[search]'`).
+What is ours is that a trial is an ordinary run in a directory of its own, which goes on from its
+checkpoint if it was broken off. Nothing here needs TensorFlow until a trial does.
+"""
+
+from official_lite.common import errors
+
+try:
+    import optuna  # noqa: F401  (so that the reason is said once, here)
+except ModuleNotFoundError as missing:
+    raise errors.ConfigValueError(
+        "A search needs Optuna, which is not installed: pip install 'official-lite[search]'"
+    ) from missing
+
+from official_lite.search.experiment import Experiment
+from official_lite.search.functional import (
+    FunctionalTrainer,
+    ModelEvaluator,
+    TaskModel,
+    TaskTrainer,
+)
+from official_lite.search.search_config import SearchConfig
+from official_lite.search.space import Space
+from official_lite.search.study_runner import run_search, run_study
+from official_lite.search.trial_run import (
+    TrialRun,
+    current_trial,
+    report_final_result,
+    report_intermediate_result,
+)
+
+__all__ = [
+    "SearchConfig",
+    "Space",
+    "TrialRun",
+    "run_search",
+    "run_study",
+    "current_trial",
+    "report_intermediate_result",
+    "report_final_result",
+    "Experiment",
+    "FunctionalTrainer",
+    "TaskTrainer",
+    "ModelEvaluator",
+    "TaskModel",
+]

@@ -1,0 +1,52 @@
+"""Tells the study of each evaluation of a trial."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks.watched_metric import WatchedMetric
+from official_lite.search import trial_run
+
+__all__ = ["ReportTrial"]
+
+
+class ReportTrial(Hook):
+    """Reports the study's metric after each evaluation, and stops the training of a pruned trial.
+
+    A study puts it into the config of each trial. Outside of a study it does nothing, so that the
+    `params.yaml` of a trial trains the same again by itself.
+    """
+
+    every_n_steps = 0
+
+    def __init__(self) -> None:
+        self._trial = trial_run.current_trial()
+        self._was_pruned = False
+
+    def before_train(self) -> None:
+        if self._trial is None:
+            return
+        self._trial.loop = self.controller
+        if self._was_pruned:
+            # It had been killed before anybody was told.
+            self._trial.is_pruned = True
+            self.controller.request_stop("pruned before")
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        if self._trial is None or self._trial.is_pruned:
+            return
+        config = self._trial.config
+        # Optuna's trials have no values on the way where there are several objectives.
+        if len(config.metrics) == 1:
+            watched = WatchedMetric(config.metrics[0], config.directions[0])
+            self._trial.report(watched.value(logs))
+
+    def after_train(self, success: bool) -> None:
+        if self._trial is not None:
+            self._trial.loop = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"is_pruned": self._was_pruned or bool(self._trial and self._trial.is_pruned)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._was_pruned = bool(state["is_pruned"])

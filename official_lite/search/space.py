@@ -1,0 +1,173 @@
+"""What a study may try: names, which are paths into a config, and the values that each may take."""
+
+import itertools
+import json
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import optuna
+from optuna import distributions
+
+from official_lite.common import errors, suggestions
+from official_lite.modeling import hyperparams
+
+__all__ = ["Space", "path_of"]
+
+_ARGUMENTS = {
+    "float": ("low", "high", "log", "step"),
+    "int": ("low", "high", "log", "step"),
+    "categorical": ("choices",),
+}
+_Distribution = (
+    distributions.FloatDistribution
+    | distributions.IntDistribution
+    | distributions.CategoricalDistribution
+)
+_PATH_STEP = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
+
+
+class Space:
+    """The values that a trial may take, by name.
+
+    Args:
+        entries: A definition for each name, such as `{type: float, low: 0, high: 1}`, or a list of
+            choices. A dict without a known `type` is a part of the name: its keys come behind a
+            dot.
+
+    Raises:
+        errors.ConfigError: A definition can't be understood, or nothing is defined.
+    """
+
+    def __init__(self, entries: Mapping[str, Any] | hyperparams.FreeConfig) -> None:
+        plain = entries.as_dict() if isinstance(entries, hyperparams.ParamsDict) else entries
+        definitions = dict(_flatten(plain))
+        if not definitions:
+            raise errors.ConfigValueError(
+                "`search.space` is empty; wanted at least one path with the values it may take."
+            )
+        self._choices: dict[str, dict[Any, Any]] = {}
+        self.distributions: dict[str, _Distribution] = {
+            name: self._distribution(name, definition) for name, definition in definitions.items()
+        }
+
+    @property
+    def size(self) -> int | None:
+        """How many points there are; None if there is no end of them."""
+        counts = [_count(one) for one in self.distributions.values()]
+        return None if None in counts else math.prod(count for count in counts if count)
+
+    def suggest(self, trial: optuna.trial.Trial) -> dict[str, Any]:
+        """Draws a value for each name, or takes those that the trial has already."""
+        return self.decode(
+            {name: _suggest(trial, name, one) for name, one in self.distributions.items()}
+        )
+
+    def decode(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that Optuna's ones stand for: it keeps lists and dicts as JSON."""
+        return {name: self._choices.get(name, {}).get(_key(v), v) for name, v in params.items()}
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        """Points that have, all together, the ends of each range and each choice."""
+        ends = [_ends(one) for one in self.distributions.values()]
+        last = [values[-1] for values in ends]
+        for row in itertools.zip_longest(*ends):
+            filled = [end if v is None else v for v, end in zip(row, last, strict=True)]
+            yield self.decode(dict(zip(self.distributions, filled, strict=True)))
+
+    def _distribution(self, name: str, definition: Any) -> _Distribution:
+        if isinstance(definition, list | tuple):
+            definition = {"type": "categorical", "choices": definition}
+        kind = definition["type"]
+        arguments = {key: value for key, value in definition.items() if key != "type"}
+        for key in arguments:
+            if key not in _ARGUMENTS[kind]:
+                raise errors.UnknownKeyError(
+                    f"`search.space`: `{name}` of type {kind} has no {key!r}. "
+                    f"{suggestions.did_you_mean(key, _ARGUMENTS[kind])}"
+                )
+        if kind == "categorical":
+            return self._categorical(name, arguments.get("choices") or [])
+        if kind == "float":
+            return _checked(name, lambda: distributions.FloatDistribution(**arguments))
+        return _checked(name, lambda: distributions.IntDistribution(**arguments))
+
+    def _categorical(self, name: str, choices: Any) -> _Distribution:
+        self._choices[name] = {_key(_encode(choice)): choice for choice in choices}
+        return _checked(
+            name,
+            lambda: distributions.CategoricalDistribution([_encode(choice) for choice in choices]),
+        )
+
+
+def path_of(name: str) -> list[str | int]:
+    """The steps to the field that a name stands for.
+
+    Not `parse_path`: the label of a choice in a model may have any sign but dots and brackets.
+    """
+    return [int(index) if index else step for step, index in _PATH_STEP.findall(name)]
+
+
+def _flatten(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in entries.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, list | tuple):
+            yield name, value
+        elif not isinstance(value, Mapping):
+            raise errors.ConfigTypeError(
+                f"`search.space`: `{name}` is {value!r}; wanted a definition with a `type`, such "
+                "as `{type: float, low: 0.0, high: 1.0}`, or a list of choices."
+            )
+        elif value.get("type") in _ARGUMENTS:
+            yield name, value
+        elif isinstance(value.get("type"), str):
+            raise errors.UnknownNameError(
+                f"`search.space`: `{name}` has the type {value['type']!r}. "
+                f"{suggestions.did_you_mean(value['type'], _ARGUMENTS)} Ranges are in Optuna's "
+                "words: `log: true` and `step` come beside `low` and `high`."
+            )
+        else:
+            yield from _flatten(value, f"{name}.")
+
+
+def _checked(name: str, make: Callable[[], _Distribution]) -> _Distribution:
+    try:
+        with warnings.catch_warnings():
+            # Optuna only warns where it takes something else than was given.
+            warnings.simplefilter("error")
+            return make()
+    except (TypeError, ValueError, UserWarning) as error:
+        raise errors.ConfigValueError(f"`search.space`: `{name}`: {error}") from error
+
+
+def _suggest(trial: optuna.trial.Trial, name: str, one: _Distribution) -> Any:
+    if isinstance(one, distributions.FloatDistribution):
+        return trial.suggest_float(name, one.low, one.high, step=one.step, log=one.log)
+    if isinstance(one, distributions.IntDistribution):
+        return trial.suggest_int(name, one.low, one.high, step=one.step, log=one.log)
+    return trial.suggest_categorical(name, one.choices)
+
+
+def _count(one: _Distribution) -> int | None:
+    if isinstance(one, distributions.CategoricalDistribution):
+        return len(one.choices)
+    if one.single():
+        return 1
+    return None if one.step is None else round((one.high - one.low) / one.step) + 1
+
+
+def _ends(one: _Distribution) -> list[Any]:
+    if isinstance(one, distributions.CategoricalDistribution):
+        return list(one.choices)
+    return [one.low, one.high]
+
+
+def _encode(choice: Any) -> Any:
+    return choice if isinstance(choice, str | int | float | None) else json.dumps(choice)
+
+
+def _key(choice: Any) -> Any:
+    # 1, 1.0 and true are one key of a dict.
+    return (type(choice), choice)

@@ -1,0 +1,175 @@
+"""From the config of a study to its results."""
+
+import os
+from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import optuna
+from absl import logging
+from optuna.trial import TrialState
+
+from official_lite.common import errors, files
+from official_lite.core import config_changes
+from official_lite.modeling import hyperparams
+from official_lite.search import (
+    functional,
+    processes,
+    pruners,
+    results,
+    samplers,
+    search_config,
+    storage,
+    worker,
+)
+from official_lite.search.experiment_evaluator import ExperimentEvaluator
+from official_lite.search.space import Space
+from official_lite.search.trial_run import TrialRun
+
+__all__ = ["CONFIG_FILE", "run_search", "run_study"]
+
+CONFIG_FILE = "search.yaml"
+
+
+def run_search(params: Any, study_dir: str, *, allow_config_change: bool = False) -> optuna.Study:
+    """Runs the study that `params.search` describes; what `--mode=search` does.
+
+    Args:
+        params: The config of the experiment.
+        study_dir: The directory of the study; its trials are in `trials/0000` and so on.
+        allow_config_change: Whether a study may go on though the experiment has changed.
+
+    Raises:
+        errors.OfficialLiteError: For whatever a user can mend.
+    """
+    config = search_config.search_config_of(params)
+    if not config.evaluator and not config.metrics:
+        raise errors.ConfigValueError(
+            "`search.metric` is empty; wanted the name of a metric of the evaluations."
+        )
+    experiment = ExperimentEvaluator(params, allow_config_change=allow_config_change)
+    experiment.check(Space(config.space))
+    evaluator = functional.evaluator_of(config, params) if config.evaluator else experiment
+    return run_study(
+        evaluator,
+        config,
+        study_dir,
+        origin=experiment.origin(),
+        allow_config_change=allow_config_change,
+    )
+
+
+def run_study(
+    evaluator: Callable[[TrialRun], Any],
+    config: search_config.SearchConfig,
+    study_dir: str,
+    *,
+    origin: dict[str, Any] | None = None,
+    allow_config_change: bool = False,
+) -> optuna.Study:
+    """Runs a study to its end. Started again, it goes on where it was broken off.
+
+    Several processes may run the same study at once, on one host or on several that share the
+    directory: each call of this function is one more.
+
+    Args:
+        evaluator: What a trial is: called with a `TrialRun`, it returns a number, a sequence of one
+            for each direction, or a dict of metrics.
+        config: Of the study.
+        study_dir: Its directory.
+        origin: What else must be the same for values to be comparable.
+        allow_config_change: Whether `origin` may differ from that of before.
+
+    Returns:
+        The study, with all its trials.
+
+    Raises:
+        errors.ConfigError: Something in it can't be; nothing was written.
+        errors.OfficialLiteError: No trial has come to a value.
+    """
+    config.validate()
+    space = Space(config.space)
+    samplers.create_sampler(config, space)
+    pruners.create_pruner(config)
+    what = config_changes.flatten(
+        {"search": {"space": config.space.as_dict(), "metric": config.metrics}}
+    )
+    study = storage.create_study(
+        config,
+        study_dir,
+        origin={**(origin or {}), **what},
+        allow_config_change=allow_config_change,
+    )
+    _refuse_leftovers(study, study_dir)
+    hyperparams.save_params_dict_to_yaml(config, os.path.join(study_dir, CONFIG_FILE))
+    job = worker.StudyJob(evaluator=evaluator, config=config, study_dir=study_dir)
+    if config.num_workers > 1:
+        _run_workers(job, study)
+    else:
+        worker.run_worker(job)
+    results.write(study, space, config, study_dir)
+    _require_a_value(study)
+    logging.info("%s\n%s", study_dir, results.table(study, space, config))
+    return study
+
+
+def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
+    trials = os.path.join(study_dir, "trials")
+    if not study.get_trials(deepcopy=False) and files.list_names(trials):
+        raise errors.ConfigValueError(
+            f"{trials} holds trials of a study that is not in the storage. Remove it, give another "
+            "--model_dir, or set `search.storage` to where that study is."
+        )
+
+
+def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
+    """Starts workers, and again those that were killed, as long as they have left a trial."""
+    running: list[SpawnProcess] = []
+    names: dict[SpawnProcess, str] = {}
+    failures: list[str] = []
+
+    def start(name: str) -> None:
+        path = os.path.join(job.study_dir, "workers", f"{name}.txt")
+        process = processes.start(worker.run_worker, job, output_path=path)
+        running.append(process)
+        names[process] = name
+
+    with processes.raise_on_sigterm(), processes.ended_with_us(running):
+        for number in range(job.config.num_workers):
+            start(str(number))
+        num_starts = 0
+        while running:
+            ended = processes.wait_for_any(running)
+            running.remove(ended)
+            _raise_if_asked_to_stop(ended)
+            if not ended.exitcode:
+                continue
+            how = f"worker {names[ended]} ended {processes.describe_end(ended)}"
+            can_be_restarted = num_starts < job.config.num_trials * job.config.max_starts
+            if can_be_restarted and worker.has_broken_off_trials(study, job.study_dir):
+                num_starts += 1
+                logging.warning("%s, and is started again.", how)
+                start(names[ended])
+            else:
+                failures.append(how)
+    if failures:
+        raise errors.OfficialLiteError(
+            f"{', '.join(failures)}; see {os.path.join(job.study_dir, 'workers')}."
+        )
+
+
+def _raise_if_asked_to_stop(process: SpawnProcess) -> None:
+    if process.exitcode == errors.ExitCode.PREEMPTED:
+        raise errors.PreemptedError("A worker was asked to stop. The same command goes on.")
+    if process.exitcode == errors.ExitCode.INTERRUPTED:
+        raise errors.StoppedByUserError("A worker was asked to stop. The same command goes on.")
+
+
+def _require_a_value(study: optuna.Study) -> None:
+    trials = study.get_trials(deepcopy=False)
+    if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
+        return
+    raise errors.OfficialLiteError(
+        f"None of the {len(trials)} trials has come to a value; `trial.json` in the directory of "
+        "each says why."
+    )

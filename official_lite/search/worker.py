@@ -1,0 +1,206 @@
+"""A worker: takes one trial after the other, until there is nothing left to take."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+from absl import logging
+from optuna.trial import FrozenTrial, TrialState
+
+from official_lite.common import errors
+from official_lite.search import claims, processes, results, samplers, search_config, storage
+from official_lite.search.space import Space
+from official_lite.search.trial_run import Outcome, TrialRun, run_trial
+
+__all__ = ["StudyJob", "has_broken_off_trials", "run_one", "run_worker", "trial_dir"]
+
+_STATES = {
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "fail": TrialState.FAIL,
+}
+# How often a trial was begun, and how often it was asked to stop; the rest were kills.
+_STARTS = "starts"
+_STOPS = "stops"
+_HOST = "host"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyJob:
+    """What a worker has to know.
+
+    Attributes:
+        evaluator: What a trial is: called with a `TrialRun`, returns its metrics.
+        config: Of the study.
+        study_dir: Its directory.
+    """
+
+    evaluator: Callable[[TrialRun], Any]
+    config: search_config.SearchConfig
+    study_dir: str
+
+
+def trial_dir(study_dir: str, number: int) -> str:
+    """The directory of a trial."""
+    return os.path.join(study_dir, "trials", f"{number:04d}")
+
+
+def run_worker(job: StudyJob) -> None:
+    """Runs trials until the study has as many as it wants, or nothing new to try.
+
+    First come trials that were broken off: they go on in their directories.
+
+    Raises:
+        errors.PreemptedError: A signal has asked to stop; the trial under way can go on later.
+    """
+    space = Space(job.config.space)
+    sampler = samplers.create_sampler(job.config, space)
+    study = storage.open_study(job.config, job.study_dir, sampler)
+    queue = _Queue(job, study, space)
+    while (taken := queue.take()) is not None:
+        trial, claim = taken
+        with claim:
+            try:
+                outcome = _run(job, trial, space)
+            except errors.PreemptedError:
+                _count(trial, _STOPS)
+                raise
+            _tell(study, trial.number, outcome)
+        results.write(study, space, job.config, job.study_dir)
+
+
+def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:
+    """Whether there is a trial that was broken off, and that nobody has taken up."""
+    owners = claims.Claims(study_dir)
+    with owners.turn():
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            claim = owners.claim(trial.number)
+            if claim is not None:
+                with claim:
+                    return True
+    return False
+
+
+class _Queue:
+    """The trials that a worker may take."""
+
+    def __init__(self, job: StudyJob, study: optuna.Study, space: Space) -> None:
+        self._job = job
+        self._study = study
+        self._space = space
+        self._claims = claims.Claims(job.study_dir)
+        self._num_trials = samplers.num_points(job.config, space)
+
+    def take(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
+        """The next trial, and what holds it; None if there is none."""
+        with self._claims.turn():
+            # Those of other hosts take seconds to look at, and come last.
+            return self._broken_off(claims.host_name()) or self._new() or self._broken_off()
+
+    def _new(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
+        if len(self._study.get_trials(deepcopy=False)) >= self._num_trials:
+            return None
+        trial = self._study.ask()
+        claim = self._claims.claim(trial.number)
+        if claim is None:
+            raise errors.ModelDirBusyError(
+                f"Another study runs in {self._job.study_dir}: it has the trial {trial.number}."
+            )
+        with contextlib.ExitStack() as on_failure:
+            on_failure.enter_context(claim)
+            _note_start(trial)
+            self._space.suggest(trial)
+            held = on_failure.pop_all()
+        return trial, held
+
+    def _broken_off(
+        self, host: str | None = None
+    ) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
+        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if host is not None and frozen.user_attrs.get(_HOST, host) != host:
+                continue
+            claim = self._claims.claim(frozen.number)
+            if claim is None:
+                continue
+            with contextlib.ExitStack() as unless_taken:
+                unless_taken.enter_context(claim)
+                if self._may_go_on(frozen):
+                    return self._reopen(frozen), unless_taken.pop_all()
+        return None
+
+    def _may_go_on(self, frozen: FrozenTrial) -> bool:
+        if claims.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
+            return False
+        kills = frozen.user_attrs.get(_STARTS, 0) - frozen.user_attrs.get(_STOPS, 0)
+        ended = Outcome.read(trial_dir(self._job.study_dir, frozen.number))
+        if kills < self._job.config.max_starts or ended is not None:
+            return True
+        reason = f"its process was killed {kills} times"
+        _tell(self._study, frozen.number, Outcome(state="fail", reason=reason))
+        return False
+
+    def _reopen(self, frozen: FrozenTrial) -> optuna.trial.Trial:
+        logging.info("Trial %d was broken off, and goes on.", frozen.number)
+        study = storage.open_study(self._job.config, self._job.study_dir)
+        trial = optuna.trial.Trial(study, frozen._trial_id)
+        _note_start(trial)
+        return trial
+
+
+def _note_start(trial: optuna.trial.Trial) -> None:
+    trial.set_user_attr(_HOST, claims.host_name())
+    _count(trial, _STARTS)
+
+
+def _count(trial: optuna.trial.Trial, name: str) -> None:
+    trial.set_user_attr(name, trial.user_attrs.get(name, 0) + 1)
+
+
+def _run(job: StudyJob, trial: optuna.trial.Trial, space: Space) -> Outcome:
+    model_dir = trial_dir(job.study_dir, trial.number)
+    ended = Outcome.read(model_dir)
+    if ended is not None:
+        return ended
+    params = space.suggest(trial)
+    logging.info("Trial %d: %s", trial.number, params)
+    if job.config.isolation == "process":
+        return _run_in_process(job, trial.number, model_dir)
+    return run_trial(job.evaluator, TrialRun(trial, params, job.config, model_dir))
+
+
+def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
+    output_path = os.path.join(model_dir, "output.txt")
+    with processes.raise_on_sigterm():
+        process = processes.start(run_one, job, number, output_path=output_path)
+        with processes.ended_with_us([process]):
+            process.join()
+    ended = Outcome.read(model_dir)
+    if ended is not None:
+        return ended
+    code = process.exitcode or 0
+    if code == errors.ExitCode.INTERRUPTED:
+        raise errors.StoppedByUserError(f"Trial {number} was asked to stop, and can go on.")
+    if code == errors.ExitCode.PREEMPTED:
+        raise errors.PreemptedError(f"Trial {number} was asked to stop, and can go on.")
+    reason = f"its process ended {processes.describe_end(process)}; see {output_path}"
+    return Outcome(state="fail", reason=reason)
+
+
+def run_one(job: StudyJob, number: int) -> None:
+    """Runs one trial that another process has taken."""
+    study = storage.open_study(job.config, job.study_dir)
+    frozen = study.get_trials(deepcopy=False)[number]
+    trial = optuna.trial.Trial(study, frozen._trial_id)
+    params = Space(job.config.space).suggest(trial)
+    run_trial(job.evaluator, TrialRun(trial, params, job.config, trial_dir(job.study_dir, number)))
+
+
+def _tell(study: optuna.Study, number: int, outcome: Outcome) -> None:
+    values = list(outcome.values) if outcome.state == "complete" else None
+    study.tell(number, values, state=_STATES[outcome.state])
+    trial = study.get_trials(deepcopy=False)[number]
+    shown = ", ".join(f"{value:g}" for value in trial.values or ())
+    logging.info("Trial %d: %s %s %s", number, outcome.state, shown, outcome.reason)

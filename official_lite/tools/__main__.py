@@ -1,0 +1,74 @@
+"""Finds the module of a command and runs it.
+
+Each command is a module of this package, of its name, with two functions::
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None: ...
+    def run(args: argparse.Namespace) -> int: ...      # the exit code
+
+Its docstring is its `--help`. Only the module of the command that was asked for is imported, and it
+imports TensorFlow, if at all, in `run`, so that help and mistakes are answered at once.
+
+argparse, since each command has arguments of its own: absl's flags are one set for the whole
+process, in which those of a command would meet those of the modules that it imports.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from official_lite.common import errors, escapes, suggestions
+
+__all__ = ["main"]
+
+_PROGRAM = "python -m official_lite.tools"
+
+# What each does, in a line.
+_COMMANDS = {
+    "launch": "Starts a training of several processes on this machine.",
+    "data_service": "Starts a part of a tf.data service.",
+    "search": "Shows a study: its trials in a table, and pictures.",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command that the arguments name; returns the exit code."""
+    name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("--help", "-h", "help"):
+        print(_help())
+        return int(errors.ExitCode.DONE)
+    if name not in _COMMANDS:
+        _say(f"There is no command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
+        return int(errors.ExitCode.CONFIG)
+    module = importlib.import_module(f"official_lite.tools.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"{_PROGRAM} {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    # TensorFlow's own start-up chatter; whoever wants it sets the variable.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        return int(module.run(parser.parse_args(arguments)))
+    except errors.OfficialLiteError as error:
+        _say(f"{type(error).__name__}: {error}")
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(errors.ExitCode.INTERRUPTED)
+
+
+def _help() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items()]
+    return "\n".join([f"{_PROGRAM} COMMAND [--help] …", "", *lines])
+
+
+def _say(message: str) -> None:
+    print(escapes.escape_controls(message), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

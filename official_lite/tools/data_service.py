@@ -1,0 +1,107 @@
+"""Starts a part of a tf.data service, whose processes prepare the data of trainings elsewhere.
+
+One dispatcher, of which trainings are told, and any number of workers:
+
+    python -m official_lite.tools data_service dispatcher --port=5000
+    python -m official_lite.tools data_service worker --dispatcher=HOST:5000 --host=THIS_HOST
+    python train.py --tf_data_service=grpc://HOST:5000 ...
+
+Workers see the files under the same paths as the training. They may come and go while it is under
+way. SIGTERM and Ctrl-C end a dispatcher or a worker, with exit code 0.
+"""
+
+import argparse
+import signal
+import sys
+import threading
+from typing import Any
+
+from official_lite.common import errors
+
+__all__ = ["add_arguments", "run"]
+
+# How long a worker tries to reach a dispatcher that is gone, before it is told in its log.
+_DISPATCHER_TIMEOUT_MS = 60_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the two roles and their arguments."""
+    roles = parser.add_subparsers(dest="role", required=True, metavar="dispatcher|worker")
+    dispatcher = roles.add_parser("dispatcher", help="Tells trainings and workers of one another.")
+    dispatcher.add_argument("--port", type=int, required=True)
+    dispatcher.add_argument(
+        "--work_dir",
+        default="",
+        help="Where it keeps what it has to know if it comes again.",
+    )
+    worker = roles.add_parser("worker", help="Prepares data.")
+    worker.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
+    worker.add_argument("--port", type=int, default=0, help="By default any that is free.")
+    worker.add_argument(
+        "--host", default="localhost", help="The name by which trainings reach this worker."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until a signal says otherwise; returns the exit code.
+
+    Raises:
+        ConfigValueError: The port can't be used.
+        ClusterError: Nobody answers at the address of the dispatcher.
+    """
+    start = _start_dispatcher if args.role == "dispatcher" else _start_worker
+    server, what = start(args)
+    is_over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: is_over.set())
+    # Who has read it may send a signal.
+    _say(what)
+    is_over.wait()
+    server.stop()
+    _say(f"The {args.role} has ended.")
+    return int(errors.ExitCode.DONE)
+
+
+def _start_dispatcher(args: argparse.Namespace) -> tuple[Any, str]:
+    import tensorflow as tf
+
+    service = tf.data.experimental.service
+    config = service.DispatcherConfig(
+        port=args.port, work_dir=args.work_dir or None, fault_tolerant_mode=bool(args.work_dir)
+    )
+    server = _start(service.DispatchServer, config, args.port)
+    return server, f"Dispatching at {server.target}"
+
+
+def _start_worker(args: argparse.Namespace) -> tuple[Any, str]:
+    import tensorflow as tf
+
+    from official_lite.data import data_service
+
+    dispatcher = args.dispatcher.rpartition("://")[2]
+    data_service.wait_for_dispatcher(dispatcher)
+    service = tf.data.experimental.service
+    config = service.WorkerConfig(
+        dispatcher_address=dispatcher,
+        # TensorFlow puts the number in its place.
+        worker_address=f"{args.host}:{args.port or '%port%'}",
+        port=args.port,
+        dispatcher_timeout_ms=_DISPATCHER_TIMEOUT_MS,
+    )
+    server = _start(service.WorkerServer, config, args.port)
+    return server, f"Working for {dispatcher}"
+
+
+def _start(server_cls: Any, config: Any, port: int) -> Any:
+    import tensorflow as tf
+
+    try:
+        return server_cls(config)
+    except (RuntimeError, tf.errors.OpError) as error:
+        raise errors.ConfigValueError(
+            f"Nothing can be started at port {port}: {error}. Is it taken?"
+        ) from error
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

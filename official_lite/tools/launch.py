@@ -1,0 +1,193 @@
+"""Starts a training of several processes on this machine, and looks after them.
+
+    python -m official_lite.tools launch --workers=2 -- train.py --experiment=… --mode=train
+    python -m official_lite.tools launch --workers=2 --ps=1 -- train.py …
+
+The first is a cluster for `multi_worker_mirrored`; with --ps there is a chief as well, for
+`parameter_server`. The strategy itself is part of the config: --set=runtime.distribution_strategy=…
+
+Each process finds the cluster in TF_CONFIG, at free ports of 127.0.0.1. Its lines get its name in
+front: `worker 1 | …`. SIGTERM and Ctrl-C are passed on, so that all of them save and stop; a second
+signal kills them. When one fails, it is named, the others are stopped, and its exit code is that of
+this command. docs/clusters.md says more.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import random
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from official_lite.common import cluster, errors
+from official_lite.tools import launch_cluster, launch_process
+
+__all__ = ["add_arguments", "plan", "run"]
+
+_HOST = "127.0.0.1"
+# Below those that systems give to outgoing connections, which might take one before its process.
+_PORTS = range(10000, 32000)
+_MOST_TRIES = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Defines the arguments of the command."""
+    parser.add_argument(
+        "--workers", type=_count, required=True, metavar="N", help="How many processes train."
+    )
+    parser.add_argument(
+        "--ps", type=_count, default=0, metavar="N", help="Parameter servers; adds a chief."
+    )
+    parser.add_argument(
+        "--data_workers",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="Workers of a tf.data service, which the training then reads through.",
+    )
+    parser.add_argument(
+        "--max_restarts",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="How often to start again what was killed or preempted. What the user has to mend "
+        "(a config, code, data) never is.",
+    )
+    parser.add_argument(
+        "--grace_secs",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="What the others have to end by themselves after one has failed; then they are "
+        "killed. Default: %(default)g.",
+    )
+    parser.add_argument(
+        "--log_dir", type=pathlib.Path, help="Also keep the lines of each process in a file there."
+    )
+    parser.add_argument(
+        "command", nargs="+", help="After `--`: train.py, or another program, and its arguments."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Starts the cluster, again if it may be; returns the exit code of the first that failed."""
+    if not args.workers:
+        raise errors.ConfigValueError("--workers=0 leaves nobody to train; wanted 1 or more.")
+    if args.log_dir is not None:
+        args.log_dir.mkdir(parents=True, exist_ok=True)
+    restarts = launch_cluster.Restarts(args.max_restarts)
+    while True:
+        specs = plan(
+            args.command,
+            workers=args.workers,
+            ps=args.ps,
+            data_workers=args.data_workers,
+            log_dir=args.log_dir,
+        )
+        started = launch_cluster.LaunchedCluster(
+            specs, restarts=restarts, grace_secs=args.grace_secs
+        )
+        failure = started.run()
+        if failure is None:
+            return int(errors.ExitCode.DONE)
+        if started.was_asked_to_stop or not failure.may_restart or not restarts.take():
+            return failure.exit_code
+        launch_process.say(f"Restart {restarts.taken} of {restarts.most}.", specs[0].width)
+
+
+def plan(
+    command: Sequence[str],
+    *,
+    workers: int,
+    ps: int = 0,
+    data_workers: int = 0,
+    log_dir: pathlib.Path | None = None,
+) -> list[launch_process.ProcessSpec]:
+    """The processes of a cluster, at ports that are free now.
+
+    Args:
+        command: What each of them runs; a `.py` file is run by this Python.
+        workers: How many train; with parameter servers, how many a chief gives its steps to.
+        ps: Parameter servers.
+        data_workers: Workers of a tf.data service; none starts no service.
+        log_dir: Where their lines are kept as well.
+    """
+    counts = {"chief": int(ps > 0), "worker": workers, "ps": ps}
+    num_service_ports = data_workers + 1 if data_workers else 0
+    ports = iter(_free_ports(sum(counts.values()) + num_service_ports))
+    addresses = {job: _addresses(ports, count) for job, count in counts.items() if count}
+    service = _addresses(ports, num_service_ports)
+    program = [sys.executable, *command] if command[0].endswith(".py") else list(command)
+    if service:
+        program.append(f"--tf_data_service=grpc://{service[0]}")
+    specs = [*_data_service(service), *_cluster(program, addresses)]
+    width = max(len(spec.name) for spec in specs)
+    return [dataclasses.replace(spec, log_dir=log_dir, width=width) for spec in specs]
+
+
+def _cluster(
+    program: Sequence[str], addresses: Mapping[str, Sequence[str]]
+) -> Iterator[launch_process.ProcessSpec]:
+    # A server first: then it is there when somebody looks for it.
+    for job in sorted(addresses, key=("ps", "worker", "chief").index):
+        for index in range(len(addresses[job])):
+            task = {"type": job, "index": index}
+            yield launch_process.ProcessSpec(
+                name=cluster.task_name(job, index),
+                role=_role(job, has_chief="chief" in addresses),
+                command=program,
+                environment={"TF_CONFIG": json.dumps({"cluster": addresses, "task": task})},
+            )
+
+
+def _role(job: str, *, has_chief: bool) -> launch_process.Role:
+    """With parameter servers only the chief ends by itself, and a worker may come and go."""
+    roles = launch_process.Role
+    if job == "ps":
+        return roles.SERVER
+    return roles.REPLACEABLE if job == "worker" and has_chief else roles.TRAINER
+
+
+def _data_service(addresses: Sequence[str]) -> Iterator[launch_process.ProcessSpec]:
+    """A dispatcher at the first address, a worker at each of the others."""
+    tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
+    for index, address in enumerate(addresses):
+        _, port = cluster.split_address(address)
+        if index == 0:
+            role, arguments = launch_process.Role.SERVER, ["dispatcher", f"--port={port}"]
+        else:
+            role = launch_process.Role.REPLACEABLE
+            arguments = ["worker", f"--dispatcher={addresses[0]}", f"--port={port}"]
+        yield launch_process.ProcessSpec(
+            name=f"data worker {index - 1}" if index else "data dispatcher",
+            role=role,
+            command=[*tool, *arguments],
+            environment={},
+        )
+
+
+def _addresses(ports: Iterator[int], count: int) -> list[str]:
+    return [f"{_HOST}:{next(ports)}" for _ in range(count)]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        for port in random.sample(_PORTS, _MOST_TRIES):
+            if len(found) == count:
+                return found
+            one = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind((_HOST, port))
+                found.append(port)
+    raise errors.ClusterError(f"There are no {count} free ports in {_PORTS}.")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+    return int(text)

@@ -1,0 +1,252 @@
+"""The files in `deploy/` are what their schedulers take, and start what they say."""
+
+import json
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import kubernetes_validate
+import portpicker
+import pytest
+import yaml
+
+from official_lite.common import cluster, errors
+
+ROOT = pathlib.Path(__file__).parents[2]
+KUBERNETES_VERSION = kubernetes_validate.latest_version()
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+SBATCH = ROOT / "deploy" / "slurm" / "train.sbatch"
+
+
+def _documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((KUBERNETES / name).read_text()))
+
+
+def _program(path: pathlib.Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def _environment(tmp_path: pathlib.Path, **more: str) -> dict[str, str]:
+    """In which `tmp_path/bin` holds the programs that are found first."""
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TF_CONFIG": "", **more}
+
+
+@pytest.mark.parametrize("name", ["workers.yaml", "parameter_server.yaml"])
+def test_manifest_is_what_kubernetes_takes(name: str) -> None:
+    documents = _documents(name)
+    for document in documents:
+        kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
+    pods = [d["spec"]["template"]["spec"] for d in documents if d["kind"] in ("Job", "StatefulSet")]
+    services = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "Service"}
+    assert pods
+    assert all(service["clusterIP"] == "None" for service in services.values())
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        # Else it would have no name in the DNS.
+        assert pod.get("subdomain", container["command"][-1]) in services
+
+
+def test_jobs_restart_by_the_table_of_exit_codes() -> None:
+    jobs = [d for n in ("workers.yaml", "parameter_server.yaml") for d in _documents(n)]
+    for job in (document for document in jobs if document["kind"] == "Job"):
+        assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+        rules = job["spec"]["podFailurePolicy"]["rules"]
+        by_action = {r["action"]: r["onExitCodes"]["values"] for r in rules if "onExitCodes" in r}
+        ignored = {int(errors.ExitCode.PREEMPTED), int(errors.ExitCode.TERMINATED)}
+        assert set(by_action["Ignore"]) == ignored
+        assert not set(by_action["FailJob"]) & set(errors.RESTARTABLE)
+        assert {1, 2, 3} <= set(by_action["FailJob"])
+
+
+def test_tfjob_is_what_the_operator_takes() -> None:
+    (job,) = _documents("tfjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
+    assert job["spec"].keys() == {"successPolicy", "runPolicy", "tfReplicaSpecs"}
+    (replicas,) = job["spec"]["tfReplicaSpecs"].values()
+    assert replicas.keys() == {"replicas", "restartPolicy", "template"}
+    (container,) = replicas["template"]["spec"]["containers"]
+    assert container["name"] == "tensorflow"
+    assert [port["name"] for port in container["ports"]] == ["tfjob-port"]
+    template = {"apiVersion": "v1", "kind": "PodTemplate", "template": replicas["template"]}
+    kubernetes_validate.validate(
+        {**template, "metadata": {"name": "trainer"}}, KUBERNETES_VERSION, strict=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends_with", "code"), [("exit 0", 0), ("exit 2", 2), ("exit 42", 138), ("exit 7", 138)]
+)
+def test_tfjob_asks_for_what_the_operator_calls_a_restart(
+    tmp_path: pathlib.Path, ends_with: str, code: int
+) -> None:
+    (job,) = _documents("tfjob.yaml")
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    command = [*container["command"], *container["args"]]
+    # Ends when it is told to, and after a while.
+    said = tmp_path / "said"
+    _program(
+        tmp_path / "bin" / "python",
+        f'trap "sleep 0.3; {ends_with}" TERM; echo "$@" > {said}; while :; do sleep 0.1; done',
+    )
+    process = subprocess.Popen(command, env=_environment(tmp_path))
+    while not said.exists():
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(30) == code
+    assert said.read_text().startswith("train.py --experiment=")
+
+
+def _tf_configs(name: str, tmp_path: pathlib.Path) -> Iterator[str]:
+    """What the start command of each pod of a manifest makes TF_CONFIG."""
+    _program(tmp_path / "bin" / "python", 'printf %s "$TF_CONFIG"')
+    documents = _documents(name)
+    data = next((d["data"] for d in documents if d["kind"] == "ConfigMap"), {})
+    (tmp_path / "start.sh").write_text(data.get("start.sh", ""))
+    variables = {key: value for key, value in data.items() if key != "start.sh"}
+    for document in documents:
+        if document["kind"] not in ("Job", "StatefulSet"):
+            continue
+        (container,) = document["spec"]["template"]["spec"]["containers"]
+        own = {one["name"]: one["value"] for one in container.get("env", ())}
+        command = [*container["command"], *container.get("args", ())]
+        command = [part.replace("/cluster/", f"{tmp_path}/") for part in command]
+        spec = document["spec"]
+        for index in range(spec.get("replicas", spec.get("completions", 1))):
+            pod = {
+                "HOSTNAME": f"{document['metadata']['name']}-{index}",
+                "JOB_COMPLETION_INDEX": str(index),
+            }
+            environment = _environment(tmp_path, **variables, **own, **pod)
+            yield subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True
+            ).stdout
+
+
+def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> cluster.ClusterConfig:
+    monkeypatch.setenv("TF_CONFIG", text)
+    found = cluster.read_tf_config()
+    assert found is not None
+    return found
+
+
+MEET = "from official_lite.common import cluster, roll_call; roll_call.meet(cluster.find_cluster())"
+
+
+def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
+    """Of processes that look for one another."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", MEET], env={**os.environ, **environment}, cwd=ROOT)
+        for environment in environments
+    ]
+    return [process.wait(60) for process in processes]
+
+
+def test_pods_of_a_job_get_a_cluster_in_which_they_meet(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = list(_tf_configs("workers.yaml", tmp_path))
+    found = [_read(text, monkeypatch) for text in texts]
+    assert [one.name for one in found] == ["worker 0", "worker 1"]
+    assert all(
+        one.jobs == {"worker": ("trainer-0.trainer:2222", "trainer-1.trainer:2222")}
+        for one in found
+    )
+    # On this machine.
+    for address in found[0].jobs["worker"]:
+        here = f"127.0.0.1:{portpicker.pick_unused_port()}"
+        texts = [text.replace(address, here) for text in texts]
+    assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
+
+
+def test_pods_around_a_parameter_server_get_one_cluster(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [_read(t, monkeypatch) for t in _tf_configs("parameter_server.yaml", tmp_path)]
+    assert [one.name for one in found] == ["chief", "worker 0", "worker 1", "ps 0"]
+    jobs = {
+        "chief": ("chief.chief:2222",),
+        "worker": ("worker-0.worker:2222", "worker-1.worker:2222"),
+        "ps": ("ps-0.ps:2222",),
+    }
+    assert all(one.jobs == jobs for one in found)
+
+
+# What Slurm tells the tasks of a step of two, here both on this machine.
+SRUN = r"""
+echo "$@" > "$SAID"
+while [[ $1 == --* ]]; do shift; done
+export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
+export SLURM_NODEID=0
+for rank in 0 1; do
+  SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" & pids+=($!)
+done
+code=0
+for pid in "${pids[@]}"; do
+  wait "$pid" || { (($? > code)) && code=$?; }
+done
+exit "$code"
+"""
+
+
+def _job_id() -> str:
+    """Of a Slurm job whose ports are free here."""
+    while not 20000 <= (port := portpicker.pick_unused_port()) < 29998 or port % 2:
+        pass
+    return str((port - 20000) // 2)
+
+
+def test_sbatch_file_is_one() -> None:
+    subprocess.run(["bash", "-n", str(SBATCH)], check=True)
+    lines = SBATCH.read_text().splitlines()
+    options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    assert all(re.fullmatch(r"--[a-z-]+(=\S+)?", option) for option in options)
+    assert {"--requeue", "--nodes=2", "--ntasks-per-node=1"} <= set(options)
+    # Slurm reads no more of them behind the first command.
+    first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith("#SBATCH") for line in lines[first_command:])
+
+
+@pytest.mark.slow
+def test_sbatch_file_trains_on_all_tasks_of_a_step(tmp_path: pathlib.Path) -> None:
+    _program(tmp_path / "bin" / "srun", SRUN)
+    _program(tmp_path / "bin" / "python", f'exec {sys.executable} "$@"')
+    result = subprocess.run(
+        [
+            *("bash", str(SBATCH), "--experiment=vision/digits_mlp", "--mode=train"),
+            *(f"--model_dir={tmp_path}/run", "--set=trainer.train_steps=2"),
+        ],
+        env=_environment(tmp_path, SLURM_JOB_ID=_job_id(), SAID=str(tmp_path / "said")),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["global_step"] == 2
+    assert (tmp_path / "said").read_text().startswith("--label --distribution=block")
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "again"),
+    [(0, 0, False), (2, 0, False), (42, 9, True), (7, 0, True), (137, 0, True), (137, 5, False)],
+)
+def test_sbatch_file_is_put_into_the_queue_again_by_the_table_of_exit_codes(
+    tmp_path: pathlib.Path, code: int, restarts: int, again: bool
+) -> None:
+    _program(tmp_path / "bin" / "srun", f"exit {code}")
+    _program(tmp_path / "bin" / "scontrol", f'echo "$@" > {tmp_path}/scontrol')
+    environment = _environment(tmp_path, SLURM_JOB_ID="4711", SLURM_RESTART_COUNT=str(restarts))
+    assert subprocess.run(["bash", str(SBATCH)], env=environment, check=False).returncode == code
+    told = tmp_path / "scontrol"
+    assert (told.read_text().split() if told.exists() else []) == ["requeue", "4711"] * again

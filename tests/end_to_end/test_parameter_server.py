@@ -1,0 +1,134 @@
+"""`parameter_server` with real processes: chief, two workers, one or two parameter servers."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.vision.digits import configs
+from official_lite.common import errors
+from official_lite.modeling import optimization
+from tests import commands, parameter_servers
+
+ITERATIONS = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _command(model_dir, *settings, experiment="vision/digits_mlp"):
+    return [
+        "train.py",
+        f"--experiment={experiment}",
+        "--mode=train_and_eval",
+        f"--model_dir={model_dir}",
+        "--set=runtime.distribution_strategy=parameter_server",
+        *(f"--set={setting}" for setting in settings),
+    ]
+
+
+def _stop(servers):
+    """What a launcher does when the chief has ended."""
+    everyone = [server for group in servers.values() for server in group]
+    for server in everyone:
+        server.send_signal(signal.SIGTERM)
+    assert [server.wait(15) for server in everyone] == [0] * len(everyone)
+
+
+def _records(model_dir, split):
+    lines = (model_dir / "metrics.json").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record.get("split") == split]
+
+
+@pytest.mark.timeout(180)
+def test_digits_reach_the_accuracy_of_one_device_and_each_update_counts_once(tmp_path):
+    model_dir = tmp_path / "run"
+    command = _command(
+        model_dir,
+        "trainer.train_steps=450",
+        "trainer.checkpoint_interval=150",
+        "trainer.hooks=[gradient_norm]",
+    )
+    cluster = parameter_servers.Cluster(command, num_ps=2)
+    servers = cluster.start_servers()
+    chief = cluster.start("chief")
+    assert chief.wait(120) == 0, chief.stderr[-4000:]
+    _stop(servers)
+    assert "in the mode graph: the workers of a parameter server run on their own" in chief.stderr
+    run = json.loads((model_dir / "run.json").read_text())
+    assert (run["status"], run["global_step"]) == ("done", 450)
+    best = json.loads((model_dir / "best_ckpt" / "info.json").read_text())
+    # On one device it is 0.97.
+    assert best["accuracy"] > 0.94
+    # Written once, by the chief.
+    steps = [record["step"] for record in _records(model_dir, "train")]
+    assert steps == sorted(set(steps))
+    reader = tf.train.load_checkpoint(str(model_dir))
+    assert reader.get_tensor("global_step/.ATTRIBUTES/VARIABLE_VALUE") == 450
+    assert reader.get_tensor(ITERATIONS) == 450
+    params = configs.digits_mlp()
+    factory = optimization.OptimizerFactory(params.trainer.optimizer_config)
+    rate = float(factory.build_learning_rate()(450))
+    last = [record for record in _records(model_dir, "train") if "learning_rate" in record][-1]
+    assert last["step"] == 450
+    np.testing.assert_allclose(last["learning_rate"], rate, rtol=1e-5)
+    assert last["gradient_norm"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_52_lost_worker_is_replaced_lost_ps_and_sigterm_cost_no_more_than_a_restart(tmp_path):
+    model_dir = tmp_path / "run"
+    command = _command(model_dir, "trainer.train_steps=2000", "trainer.checkpoint_interval=50")
+    cluster = parameter_servers.Cluster(command)
+    servers = cluster.start_servers()
+    chief = cluster.start("chief")
+
+    # A worker goes: the other trains on. It comes back, and can do it alone.
+    chief.wait_for(f"Saved {model_dir}/ckpt-50.")
+    servers["worker"][1].kill()
+    _wait_for_saves(chief, model_dir)
+    servers["worker"][1] = cluster.start("worker", 1)
+    chief.wait_for("has been recovered")
+    servers["worker"][0].kill()
+    _wait_for_saves(chief, model_dir)
+    servers["worker"][0] = cluster.start("worker", 0)
+
+    # A parameter server goes: so does the training, in bounded time, and says why.
+    servers["ps"][0].kill()
+    assert chief.wait(60) == errors.ExitCode.CLUSTER, chief.stderr[-4000:]
+    assert f"ClusterError: Gone: ps 0 at {cluster.jobs['ps'][0]}." in chief.stderr
+    saved = _newest(model_dir)
+    servers["ps"][0] = cluster.start("ps")
+
+    # The same command goes on from the last checkpoint; SIGTERM saves, and it goes on again.
+    chief = cluster.start("chief")
+    chief.wait_for(f"Restored {model_dir}/ckpt-{saved} at step {saved}.")
+    chief.wait_for("Saved ")
+    chief.send_signal(signal.SIGTERM)
+    assert chief.wait(60) == errors.ExitCode.PREEMPTED, chief.stderr[-4000:]
+    assert json.loads((model_dir / "run.json").read_text())["status"] == "preempted"
+    chief = cluster.start("chief")
+    assert chief.wait(200) == 0, chief.stderr[-4000:]
+    _stop(servers)
+    reader = tf.train.load_checkpoint(str(model_dir))
+    assert reader.get_tensor("global_step/.ATTRIBUTES/VARIABLE_VALUE") == 2000
+    assert reader.get_tensor(ITERATIONS) == 2000
+    assert json.loads((model_dir / "best_ckpt" / "info.json").read_text())["accuracy"] > 0.94
+
+
+def test_missing_server_is_named_in_bounded_time(tmp_path):
+    cluster = parameter_servers.Cluster(_command(tmp_path / "run"))
+    chief = cluster.start("chief", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
+    assert chief.wait(60) == errors.ExitCode.CLUSTER
+    for job, index in (("worker", 0), ("worker", 1), ("ps", 0)):
+        assert f"{job} {index} at {cluster.jobs[job][index]}" in chief.stderr
+
+
+def _newest(model_dir):
+    path = tf.train.latest_checkpoint(str(model_dir))
+    return int(path.rpartition("-")[2])
+
+
+def _wait_for_saves(chief: commands.Command, model_dir):
+    """Until more has been done than was under way."""
+    chief.wait_for(f"Saved {model_dir}/ckpt-{_newest(model_dir) + 100}.")

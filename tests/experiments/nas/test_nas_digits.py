@@ -1,0 +1,134 @@
+import json
+import statistics
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import nas_digits
+from experiments.nas.digits import configs, model, table, task
+from experiments.vision.digits import data
+from official_lite import nas
+from official_lite.common import errors
+from official_lite.core import exp_factory
+from tests import commands
+
+BEST = {"layer0": "conv3", "layer1": "conv3", "layer2": "conv3"}
+SEARCHES = [name for name in exp_factory.list_experiments() if name.startswith("nas/digits_")]
+
+
+def test_table_has_all_architectures_and_its_origin() -> None:
+    known = table.accuracies()
+    assert set(known) == {table.name_of(arch) for arch in table.architectures()}
+    assert len(known) == 64
+    assert all(len(values) == len(table.SEEDS) for values in known.values())
+    means = [statistics.mean(values) for values in known.values()]
+    assert max(means) - min(means) > 0.5
+    assert table.rank_of(BEST) <= 5
+
+
+def test_rankings_agree_from_minus_one_to_one() -> None:
+    values = [0.1, 0.5, 0.3, 0.9]
+    assert table.kendall_tau(values, values) == pytest.approx(1.0)
+    assert table.kendall_tau(values, [-v for v in values]) == pytest.approx(-1.0)
+
+
+def test_found_model_is_the_one_that_is_written_by_hand() -> None:
+    """The same layers with the same weights: same outputs, and not a parameter more."""
+    config = configs.nas_digits()
+    arch = {"layer0": "conv3", "layer1": "zero", "layer2": "conv1"}
+    config.override({"task": {"arch": arch}})
+    found = task.NasDigitsTask(config.task).build_model()
+    by_hand = _by_hand()
+    assert found.count_params() == by_hand.count_params()
+    by_hand.set_weights(found.get_weights())
+    images = data.load_split("validation")[0][:8]
+    np.testing.assert_allclose(found(images), by_hand(images), atol=1e-6)
+
+
+def _by_hand() -> keras.Model:
+    layers = keras.layers
+    inputs = keras.Input((8, 8, 1))
+    x = layers.Conv2D(8, 1)(inputs)
+    x = layers.ReLU()(x + layers.Conv2D(8, 3, padding="same")(x))
+    x = layers.ReLU()(x)
+    x = layers.ReLU()(x + layers.Conv2D(8, 1)(x))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def test_operations_keep_the_shape() -> None:
+    for name in model.OPERATIONS:
+        operation = model.create_operation(name, 8)
+        assert operation.compute_output_spec(keras.KerasTensor((None, 8, 8, 8))).shape[1:] == (
+            8,
+            8,
+            8,
+        )
+
+
+def test_every_search_is_registered_and_valid() -> None:
+    assert {name.removeprefix("nas/digits_") for name in SEARCHES} == set(nas_digits.TRAINERS)
+    for name in SEARCHES:
+        exp_factory.get_exp_config(name).validate()
+
+
+def test_architecture_that_does_not_fit_is_an_error_of_the_config() -> None:
+    params = configs.nas_digits()
+    params.override({"task": {"arch": {"layer0": "conv3", "layer1": "conv5", "layr2": "zero"}}})
+    with pytest.raises(errors.ConfigValueError) as caught:
+        task.NasDigitsTask(params.task).build_model()
+    assert "`layer1` is 'conv5'" in str(caught.value)
+    assert "Nothing is chosen for layer2" in str(caught.value)
+    assert "Did you mean `layer2`" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_command_searches_and_the_same_command_trains_what_was_found(tmp_path) -> None:
+    command = ["train.py", "--mode=train_and_eval"]
+    search = commands.run(
+        [*command, "--experiment=nas/digits_darts", f"--model_dir={tmp_path}/search"]
+    )
+    assert search.returncode == 0, search.stderr[-2000:]
+    arch = nas.read_arch(tmp_path / "search")
+    assert table.rank_of(arch) <= 5
+    found = commands.run(
+        [
+            *command,
+            "--experiment=nas/digits",
+            f"--model_dir={tmp_path}/found",
+            f"--set=task.arch={tmp_path}/search",
+        ]
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    lines = (tmp_path / "found/metrics.json").read_text().splitlines()
+    accuracy = [r for r in map(json.loads, lines) if r["split"] == "validation"][-1]["accuracy"]
+    # Two seeds differ by 0.05 on average, and by 0.14 at most.
+    assert accuracy == pytest.approx(np.mean(table.accuracies()[table.name_of(arch)]), abs=0.15)
+
+
+@pytest.mark.slow
+def test_shared_weights_rank_architectures() -> None:
+    trainer, _ = nas_digits.search("spos", seed=0)
+    assert nas_digits.tau_of(trainer) >= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_search_that_is_killed_is_the_one_that_is_not(tmp_path) -> None:
+    result = commands.run(
+        [
+            "-m",
+            "benchmarks.chaos",
+            "--runs=1",
+            "--kills=1",
+            "--",
+            "--experiment=nas/digits_darts",
+            "--mode=train_and_eval",
+            "--set=trainer.train_steps=400",
+            "--set=trainer.steps_per_loop=20",
+            "--set=trainer.checkpoint_interval=40",
+            "--set=trainer.validation_interval=80",
+        ]
+    )
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    assert "1 of 1 runs equal the unbroken one, bit for bit" in result.stdout

@@ -1,0 +1,99 @@
+"""DLRM and DeepFM: what they compute, and how they are trained."""
+
+import itertools
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.recommendation.criteo import configs as criteo_configs
+from experiments.recommendation.criteo import task as criteo_task
+from experiments.recommendation.deepfm import configs as deepfm_configs
+from experiments.recommendation.deepfm import model as deepfm_model
+from experiments.recommendation.dlrm import configs as dlrm_configs
+from experiments.recommendation.dlrm import model as dlrm_model
+from official_lite import pipeline
+from official_lite.common import errors
+from official_lite.core import task_factory
+from tests import commands
+
+FACTORIES = [dlrm_configs.dlrm, deepfm_configs.deepfm]
+
+
+def test_products_are_those_of_each_two_vectors() -> None:
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    products = dlrm_model.PairwiseProducts()(vectors).numpy()
+    for example in range(2):
+        expected = [a @ b for a, b in itertools.combinations(vectors[example], 2)]
+        np.testing.assert_allclose(np.sort(products[example]), np.sort(expected), rtol=1e-5)
+
+
+def test_factorization_machine_adds_weights_and_products() -> None:
+    fields = np.random.default_rng(0).normal(size=(2, 4, 1 + 3)).astype(np.float32)
+    logits = deepfm_model.FactorizationMachine()(fields).numpy()
+    for example in range(2):
+        weights, vectors = fields[example, :, 0], fields[example, :, 1:]
+        pairs = sum(a @ b for a, b in itertools.combinations(vectors, 2))
+        np.testing.assert_allclose(logits[example], [weights.sum() + pairs], rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_model_is_saved_and_loaded_whole(factory, tmp_path: pathlib.Path) -> None:
+    config = factory().task.replace(table_rows=5)
+    model = task_factory.get_task(config).build_model()
+    rng = np.random.default_rng(0)
+    inputs = {
+        "integers": tf.constant(rng.random((3, 13)), tf.float32),
+        "rows": tf.constant(rng.integers(26 * 5, size=(3, 26)), tf.int32),
+    }
+    logits = model(inputs)
+    assert (logits.shape, logits.dtype) == ((3, 1), tf.float32)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(inputs), logits)
+
+
+def test_table_needs_a_row_beside_that_of_missing_values() -> None:
+    with pytest.raises(errors.ConfigValueError, match="`table_rows` is 1; wanted 2 to"):
+        criteo_configs.CriteoConfig(table_rows=1).validate()
+
+
+def test_best_possible_auc_is_reported_of_generated_data_only() -> None:
+    task = criteo_task.CriteoTask(criteo_configs.CriteoConfig())
+    names = [metric.name for metric in task.build_metrics(training=False)]
+    assert names == ["auc", "best_possible_auc"]
+    task.task_config.validation_data.input_path = "/clicks/*.tsv"
+    assert [metric.name for metric in task.build_metrics(training=False)] == ["auc"]
+
+
+def _train(model_dir: pathlib.Path, train_steps: int) -> list[np.ndarray]:
+    """The weights after a training with few data."""
+    params = dlrm_configs.dlrm()
+    params.task.table_rows = 500
+    params.task.train_data.override({"num_generated": 5000, "global_batch_size": 100})
+    params.trainer.train_steps = train_steps
+    params.runtime.execution = "graph"
+    model, _ = pipeline.RunPipeline(params, "train", str(model_dir)).run()
+    return [weight.numpy() for weight in model.weights]
+
+
+def test_resumed_training_is_the_unbroken_one(tmp_path: pathlib.Path) -> None:
+    unbroken = _train(tmp_path / "unbroken", 40)
+    _train(tmp_path / "run", 23)
+    resumed = _train(tmp_path / "run", 40)
+    for weight, other in zip(unbroken, resumed, strict=True):
+        np.testing.assert_array_equal(weight, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dlrm", "deepfm"])
+def test_experiment_comes_near_the_best_possible(tmp_path: pathlib.Path, name: str) -> None:
+    command = ["train.py", f"--experiment=recommendation/{name}", "--mode=train_and_eval"]
+    assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
+    lines = (tmp_path / "metrics.json").read_text().splitlines()
+    records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
+    assert records[-1]["auc"] >= records[-1]["best_possible_auc"] - 0.01

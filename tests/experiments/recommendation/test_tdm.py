@@ -1,0 +1,125 @@
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.recommendation.tdm import configs, data, model, startup, tree
+from official_lite import pipeline
+from official_lite.common import errors
+from tests import commands
+
+NUM_ITEMS = 40
+
+
+@pytest.fixture
+def matcher() -> model.TreeMatcher:
+    """A tree of depth 6 for 40 items, in another order than that of their numbers."""
+    matcher = model.TreeMatcher(configs.TdmModelConfig(num_negatives=4), NUM_ITEMS)
+    matcher.plant(tree.plant(np.random.default_rng(0).normal(size=(NUM_ITEMS, 5))))
+    return matcher
+
+
+def _history(batch_size: int) -> tf.Tensor:
+    rng = np.random.default_rng(1)
+    return tf.constant(rng.integers(NUM_ITEMS, size=(batch_size, 10)), tf.int32)
+
+
+@pytest.mark.parametrize("num_items", [2, 3, 40, 64])
+def test_every_item_is_at_one_leaf(num_items: int) -> None:
+    item_of_leaf = tree.plant(np.random.default_rng(0).normal(size=(num_items, 5)))
+    assert len(item_of_leaf) == 2 ** tree.depth_for(num_items) < 2 * num_items + 1
+    items = item_of_leaf[item_of_leaf != tree.VACANT]
+    assert sorted(items) == list(range(num_items))
+
+
+def test_items_of_a_topic_are_neighbours_in_the_tree() -> None:
+    histories = data.load_split("train", 5000, 4)
+    item_of_leaf = tree.plant(tree.item_vectors(histories.items, 80))
+    topics = np.empty(80, int)
+    topics[np.random.default_rng(0).permutation(80)] = np.arange(80) // data.ITEMS_PER_TOPIC
+    quarters = [q[q != tree.VACANT] for q in np.split(item_of_leaf, 4)]
+    shares = [np.bincount(topics[quarter]).max() / len(quarter) for quarter in quarters]
+    assert min(shares) > 0.8
+
+
+def test_path_leads_from_the_root_to_the_leaf(matcher) -> None:
+    path = matcher.path_to(tf.range(NUM_ITEMS)).numpy()
+    assert path.shape == (NUM_ITEMS, 6)
+    assert (path[:, 0] // 2 == 1).all()
+    assert (path[:, 1:] // 2 == path[:, :-1]).all()
+    leaves = path[:, -1] - 2**6
+    np.testing.assert_array_equal(matcher.item_of_leaf.numpy()[leaves], np.arange(NUM_ITEMS))
+
+
+def test_other_nodes_are_of_the_same_level_and_not_on_the_path(matcher) -> None:
+    path = matcher.path_to(tf.range(NUM_ITEMS))[..., tf.newaxis]
+    others = matcher._draw_others(path).numpy()
+    assert others.shape == (NUM_ITEMS, 6, 4)
+    assert (np.log2(others).astype(int) == np.arange(1, 7)[:, None]).all()
+    assert (others != path.numpy()).all()
+
+
+def test_search_with_a_wide_beam_finds_what_all_leaves_hold(matcher) -> None:
+    history = _history(5)
+    leaves = tf.tile(tf.range(2**6, 2**7)[tf.newaxis], [5, 1])
+    scores = matcher.score(history, leaves).numpy()
+    scores[:, matcher.item_of_leaf.numpy() == tree.VACANT] = -np.inf
+    best = np.argsort(-scores, axis=1)[:, :10]
+    expected = matcher.item_of_leaf.numpy()[best]
+    np.testing.assert_array_equal(matcher.recommend(history, 10, beam_width=64), expected)
+    assert matcher.recommend(history, 10, beam_width=10).shape == (5, 10)
+
+
+def test_more_recommendations_than_the_search_finds_are_refused() -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"`num_recommended` is 21.*20"):
+        configs.TdmConfig(num_recommended=21).validate()
+
+
+def _train(model_dir: pathlib.Path, train_steps: int) -> model.TreeMatcher:
+    """The model after a training with few data."""
+    params = configs.tdm()
+    params.task.num_topics = 4
+    params.task.train_data.override({"num_generated": 1000, "global_batch_size": 50})
+    params.trainer.train_steps = train_steps
+    params.runtime.execution = "graph"
+    trained, _ = pipeline.RunPipeline(params, "train", str(model_dir)).run()
+    return trained
+
+
+def test_startup_plants_a_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
+    unbroken = _train(tmp_path / "unbroken", 20)
+    _train(tmp_path / "run", 12)
+    resumed = _train(tmp_path / "run", 20)
+    in_order = model.TreeMatcher(configs.TdmModelConfig(), 80)
+    assert not np.array_equal(resumed.item_of_leaf.numpy(), in_order.item_of_leaf.numpy())
+    for weight, other in zip(unbroken.weights, resumed.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), other.numpy())
+
+
+def test_startup_on_a_cluster_refuses_trees_that_differ(two_replicas) -> None:
+    item_of_leaf = np.arange(8, dtype=np.int32)
+    startup._require_same(two_replicas, item_of_leaf)
+    own = iter([item_of_leaf, item_of_leaf[::-1]])
+
+    class OtherSums:
+        num_replicas_in_sync = 2
+
+        def run(self, _):
+            return next(own) + next(own)
+
+        def experimental_local_results(self, value):
+            return [value]
+
+    with pytest.raises(errors.DataError, match="different trees"):
+        startup._require_same(OtherSums(), item_of_leaf)
+
+
+@pytest.mark.slow
+def test_search_finds_many_times_what_is_popular(tmp_path: pathlib.Path) -> None:
+    command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]
+    assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
+    lines = (tmp_path / "metrics.json").read_text().splitlines()
+    records = [r for r in map(json.loads, lines) if r["split"] == "validation"]
+    assert records[-1]["recall"] >= 5 * records[-1]["popularity_recall"]

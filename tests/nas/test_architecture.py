@@ -1,0 +1,82 @@
+import json
+
+import pytest
+
+from official_lite.common import errors
+from official_lite.nas import architecture
+
+
+def _ask(**space):
+    return {label: architecture.ask_for(label, options) for label, options in space.items()}
+
+
+def test_choices_are_answered_by_name_index_or_number() -> None:
+    with architecture.fixed_arch({"op": "b", "inputs": [0, 2], "depth": 3, "digit": 7}):
+        asked = _ask(op=["a", "b"], inputs=[[0, 1], [0, 2]], depth=[2, 3], digit=["5", "7"])
+    assert asked == {"op": 1, "inputs": 1, "depth": 1, "digit": 1}
+    assert not architecture.is_fixed()
+
+
+@pytest.mark.parametrize("nothing", [None, "", {}])
+def test_nothing_leaves_choices_open(nothing) -> None:
+    with architecture.fixed_arch(nothing):
+        assert not architecture.is_fixed()
+
+
+def test_all_that_does_not_fit_is_said_at_once() -> None:
+    fixed = architecture.fixed_arch({"op": "c", "optt": 1})
+    with pytest.raises(errors.ConfigValueError) as caught, fixed:
+        _ask(op=["a", "b"], depth=[2], opt=[1])
+    message = str(caught.value)
+    assert "`op` is 'c'; there are a, b." in message
+    assert "Nothing is chosen for depth, opt." in message
+    assert "no choice `optt`. Did you mean `opt`" in message
+
+
+def test_one_label_has_one_set_of_options() -> None:
+    with architecture.record_space():
+        _ask(op=["a", "b"])
+        with pytest.raises(errors.ConfigValueError, match="their options differ"):
+            _ask(op=["a"])
+
+
+def test_space_is_recorded_by_building() -> None:
+    with architecture.record_space() as space:
+        assert _ask(op=["a", "b"], units=[8, 16]) == {"op": 0, "units": 0}
+    assert space == {"op": ["a", "b"], "units": [8, 16]}
+
+
+def test_file_holds_what_was_found_and_how(tmp_path) -> None:
+    architecture.write_arch(
+        str(tmp_path),
+        {"op": "b"},
+        space={"op": ["a", "b"]},
+        probs={"op": [0.25, 0.75]},
+        metric={"accuracy": 0.5},
+        step=7,
+    )
+    content = json.loads((tmp_path / "arch.json").read_text())
+    assert content["format"] == 1
+    assert content["arch"] == {"op": "b"}
+    assert content["probs"] == {"op": [0.25, 0.75]}
+    assert (content["metric"], content["step"]) == ({"accuracy": 0.5}, 7)
+    for path in (tmp_path, tmp_path / "arch.json"):
+        assert architecture.read_arch(path) == {"op": "b"}
+
+
+def test_hash_of_a_space_does_not_depend_on_order() -> None:
+    one = architecture.space_hash({"a": [1, 2], "b": [3]})
+    assert one == architecture.space_hash({"b": [3], "a": [1, 2]})
+    assert one != architecture.space_hash({"b": [3], "a": [2, 1]})
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"format": 9, "arch": {}}', '{"arch": 3}'])
+def test_file_that_is_none_is_refused(tmp_path, text) -> None:
+    (tmp_path / "arch.json").write_text(text)
+    with pytest.raises(errors.ConfigValueError, match=r"arch\.json is no"):
+        architecture.read_arch(tmp_path)
+
+
+def test_missing_file_is_refused(tmp_path) -> None:
+    with pytest.raises(errors.ConfigValueError, match="there is no architecture"):
+        architecture.read_arch(tmp_path)

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+
+
+def _bandit(experiment, make_trainer, reward_of, **enas):
+    """A controller whose rewards are a function of the path."""
+    settings = {"arch_learning_rate": 0.05, "arch_weight_decay": 0.0, "enas": enas}
+    trainer = make_trainer(experiment("enas", trainer={"one_shot": settings}))
+    trainer._rate = lambda paths, batch: reward_of(paths)
+    return trainer
+
+
+def test_controller_learns_what_is_rewarded(experiment, make_trainer) -> None:
+    def reward_of(paths):
+        hits = [tf.equal(paths["first"], 1), tf.equal(paths["second"], 0)]
+        return tf.add_n([tf.cast(hit, tf.float32) for hit in hits])
+
+    trainer = _bandit(experiment, make_trainer, reward_of, samples=4)
+    trainer.train(tf.constant(150))
+    assert trainer.export() == {"first": "linear", "second": "tanh"}
+    assert min(max(p) for p in trainer.probs().values()) > 0.9
+
+
+def test_baseline_begins_with_the_first_reward(experiment, make_trainer) -> None:
+    trainer = _bandit(experiment, make_trainer, lambda paths: tf.constant(7.0))
+    start = [alpha.numpy() for alpha in trainer.alphas]
+    trainer.train(tf.constant(1))
+    assert float(trainer._baseline.numpy()) == 7.0
+    # Nothing was better than expected; only the entropy moved them, and hardly.
+    np.testing.assert_allclose([a.numpy() for a in trainer.alphas], start, atol=0.06)
+
+
+def test_controller_has_its_turn_every_so_many_steps(experiment, make_trainer) -> None:
+    params = experiment("enas", trainer={"one_shot": {"enas": {"controller_every": 3}}})
+    trainer = make_trainer(params)
+    trainer.train(tf.constant(7))
+    assert int(trainer.arch_optimizer.iterations.numpy()) == 3
+
+
+def test_entropy_keeps_it_undecided(experiment, make_trainer) -> None:
+    trainer = _bandit(experiment, make_trainer, lambda paths: tf.constant(0.0), entropy_weight=1.0)
+    trainer.alphas[0].assign([3.0, 0.0, 0.0])
+    trainer.train(tf.constant(40))
+    assert max(trainer.probs()["first"]) < 0.8
+
+
+def test_unknown_reward_is_answered_with_the_nearest(experiment, make_trainer) -> None:
+    with pytest.raises(errors.ConfigValueError, match="Did you mean `mae`"):
+        make_trainer(experiment("enas", trainer={"one_shot": {"reward": "mea"}}))

@@ -1,0 +1,51 @@
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite import nas
+from official_lite.nas import idle_paths
+
+
+def _model_and_optimizer():
+    inputs = keras.Input((2,))
+    inner = nas.LayerChoice(
+        {"a": keras.layers.Dense(2), "b": keras.layers.Identity()}, label="inner"
+    )
+    outer = nas.LayerChoice(
+        {"x": keras.Sequential([inner]), "y": keras.layers.Dense(2)}, label="outer"
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(outer(inputs)))
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def test_weights_and_moments_off_the_path_come_back() -> None:
+    model, optimizer = _model_and_optimizer()
+    idle = idle_paths.IdlePaths(model, optimizer)
+    everything = [*model.trainable_variables, *optimizer._momentums, *optimizer._velocities]
+    before = [v.numpy() for v in everything]
+
+    @tf.function
+    def step(outer, inner):
+        kept = idle.keep()
+        for variable in everything:
+            variable.assign(variable + 1.0)
+        idle.put_back(kept, {"outer": outer, "inner": inner})
+
+    def moved():
+        changed = [
+            not np.array_equal(v.numpy(), b) for v, b in zip(everything, before, strict=True)
+        ]
+        for variable, value in zip(everything, before, strict=True):
+            variable.assign(value)
+        return changed
+
+    # Weights: inner a (2), outer y (2), the head (2).
+    for path, wanted in {
+        (0, 0): [True, True, False, False, True, True],
+        (0, 1): [False, False, False, False, True, True],
+        (1, 0): [False, False, True, True, True, True],
+    }.items():
+        step(*map(tf.constant, path))
+        assert moved() == wanted * 3

@@ -1,0 +1,186 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import nas, orbit
+from official_lite.checkpoint import latest
+from official_lite.common import errors
+from official_lite.core import train_lib, trainer_factory
+
+TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
+
+
+def _slow_but(*quick):
+    """All trainers, of which those named here are tested quickly."""
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in TRAINERS]
+
+
+def _state(trainer):
+    optimizers = [*trainer.optimizer.variables, *trainer.arch_optimizer.variables]
+    return [v.numpy() for v in [*trainer.model.variables, *trainer.alphas, *optimizers]]
+
+
+def _run(params, task_cls, model_dir, mode="train", **kwargs):
+    return train_lib.run_experiment(
+        None, task_cls(params.task), mode, params, str(model_dir), **kwargs
+    )
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_names_are_registered(name, experiment) -> None:
+    found = trainer_factory.get_trainer_cls(experiment(name))
+    assert issubclass(found, nas.OneShotTrainer)
+
+
+@pytest.mark.parametrize("name", _slow_but("darts", "enas"))
+def test_search_that_was_interrupted_is_the_one_that_was_not(
+    name, experiment, toy_task, make_trainer, tmp_path
+) -> None:
+    states = []
+    for lengths in ([8], [4, 8]):
+        model_dir = tmp_path / str(len(lengths))
+        for steps in lengths:
+            params = experiment(
+                name,
+                task={"batch_norm": True, "dropout_rate": 0.3},
+                trainer={"train_steps": steps, "one_shot": {"gumbel": {"temperature": 0.5}}},
+            )
+            trainer = make_trainer(params)
+            _run(params, toy_task, model_dir, trainer=trainer)
+        states.append((_state(trainer), (model_dir / "arch.json").read_text()))
+    for whole, resumed in zip(states[0][0], states[1][0], strict=True):
+        np.testing.assert_array_equal(whole, resumed)
+    assert states[0][1] == states[1][1]
+
+
+# Keras itself, which saves variables.
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.parametrize("name", _slow_but("proxyless", "spos"))
+def test_arch_json_is_what_a_plain_training_takes(name, experiment, toy_task, tmp_path) -> None:
+    params = experiment(name, trainer={"train_steps": 4})
+    _run(params, toy_task, tmp_path / "search", mode="train_and_eval")
+    content = json.loads((tmp_path / "search/arch.json").read_text())
+    assert set(content["arch"]) == {"first", "second"}
+    assert content["step"] == 4
+    assert "mae" in content["metric"]
+    # The same experiment, the trainer that searches included, with one override.
+    found = experiment(name, task={"arch": str(tmp_path / "search")}, trainer={"train_steps": 4})
+    model, _ = _run(found, toy_task, tmp_path / "found")
+    sizes = {"tanh": 20, "linear": 16, "zero": 0}
+    assert model.count_params() == 5 + sum(sizes[op] for op in content["arch"].values())
+    model.save(tmp_path / "found.keras")
+    assert not (tmp_path / "found/arch.json").exists()
+
+
+def test_model_without_choices_is_refused(experiment, toy_task) -> None:
+    class Plain(toy_task):
+        def build_model(self):
+            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+    params = experiment()
+    with pytest.raises(errors.ConfigValueError, match="there is nothing to search"):
+        trainer_factory.create_trainer(params, Plain(params.task), train=True, evaluate=False)
+
+
+def test_class_that_builds_itself_is_searched(experiment, make_trainer) -> None:
+    for name in ("darts", "spos"):
+        trainer = make_trainer(experiment(name, task={"kind": "class"}))
+        trainer.train(tf.constant(2))
+        assert set(trainer.export()) == {"first", "second"}
+
+
+def test_architecture_and_weights_have_an_optimizer_each(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment())
+    alphas = {id(alpha) for alpha in trainer.alphas}
+    assert len(alphas) == 2
+    assert {id(v) for v in trainer.arch_optimizer._trainable_variables} == alphas
+    assert not alphas & {id(v) for v in trainer.optimizer._trainable_variables}
+    assert not alphas & {id(v) for v in trainer.model.variables}
+
+
+def test_architecture_moves_first_and_neither_moves_the_other(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(runtime={"run_eagerly": True}))
+    seen = []
+
+    def watch(name, part):
+        def watched(inputs):
+            before = _values(trainer)
+            part(inputs)
+            after = _values(trainer)
+            seen.append((name, [b != a for b, a in zip(before, after, strict=True)]))
+
+        return watched
+
+    trainer._arch_step = watch("arch", trainer._arch_step)
+    trainer._weight_step = watch("weights", trainer._weight_step)
+    trainer.train(tf.constant(2))
+    assert seen == [("arch", [True, False]), ("weights", [False, True])] * 2
+
+
+def _values(trainer):
+    return [
+        [v.numpy().tobytes() for v in trainer.alphas],
+        [v.numpy().tobytes() for v in trainer.model.variables],
+    ]
+
+
+def test_warm_up_leaves_the_architecture_alone(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(trainer={"one_shot": {"warmup_steps": 3}}))
+    start = [alpha.numpy() for alpha in trainer.alphas]
+    trainer.train(tf.constant(3))
+    np.testing.assert_array_equal([alpha.numpy() for alpha in trainer.alphas], start)
+    trainer.train(tf.constant(1))
+    assert not np.array_equal([alpha.numpy() for alpha in trainer.alphas], start)
+
+
+def test_fit_and_export_from_python(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(trainer={"train_steps": 6}))
+    trainer.fit()
+    assert int(trainer.global_step.numpy()) == 6
+    assert trainer.export() == trainer.export()
+    assert np.isclose(sum(trainer.probs()["first"]), 1.0)
+
+
+@pytest.mark.parametrize("name", _slow_but("proxyless", "enas")[1:])
+def test_two_replicas_export_what_one_exports(name, experiment, make_trainer, two_replicas) -> None:
+    trainers = []
+    for strategy in (None, two_replicas):
+        trainer = make_trainer(experiment(name), strategy=strategy)
+        with trainer.strategy.scope():
+            trainer.train(tf.constant(6))
+        trainers.append(trainer)
+    one, two = trainers
+    for alpha, mirrored in zip(one.alphas, two.alphas, strict=True):
+        copies = [copy.numpy() for copy in mirrored.value.values]
+        np.testing.assert_array_equal(*copies)
+        np.testing.assert_allclose(alpha.numpy(), copies[0], atol=1e-4)
+    assert one.export() == two.export()
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"), [("darts", "eager"), ("spos", "eager"), ("spos", "xla")]
+)
+def test_other_modes_of_execution_learn_the_same(name, execution, experiment, make_trainer) -> None:
+    losses = []
+    for mode in ("graph", execution):
+        trainer = make_trainer(experiment(name, runtime={"execution": mode}))
+        losses.append(float(trainer.train(tf.constant(3))["training_loss"]))
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_hooks_see_a_search_as_any_training(experiment, toy_task, tmp_path) -> None:
+    class Count(orbit.Hook):
+        every_n_steps = 2
+        steps = 0
+
+        def after_step(self):
+            self.steps += 1
+
+    count = Count()
+    params = experiment(trainer={"train_steps": 8})
+    _run(params, toy_task, tmp_path, hooks=[count])
+    assert count.steps == 4
+    assert latest.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")

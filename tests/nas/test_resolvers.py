@@ -1,0 +1,99 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import nas
+from official_lite.common import errors
+from official_lite.nas import draws, resolvers
+
+FACTORS = {"one": 1.0, "ten": 10.0, "hundred": 100.0}
+
+
+def _choice(**kwargs) -> nas.LayerChoice:
+    return nas.LayerChoice(
+        {name: keras.layers.Rescaling(factor) for name, factor in FACTORS.items()},
+        label="factor",
+        **kwargs,
+    )
+
+
+def _with_alpha(resolver, values=(0.0, 1.0, 0.5)):
+    resolver.alpha.assign(list(values))
+    return resolver
+
+
+def _compute(choice, resolver) -> float:
+    choice.set_resolver(resolver)
+    return float(choice(tf.ones([1, 1]))[0, 0])
+
+
+def _softmax(values) -> np.ndarray:
+    return np.exp(values) / np.exp(values).sum()
+
+
+def test_mixture_is_the_sum_by_the_softmax_of_alpha() -> None:
+    choice = _choice()
+    resolver = _with_alpha(resolvers.MixtureResolver(choice))
+    wanted = _softmax(np.array([0.0, 1.0, 0.5])) @ [1.0, 10.0, 100.0]
+    np.testing.assert_allclose(_compute(choice, resolver), wanted, rtol=1e-6)
+    assert resolver.export() == 1
+
+
+def test_alpha_begins_nearly_even_or_at_the_prior() -> None:
+    alphas = np.concatenate([resolvers.MixtureResolver(_choice()).alpha.numpy() for _ in range(60)])
+    assert 0.5e-3 < alphas.std() < 2e-3
+    prior = resolvers.MixtureResolver(_choice(prior=[1, 2, 1])).probs()
+    np.testing.assert_allclose(prior, [0.25, 0.5, 0.25], atol=2e-3)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_adds_noise_and_cools(hard) -> None:
+    choice = _choice()
+    resolver = _with_alpha(resolvers.GumbelResolver(choice, hard=hard))
+    noise = np.array([3.0, 0.0, 0.0], np.float32)
+    draw = draws.Draw(noise={"factor": tf.constant(noise)}, temperature=2.0)
+    with draws.in_force(draw):
+        found = _compute(choice, resolver)
+    soft = _softmax((np.array([0.0, 1.0, 0.5]) + noise) / 2.0) @ [1.0, 10.0, 100.0]
+    np.testing.assert_allclose(found, 1.0 if hard else soft, rtol=1e-5)
+
+
+def test_path_is_the_drawn_option_or_the_preferred_one() -> None:
+    choice = _choice()
+    resolver = _with_alpha(resolvers.PathResolver(choice))
+    assert _compute(choice, resolver) == 10.0
+    with draws.in_force(draws.Draw(paths={"factor": tf.constant(2)})):
+        assert _compute(choice, resolver) == 100.0
+
+
+def test_options_that_were_not_drawn_have_no_gradient() -> None:
+    choice = nas.LayerChoice({n: keras.layers.Dense(1) for n in "ab"}, label="factor")
+    choice.set_resolver(resolvers.PathResolver(choice))
+    choice.build((1, 1))
+    with draws.in_force(draws.Draw(paths={"factor": tf.constant(1)})), tf.GradientTape() as tape:
+        loss = tf.reduce_sum(choice(tf.ones([1, 1])))
+    gradients = tape.gradient(loss, choice.trainable_variables)
+    sizes = [0.0 if g is None else float(tf.reduce_sum(tf.abs(g))) for g in gradients]
+    assert sizes == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_gates_have_the_gradient_of_the_paper() -> None:
+    """∂L/∂α_i = Σ_j ∂L/∂g_j p_j (δ_ij − p_i), with the output of one option."""
+    choice = _choice()
+    resolver = _with_alpha(resolvers.GateResolver(choice))
+    choice.set_resolver(resolver)
+    draw = draws.Draw(paths={"factor": tf.constant(2)}, gates=True)
+    with draws.in_force(draw), tf.GradientTape() as tape:
+        out = choice(tf.ones([1, 1]))[0, 0]
+        loss = tf.square(out)
+    assert float(out) == pytest.approx(100.0)
+    p, gate_gradient = _softmax(np.array([0.0, 1.0, 0.5])), 200.0 * np.array([1.0, 10.0, 100.0])
+    wanted = (gate_gradient * p) @ (np.eye(3) - p)
+    np.testing.assert_allclose(tape.gradient(loss, resolver.alpha.value), wanted, rtol=1e-4)
+
+
+def test_inputs_that_are_not_added_can_not_be_searched() -> None:
+    choice = nas.InputChoice(2, 2, "concat", label="inputs")
+    with pytest.raises(errors.ConfigValueError, match="`reduction='concat'`"):
+        resolvers.require_sum(choice)

@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.nas import rewards
+
+
+def _reward(trainer, **kwargs):
+    reward = rewards.Reward(trainer.task, trainer.model, **kwargs)
+    return reward, tf.function(lambda batch: trainer.strategy.run(reward.of_batch, args=(batch,)))
+
+
+def _batch():
+    return tf.ones([4, 4]), tf.zeros([4, 1])
+
+
+def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment())
+    error = float(tf.reduce_mean(tf.abs(trainer.model(_batch()[0]))))
+    loss = float(tf.reduce_mean(tf.square(trainer.model(_batch()[0]))))
+    for kwargs, wanted in (
+        ({}, -loss),
+        ({"metric": "mae"}, error),
+        ({"metric": "mae", "direction": "minimize"}, -error),
+    ):
+        reward, of_batch = _reward(trainer, **kwargs)
+        for _ in range(2):
+            np.testing.assert_allclose(of_batch(_batch()), wanted, rtol=1e-5)
+        # The metric itself has seen nothing.
+        assert float(reward._metrics[0].result()) == 0.0
+
+
+def test_unknown_metric_is_refused(experiment, make_trainer) -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'acc'"):
+        _reward(make_trainer(experiment()), metric="acc")

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+def _spos(**settings):
+    return {"one_shot": {"reward": "mae", "reward_direction": "minimize", **settings}}
+
+
+def test_all_of_a_small_space_is_ranked_and_export_is_the_best(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment("spos", trainer=_spos()))
+    trainer.train(tf.constant(40))
+    ranking = trainer.rank()
+    assert len(ranking) == 9
+    assert [score for score, _ in ranking] == sorted((s for s, _ in ranking), reverse=True)
+    assert trainer.export() == trainer.export() == ranking[0][1]
+    assert trainer.describe(trainer.picks()) == ranking[0][1]
+
+
+def test_large_space_is_searched_by_evolution(experiment, make_trainer) -> None:
+    spos = {"max_exhaustive": 4, "population": 6, "generations": 4}
+    trainer = make_trainer(experiment("spos", trainer=_spos(spos=spos)))
+    trainer.train(tf.constant(40))
+    best = trainer.export()
+    whole = make_trainer(experiment("spos", trainer=_spos()))
+    whole.train(tf.constant(40))
+    assert best in [arch for _, arch in whole.rank()[:3]]
+
+
+def test_rating_leaves_the_model_as_it_was(experiment, make_trainer) -> None:
+    params = experiment("spos", trainer=_spos(), task={"batch_norm": True})
+    trainer = make_trainer(params)
+    trainer.train(tf.constant(4))
+    before = [v.numpy() for v in trainer.model.variables]
+    trainer.rank()
+    for variable, value in zip(trainer.model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_statistics_are_those_of_the_architecture_that_is_rated(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment("spos", trainer=_spos(), task={"batch_norm": True}))
+    trainer.train(tf.constant(15))
+    rankings = []
+    for batches in (0, 8, 8):
+        trainer.one_shot.spos.calibration_batches = batches
+        # What was ranked is forgotten when training goes on.
+        trainer.train_loop_begin()
+        rankings.append(trainer.rank())
+    assert rankings[0] != rankings[1]
+    assert rankings[1] == rankings[2]
+
+
+def test_paths_are_drawn_evenly(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment("spos"))
+    index = tf.function(lambda step: trainer.weight_draw(step).paths["first"])
+    drawn = [int(index(tf.constant(s, tf.int64))) for s in range(300)]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 300, 1 / 3, atol=0.1)
+
+
+@pytest.mark.parametrize("mode", ["update", "freeze"])
+def test_momentum_moves_idle_weights_unless_they_are_frozen(mode, experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment("spos", trainer={"one_shot": {"idle_paths": mode}}))
+    choice = next(layer for layer in trainer.model.layers if getattr(layer, "label", "") == "first")
+    moved = []
+    for step in range(8):
+        path = int(trainer.weight_draw(tf.constant(step, tf.int64)).paths["first"])
+        before = [w.numpy() for w in choice.candidates["tanh"].weights]
+        trainer.train(tf.constant(1))
+        after = [w.numpy() for w in choice.candidates["tanh"].weights]
+        if path != 0:
+            moved.append(not all(map(np.array_equal, before, after)))
+    assert any(moved) == (mode == "update")

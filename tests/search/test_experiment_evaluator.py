@@ -1,0 +1,112 @@
+"""Trials that are runs of an experiment."""
+
+import json
+
+import pytest
+
+from experiments.vision.digits import configs
+from official_lite import pipeline, search
+from official_lite.common import errors
+from official_lite.core import runtime
+from official_lite.modeling.hyperparams import yaml_io
+from official_lite.search import experiment_evaluator
+from tests.search import hooks
+
+RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
+SPACE = {
+    RATE: {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
+    "task": {"model": {"units": [[8], [8, 8], [16]]}},
+}
+TINY = {
+    "trainer": {
+        "train_steps": 20,
+        "steps_per_loop": 5,
+        "validation_interval": 10,
+        "validation_steps": 1,
+        "checkpoint_interval": 10,
+        "best_checkpoint_export_subdir": "",
+        "best_checkpoint_eval_metric": "",
+        "writers": ["jsonl"],
+    },
+    "runtime": {"execution": "graph"},
+}
+
+
+def digits(**fields):
+    params = configs.digits_mlp()
+    params.override(TINY)
+    block = {"space": SPACE, "metric": "accuracy", "direction": "maximize", "num_trials": 3}
+    params.override({"search": {**block, **fields}})
+    return params
+
+
+def test_trials_train_in_directories_of_their_own(tmp_path) -> None:
+    study = search.run_search(digits(num_trials=2), str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
+    for trial in study.trials:
+        model_dir = tmp_path / "trials" / f"{trial.number:04d}"
+        assert (model_dir / "ckpt-20.index").exists()
+        assert list(trial.intermediate_values) == [10, 20]
+        assert trial.intermediate_values[20] == trial.value
+        last = json.loads((model_dir / "metrics.json").read_text().splitlines()[-1])
+        assert any(value == pytest.approx(trial.value) for value in last.values())
+    top = json.loads((tmp_path / "top_k.json").read_text())
+    assert top[0]["values"]["accuracy"] == study.best_value
+
+
+def test_trial_is_repeated_by_its_params(tmp_path) -> None:
+    study = search.run_search(digits(num_trials=1), str(tmp_path))
+    params = configs.digits_mlp()
+    params.override(yaml_io.read_yaml(tmp_path / "trials" / "0000" / "params.yaml"))
+    runtime.forget_last_run()
+    _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "again")).run()
+    assert float(logs["accuracy"]) == study.best_value
+
+
+def test_pruned_trial_ends_in_order_at_its_evaluation(tmp_path) -> None:
+    params = digits(pruner={"name": "threshold", "lower": 2.0}, num_trials=1)
+    (trial,) = search.run_search(params, str(tmp_path)).trials
+    assert trial.state.name == "PRUNED"
+    assert list(trial.intermediate_values) == [10]
+    record = json.loads((tmp_path / "trials" / "0000" / "run.json").read_text())
+    assert (record["status"], record["global_step"]) == ("done", 10)
+
+
+def test_number_of_parameters_is_a_metric(tmp_path) -> None:
+    objectives = {"metric": ["accuracy", "num_parameters"], "direction": ["maximize", "minimize"]}
+    space = {"task.model.units": [[8], [16]]}
+    nsga2 = {"name": "nsga2", "population_size": 2}
+    params = digits(**objectives, space=space, strategy=nsga2, num_trials=2)
+    for trial in search.run_search(params, str(tmp_path)).trials:
+        (units,) = search.Space(space).decode(trial.params)["task.model.units"]
+        assert trial.values[1] == 64 * units + units + units * 10 + 10
+
+
+def test_trial_that_was_stopped_goes_on_from_its_checkpoint(tmp_path) -> None:
+    whole = search.run_search(digits(num_trials=1), str(tmp_path / "whole"))
+    params = digits(num_trials=1)
+    stop = {"name": "tests.search.hooks:StopOnce", "step": 15, "number": hooks.SIGTERM}
+    params.trainer.hooks = [{**stop, "marker": str(tmp_path / "marker")}]
+    with pytest.raises(errors.PreemptedError):
+        search.run_search(params, str(tmp_path / "broken"))
+    study = search.run_search(params, str(tmp_path / "broken"))
+    assert [trial.values for trial in study.trials] == [trial.values for trial in whole.trials]
+    lines = (tmp_path / "broken" / "trials" / "0000" / "metrics.json").read_text().splitlines()
+    steps = [one["step"] for one in map(json.loads, lines) if "training_loss" in one]
+    assert steps == [5, 10, 15, 20]
+    attributes = study.trials[0].user_attrs
+    assert (attributes["starts"], attributes["stops"]) == (2, 1)
+
+
+def test_config_of_a_trial_may_select_and_set_at_once() -> None:
+    learning_rate = "trainer.optimizer_config.learning_rate"
+    evaluator = experiment_evaluator.ExperimentEvaluator(digits())
+    tried = {
+        f"{learning_rate}.constant.learning_rate": 0.5,
+        f"{learning_rate}.type": "constant",
+        "task.model.units": [3],
+    }
+    params = evaluator.trial_params(tried)
+    assert params.trainer.optimizer_config.learning_rate.get().learning_rate == 0.5
+    assert params.task.model.units == (3,)
+    assert params.search is None

@@ -1,0 +1,78 @@
+"""What a study may try."""
+
+import optuna
+import pytest
+
+from official_lite.common import errors
+from official_lite.search import space as space_lib
+
+ENTRIES = {
+    "trainer.rate": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
+    "task": {
+        "depth": {"type": "int", "low": 1, "high": 3},
+        "units": [[32], [64, 64]],
+        "arch": {"block/0": {"type": "categorical", "choices": ["conv", "pool", None]}},
+    },
+}
+
+
+def test_dotted_and_nested_names_are_the_same() -> None:
+    space = space_lib.Space(ENTRIES)
+    assert list(space.distributions) == [
+        "trainer.rate",
+        "task.depth",
+        "task.units",
+        "task.arch.block/0",
+    ]
+
+
+def test_what_is_drawn_is_in_the_space_and_lists_are_lists() -> None:
+    space = space_lib.Space(ENTRIES)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(20):
+        drawn = space.suggest(study.ask())
+        assert 1e-4 <= drawn["trainer.rate"] <= 1e-1
+        assert drawn["task.depth"] in (1, 2, 3)
+        assert drawn["task.units"] in ([32], [64, 64])
+        assert drawn["task.arch.block/0"] in ("conv", "pool", None)
+
+
+def test_numbers_and_booleans_among_choices_stay_what_they_are() -> None:
+    space = space_lib.Space({"x": [1, True, 1.0, "1"]})
+    values = [space.decode({"x": choice})["x"] for choice in (1, True, 1.0, "1")]
+    assert [type(value) for value in values] == [int, bool, float, str]
+
+
+def test_size_is_the_number_of_points() -> None:
+    steps = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
+    assert space_lib.Space({"x": steps, "y": [1, 2], "z": ENTRIES["task"]["depth"]}).size == 30
+    assert space_lib.Space(ENTRIES).size is None
+
+
+def test_examples_have_each_end_and_each_choice() -> None:
+    seen = list(space_lib.Space(ENTRIES).examples())
+    assert {example["task.arch.block/0"] for example in seen} == {"conv", "pool", None}
+    assert {example["trainer.rate"] for example in seen} == {1e-4, 1e-1}
+
+
+@pytest.mark.parametrize(
+    ("entries", "error", "words"),
+    [
+        ({}, errors.ConfigValueError, "empty"),
+        ({"x": 3}, errors.ConfigTypeError, "`x` is 3"),
+        ({"x": {"type": "log_uniform", "low": 1, "high": 2}}, errors.UnknownNameError, "log: true"),
+        ({"x": {"type": "float", "lo": 1, "high": 2}}, errors.UnknownKeyError, "`low`"),
+        ({"x": {"type": "float", "low": 2.0, "high": 1.0}}, errors.ConfigValueError, "`x`"),
+        ({"x": {"type": "float", "low": 1.0}}, errors.ConfigValueError, "`x`"),
+        ({"x": {"type": "int", "low": 0, "high": 5, "step": 2}}, errors.ConfigValueError, "`x`"),
+        ({"x": []}, errors.ConfigValueError, "`x`"),
+    ],
+)
+def test_mistake_names_the_path(entries: dict, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        space_lib.Space(entries)
+
+
+def test_label_may_have_any_sign_but_dots_and_brackets() -> None:
+    assert space_lib.path_of("task.arch.block 0/op") == ["task", "arch", "block 0/op"]
+    assert space_lib.path_of("task.routines[1].weight") == ["task", "routines", 1, "weight"]

@@ -1,0 +1,132 @@
+"""Where a study is kept: a journal, SQLite, PostgreSQL."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from official_lite import search
+from official_lite.common import errors
+from official_lite.search import storage
+from tests.search import toys
+
+SERVER = shutil.which("postgres") or next(
+    map(str, pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres")), None
+)
+
+
+@pytest.fixture
+def postgresql(tmp_path_factory) -> Iterator[str]:
+    """The URL of a server of its own."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    if SERVER is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    if os.getuid() == 0 and not shutil.which("runuser"):
+        pytest.skip("PostgreSQL does not run as root, and there is no runuser")
+    with contextlib.ExitStack() as stack:
+        yield _start_server(stack)
+
+
+def _start_server(stack: contextlib.ExitStack) -> str:
+    directory = pathlib.Path(os.path.realpath(SERVER)).parent
+    # The user `postgres` has to reach it: not below the directories of pytest's.
+    home = pathlib.Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    stack.callback(shutil.rmtree, home)
+    as_user = []
+    if os.getuid() == 0:
+        shutil.chown(home, "postgres")
+        as_user = ["runuser", "-u", "postgres", "--"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = home / "data"
+    subprocess.run(
+        [*as_user, directory / "initdb", "-D", data, "-U", "optuna", "-A", "trust", "--no-sync"],
+        check=True,
+        capture_output=True,
+        cwd=home,
+    )
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -k {home} -c fsync=off"
+    control = [*as_user, directory / "pg_ctl", "-D", data, "-w"]
+    subprocess.run(
+        [*control, "-o", options, "-l", home / "log", "start"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=home,
+    )
+    stop = [*control, "-m", "immediate", "stop"]
+    stack.callback(subprocess.run, stop, check=True, stdout=subprocess.DEVNULL, cwd=home)
+    return f"postgresql+psycopg://optuna@127.0.0.1:{port}/postgres"
+
+
+def _goes_on(url: str, study_dir: pathlib.Path) -> None:
+    config = toys.config(storage=url, num_trials=2)
+    search.run_study(toys.parabola, config, str(study_dir))
+    more = toys.config(storage=url, num_trials=4, num_workers=2)
+    study = search.run_study(toys.parabola, more, str(study_dir))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 4
+    assert len({trial.params["x"] for trial in study.trials}) == 4
+    with pytest.raises(errors.ConfigValueError, match="is not in the storage"):
+        search.run_study(toys.parabola, toys.config(), str(study_dir))
+
+
+def test_sqlite_keeps_a_study_of_two_workers(tmp_path) -> None:
+    _goes_on(f"sqlite:///{tmp_path}/study.db", tmp_path / "study")
+
+
+def test_postgresql_keeps_a_study_of_two_workers(postgresql: str, tmp_path) -> None:
+    _goes_on(postgresql, tmp_path / "study")
+
+
+def test_two_studies_share_a_database(tmp_path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    for name, num_trials in {"a": 2, "b": 3}.items():
+        config = toys.config(storage=url, num_trials=num_trials)
+        assert (
+            len(search.run_study(toys.parabola, config, str(tmp_path / name)).trials) == num_trials
+        )
+
+
+def test_journal_may_be_moved(tmp_path) -> None:
+    search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "old"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    study = search.run_study(toys.parabola, toys.config(num_trials=3), str(tmp_path / "new"))
+    assert len(study.trials) == 3
+
+
+def test_study_of_something_else_is_not_gone_on_with(tmp_path) -> None:
+    search.run_study(toys.parabola, toys.config(), str(tmp_path))
+    for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
+        with pytest.raises(errors.ConfigValueError, match="a study of something else"):
+            search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
+
+
+def test_changed_experiment_has_to_be_allowed(tmp_path) -> None:
+    def run(rate: float, **allowed: bool) -> None:
+        origin = {"trainer.rate": rate}
+        search.run_study(toys.parabola, toys.config(), str(tmp_path), origin=origin, **allowed)
+
+    run(0.1)
+    with pytest.raises(errors.ConfigValueError, match=r"trainer.rate: 0.1 -> 0.2"):
+        run(0.2)
+    run(0.2, allow_config_change=True)
+
+
+@pytest.mark.parametrize("url", ["mysql+nothing://x", "no url", "sqlite:////no/such/dir/a.db"])
+def test_storage_that_can_not_be_opened_is_an_error_of_the_config(url: str, tmp_path) -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"search\.storage"):
+        search.run_study(toys.parabola, toys.config(storage=url), str(tmp_path))
+
+
+def test_password_is_not_in_the_message() -> None:
+    assert storage._describe(toys.config(storage="mysql://me:secret@host/db")) == "mysql://host/db"
+
+
+def test_study_that_is_not_there_can_not_be_opened(tmp_path) -> None:
+    with pytest.raises(errors.ConfigValueError, match="There is no study"):
+        storage.open_study(toys.config(), str(tmp_path))

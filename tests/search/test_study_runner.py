@@ -1,0 +1,126 @@
+"""A study from its config to its results, also through kills."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from official_lite import search
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.search import study_runner
+from tests.search import toys
+
+ROOT = pathlib.Path(__file__).parents[2]
+_STUDY = """
+import sys
+from official_lite import search
+from tests.search import toys
+search.run_study(toys.slow, toys.config(num_trials=20, num_workers=2), sys.argv[1])
+"""
+
+
+def _steps(study_dir: pathlib.Path) -> dict[str, list[str]]:
+    paths = sorted(study_dir.glob("trials/*/steps.txt"))
+    return {path.parent.name: path.read_text().split() for path in paths}
+
+
+def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
+    command = [sys.executable, "-c", _STUDY, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(_steps(tmp_path)) < 7:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert _steps(tmp_path) == {f"{n:04d}": [str(step) for step in range(10)] for n in range(20)}
+    starts = [len(path.read_text().split()) for path in tmp_path.glob("trials/*/notes.txt")]
+    assert sum(starts) <= 22
+    study = search.run_study(toys.slow, toys.config(num_trials=20), str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 20
+    whole = search.run_study(toys.parabola, toys.config(num_trials=20), str(tmp_path / "whole"))
+    assert [trial.value for trial in study.trials] == [trial.value for trial in whole.trials]
+
+
+def test_two_calls_work_on_one_study(tmp_path) -> None:
+    command = [sys.executable, "-c", _STUDY.replace("num_workers=2", "num_workers=1")]
+    others = [subprocess.Popen([*command, str(tmp_path)], cwd=ROOT) for _ in range(2)]
+    assert [other.wait(120) for other in others] == [0, 0]
+    assert len(_steps(tmp_path)) == 20
+    assert all(len(steps) == 10 for steps in _steps(tmp_path).values())
+
+
+def test_study_of_workers_ends_with_sigterm_and_goes_on(tmp_path) -> None:
+    command = [sys.executable, "-c", _STUDY, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while len(_steps(tmp_path)) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    assert "PreemptedError" in process.communicate()[1]
+    at_the_end = _steps(tmp_path)
+    time.sleep(0.3)
+    assert _steps(tmp_path) == at_the_end
+
+
+def test_top_k_has_the_best_trials_in_order(tmp_path) -> None:
+    search.run_study(toys.parabola, toys.config(num_trials=12, top_k=3), str(tmp_path))
+    top = json.loads((tmp_path / "top_k.json").read_text())
+    values = [entry["values"]["value"] for entry in top]
+    assert values == sorted(values)
+    assert len(top) == 3
+    assert (tmp_path / top[0]["model_dir"] / "trial.json").exists()
+    assert (top[0]["params"]["x"] - 2) ** 2 == pytest.approx(values[0])
+
+
+def test_finished_study_runs_nothing(tmp_path) -> None:
+    search.run_study(toys.parabola, toys.config(), str(tmp_path))
+    study = search.run_study(lambda trial: 1 / 0, toys.config(), str(tmp_path))
+    assert len(study.trials) == 5
+
+
+def test_study_without_any_value_is_an_error(tmp_path) -> None:
+    with pytest.raises(errors.OfficialLiteError, match="None of the 2 trials"):
+        search.run_study(lambda trial: 1 / 0, toys.config(num_trials=2), str(tmp_path))
+
+
+def test_directory_says_what_was_searched(tmp_path) -> None:
+    search.run_study(toys.parabola, toys.config(), str(tmp_path))
+    written = yaml.safe_load((tmp_path / study_runner.CONFIG_FILE).read_text())
+    assert written["space"] == toys.SPACE
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"space": {"trainer.train_stops": [1, 2]}}, "train_steps"),
+        ({"space": {"trainer.train_steps": [1, -2]}}, "train_steps"),
+        ({"space": {"trainer.train_steps": {"type": "float", "low": 0, "high": 1}}}, "int"),
+        ({"metric": ""}, "metric"),
+        ({"evaluator": "tests.search.toys:fitt"}, "fit"),
+    ],
+)
+def test_mistake_is_found_before_anything_is_written(block: dict, words: str, tmp_path) -> None:
+    whole = {"space": {"trainer.train_steps": [1, 2]}, "metric": "loss", "direction": "minimize"}
+    params = cfg.ExperimentConfig(search={**whole, **block})
+    with pytest.raises(errors.ConfigError, match=words):
+        search.run_search(params, str(tmp_path / "study"))
+    assert not (tmp_path / "study").exists()
+
+
+def test_phases_can_not_be_searched(tmp_path) -> None:
+    params = cfg.ExperimentConfig(
+        phases=[{"name": "a"}],
+        search={"space": {"trainer.train_steps": [1]}, "metric": "a", "direction": "minimize"},
+    )
+    with pytest.raises(errors.ConfigValueError, match="phases"):
+        search.run_search(params, str(tmp_path))

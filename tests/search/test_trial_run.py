@@ -1,0 +1,113 @@
+"""What a trial reports, and what comes of it."""
+
+import json
+
+import optuna
+import pytest
+
+from official_lite import search
+from official_lite.common import errors
+from official_lite.search import trial_run
+from tests.search import toys
+
+
+def _outcome(result, **fields) -> trial_run.Outcome:
+    study = optuna.create_study(directions=toys.config(**fields).directions)
+    trial = search.TrialRun(study.ask(), {"x": 1.0}, toys.config(**fields), "unused")
+    return trial.outcome_of(result)
+
+
+@pytest.mark.parametrize(
+    ("result", "fields", "values"),
+    [
+        (0.5, {}, [0.5]),
+        ({"loss": 0.5, "other": 1.0}, {"metric": "loss"}, [0.5]),
+        ({"a/loss": 0.5}, {"metric": "a|loss"}, [0.5]),
+        ([1, 2], {"direction": ["minimize", "maximize"]}, [1.0, 2.0]),
+    ],
+)
+def test_result_is_a_number_several_or_metrics_by_name(result, fields, values) -> None:
+    assert _outcome(result, **fields).values == values
+
+
+def test_metrics_need_a_name_that_counts() -> None:
+    with pytest.raises(errors.ConfigTypeError, match=r"search\.metric"):
+        _outcome({"loss": 0.5})
+
+
+def test_trial_that_begins_anew_repeats_its_steps(tmp_path) -> None:
+    stops = iter([True, False])
+
+    def evaluate(trial: search.TrialRun) -> float:
+        trial.report(3.0)
+        trial.report(2.0)
+        if next(stops):
+            raise errors.PreemptedError("SIGTERM")
+        return 1.0
+
+    with pytest.raises(errors.PreemptedError):
+        search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
+    study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
+    assert study.trials[0].intermediate_values == {0: 3.0, 1: 2.0}
+
+
+@pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])
+def test_result_that_is_none_of_these_fails_the_trial(result, tmp_path) -> None:
+    config = toys.config(metric="loss", num_trials=2)
+    results = iter([result, 1.0])
+    study = search.run_study(lambda trial: next(results), config, str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
+
+
+def test_value_that_is_no_number_fails_the_trial() -> None:
+    assert _outcome(float("nan")).state == "fail"
+
+
+def test_final_value_is_the_last_or_the_best(tmp_path) -> None:
+    def evaluate(trial: search.TrialRun) -> float:
+        for value in (3.0, 1.0, 2.0):
+            trial.report(value)
+        return 2.0
+
+    for final_value, expected in {"last": 2.0, "best": 1.0}.items():
+        config = toys.config(final_value=final_value, num_trials=1)
+        study = search.run_study(evaluate, config, str(tmp_path / final_value))
+        assert study.best_value == expected
+        assert study.trials[0].intermediate_values == {0: 3.0, 1: 1.0, 2: 2.0}
+
+
+def test_same_step_is_reported_once(tmp_path) -> None:
+    def evaluate(trial: search.TrialRun) -> float:
+        trial.report(3.0, step=5)
+        trial.report(4.0, step=5)
+        return 0.0
+
+    study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
+    assert study.trials[0].intermediate_values == {5: 3.0}
+
+
+def test_functions_report_to_the_trial_that_runs(tmp_path) -> None:
+    def evaluate(trial: search.TrialRun) -> None:
+        assert search.current_trial() is trial
+        search.report_intermediate_result(7.0)
+        search.report_final_result(9.0)
+
+    study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
+    assert study.trials[0].intermediate_values == {0: 7.0}
+    assert study.best_value == 9.0
+
+
+def test_outside_of_a_study_reports_do_nothing() -> None:
+    assert search.current_trial() is None
+    search.report_intermediate_result(1.0)
+    search.report_final_result(1.0)
+
+
+def test_directory_of_a_trial_says_how_it_has_ended(tmp_path) -> None:
+    search.run_study(toys.error_in_the_third, toys.config(), str(tmp_path))
+    record = json.loads((tmp_path / "trials" / "0002" / "trial.json").read_text())
+    assert record["state"] == "fail"
+    assert record["reason"] == "DataError: no such file"
+    other = json.loads((tmp_path / "trials" / "0003" / "trial.json").read_text())
+    assert other["state"] == "complete"
+    assert other["params"].keys() == {"x"}

@@ -1,0 +1,68 @@
+"""Workers: what they take, and what becomes of trials that were broken off."""
+
+import pathlib
+
+import pytest
+
+from official_lite import search
+from official_lite.common import errors
+from tests.search import toys
+
+
+def _states(study) -> list[str]:
+    return [trial.state.name for trial in study.trials]
+
+
+def _starts(study_dir: pathlib.Path) -> dict[int, int]:
+    notes = sorted(study_dir.glob("trials/*/notes.txt"))
+    return {int(p.parent.name): p.read_text().splitlines().count("started") for p in notes}
+
+
+def test_error_fails_its_trial_and_not_the_study(tmp_path) -> None:
+    study = search.run_study(toys.error_in_the_third, toys.config(), str(tmp_path))
+    assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+
+
+def test_crash_in_a_process_of_its_own_fails_its_trial_only(tmp_path) -> None:
+    config = toys.config(isolation="process", num_trials=4)
+    study = search.run_study(toys.crash_of_the_third, config, str(tmp_path))
+    assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_process_of_its_own_comes_to_the_same_values(tmp_path) -> None:
+    values = []
+    for isolation in ("none", "process"):
+        config = toys.config(isolation=isolation, num_trials=2)
+        study = search.run_study(toys.parabola, config, str(tmp_path / isolation))
+        values.append([trial.value for trial in study.trials])
+    assert values[0] == values[1]
+
+
+def test_trial_that_was_stopped_goes_on_and_no_other_runs_twice(tmp_path) -> None:
+    stops = iter([False, True, False, False, False])
+
+    def evaluate(trial: search.TrialRun) -> float:
+        toys._note(trial, "started")
+        if next(stops):
+            raise errors.PreemptedError("SIGTERM")
+        return toys.parabola(trial)
+
+    config = toys.config(num_trials=3)
+    with pytest.raises(errors.PreemptedError):
+        search.run_study(evaluate, config, str(tmp_path))
+    study = search.run_study(evaluate, config, str(tmp_path))
+    assert _states(study) == ["COMPLETE"] * 3
+    assert _starts(tmp_path) == {0: 1, 1: 2, 2: 1}
+
+
+def test_trial_that_always_kills_its_worker_fails_in_the_end(tmp_path) -> None:
+    config = toys.config(num_workers=2, max_starts=2, num_trials=4)
+    study = search.run_study(toys.crash_of_the_third, config, str(tmp_path))
+    assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_killed_worker_is_started_again_and_goes_on_with_its_trial(tmp_path) -> None:
+    config = toys.config(num_workers=2, num_trials=6)
+    study = search.run_study(toys.killed_once, config, str(tmp_path))
+    assert _states(study) == ["COMPLETE"] * 6
+    assert _starts(tmp_path) == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}

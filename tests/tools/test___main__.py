@@ -1,0 +1,45 @@
+import subprocess
+import sys
+
+import pytest
+
+from official_lite.tools import __main__ as tools
+
+COMMANDS = tuple(tools._COMMANDS)
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.main([]) == tools.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in COMMANDS)
+
+
+def test_unknown_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.main(["lunch"]) == 2
+    assert "Did you mean `launch`?" in capsys.readouterr().err
+
+
+def test_error_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.main(["launch", "--workers=1", "--max_restarts=1", "--", "no_such_program"]) == 2
+    assert capsys.readouterr().err.startswith("ConfigValueError: ")
+
+
+def test_wrong_argument_ends_with_the_exit_code_of_a_wrong_config() -> None:
+    with pytest.raises(SystemExit) as ended:
+        tools.main(["launch", "--wokers=2", "--", "train.py"])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_does_not_wait_for_tensorflow(name: str) -> None:
+    code = (
+        "import sys\n"
+        "from official_lite.tools import __main__ as tools\n"
+        "try:\n"
+        f"    tools.main(['{name}', '--help'])\n"
+        "finally:\n"
+        "    assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert f"official_lite.tools {name}" in result.stdout

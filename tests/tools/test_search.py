@@ -1,0 +1,21 @@
+"""`python -m official_lite.tools search`."""
+
+import pytest
+
+from official_lite import search
+from official_lite.tools import __main__ as tools
+from tests.search import toys
+
+
+def test_study_is_shown_and_drawn(tmp_path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    search.run_study(toys.parabola, toys.config(num_trials=3), str(tmp_path))
+    assert tools.main(["search", str(tmp_path), "--plots"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [[f"{n}", "complete"] for n in range(3)]
+    assert str(tmp_path / "plots" / "optimization_history.png") in lines
+
+
+def test_directory_without_a_study_is_an_error_of_the_request(tmp_path, capsys) -> None:
+    assert tools.main(["search", str(tmp_path)]) == 2
+    assert "holds no study" in capsys.readouterr().err
