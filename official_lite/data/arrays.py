@@ -80,15 +80,18 @@ def from_arrays(
     begin = position.take() if repeat else None
     seed = begin.seed if begin and seed is None else seed
     shares_batches = repeat and seed is not None
+    context = input_context or tf.distribute.InputContext()
+    per_replica = replicas.per_replica_batch_size(batch_size, input_context)
+    num_own = begin.batches_of(input_context) if begin else 0
     order = _Order(
-        rows=range(num_rows) if shares_batches else _rows_of_pipeline(num_rows, input_context),
-        batch_size=replicas.per_replica_batch_size(batch_size, input_context),
+        rows=range(num_rows) if shares_batches else _rows_of_pipeline(num_rows, context),
+        batch_size=per_replica,
         shuffle=shuffle,
         seed=seed,
         repeat=repeat,
         drop_remainder=drop_remainder,
-        first_row=begin.batch * batch_size if begin else 0,
-        share=_share_of_pipeline(batch_size, input_context) if shares_batches else None,
+        first_row=num_own * per_replica * context.num_input_pipelines,
+        share=_share_of_pipeline(per_replica, context) if shares_batches else None,
     )
     gather = _build_gather(arrays)
     at_once = _num_batches_at_once(gather, order.batch_size)
@@ -121,7 +124,7 @@ class _Order:
     repeat: bool
     drop_remainder: bool
     first_row: int = 0
-    # The size of a global batch, and what of it is this pipeline's; None is all.
+    # The size of what all pipelines take at a time, and what of it is this one's; None is all.
     share: tuple[int, range] | None = None
 
     def num_stacks(self, count: int) -> int:
@@ -189,19 +192,19 @@ class _Order:
         return stacks.concatenate(tf.data.Dataset.from_tensors(short[tf.newaxis]))
 
 
-def _rows_of_pipeline(num_rows: int, input_context: tf.distribute.InputContext | None) -> range:
-    context = input_context or tf.distribute.InputContext()
+def _rows_of_pipeline(num_rows: int, context: tf.distribute.InputContext) -> range:
     return range(context.input_pipeline_id, num_rows, context.num_input_pipelines)
 
 
 def _share_of_pipeline(
-    batch_size: int, input_context: tf.distribute.InputContext | None
+    per_replica: int, context: tf.distribute.InputContext
 ) -> tuple[int, range] | None:
-    if input_context is None or input_context.num_input_pipelines == 1:
+    pipelines, index = context.num_input_pipelines, context.input_pipeline_id
+    if pipelines == 1:
         return None
-    size = batch_size // input_context.num_input_pipelines
-    start = input_context.input_pipeline_id * size
-    return batch_size, range(start, start + size)
+    # Workers of parameter servers are one replica, and have batches of their own.
+    size = per_replica * max(1, context.num_replicas_in_sync // pipelines)
+    return pipelines * size, range(index * size, (index + 1) * size)
 
 
 def _require_rows(

@@ -108,6 +108,17 @@ def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pi
         np.testing.assert_array_equal(part, whole[:, pipeline])
 
 
+def test_workers_of_parameter_servers_share_the_rows_in_batches_of_their_own():
+    with position.begin_at(0, seed=5):
+        parts = [
+            arrays.from_arrays(
+                NUMBERS, 5, shuffle=True, repeat=True, input_context=_context(index, 2, replicas=1)
+            )
+            for index in range(2)
+        ]
+    assert sorted(row for part in parts for row in _read(part.take(1))[0]) == list(range(10))
+
+
 def test_a_memory_mapped_array_is_read_when_needed(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
