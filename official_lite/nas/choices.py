@@ -90,7 +90,8 @@ class Choice(keras.layers.Layer):
                     f"Options of the choice {self.label!r} give different shapes: "
                     f"`{first}` {tuple(wanted.shape)}, `{option}` {tuple(spec.shape)}."
                 )
-        return wanted
+        # Not the input itself, which would be a circle in a functional model.
+        return keras.KerasTensor(wanted.shape, dtype=wanted.dtype)
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -439,7 +440,7 @@ def _reduce(tensors: Sequence[Any], reduction: str) -> Any:
 
 def _reduce_spec(specs: Sequence[Any], reduction: str) -> Any:
     if reduction == "none":
-        return list(specs)
+        return [keras.KerasTensor(spec.shape, dtype=spec.dtype) for spec in specs]
     shape = tuple(specs[0].shape)
     if reduction == "concat":
         sizes = [spec.shape[-1] for spec in specs]

@@ -57,7 +57,10 @@ def toy_model(config: ToyConfig) -> keras.Model:
         x = keras.layers.BatchNormalization()(x)
     x = keras.layers.Dropout(config.dropout_rate, seed=3)(x)
     x = nas.LayerChoice(operations(config.l2), label="second")(x)
-    return keras.Model(inputs, keras.layers.Dense(1, name="head")(x), name="toy")
+    if config.kind == "all":
+        x = nas.Repeat(lambda index: keras.layers.Dense(4), (0, 2), label="depth")(x)
+        x = nas.InputChoice(3, 2, "mean", label="inputs")([inputs, x, keras.layers.ReLU()(x)])
+    return keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x), name="toy")
 
 
 class ToyTask(base_task.Task):

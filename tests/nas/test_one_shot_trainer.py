@@ -92,6 +92,27 @@ def test_class_that_builds_itself_is_searched(experiment, make_trainer) -> None:
         assert set(trainer.export()) == {"first", "second"}
 
 
+@pytest.mark.parametrize("name", ["darts", "proxyless", "spos"])
+def test_all_kinds_of_choices_are_searched_and_found(name, experiment, toy_task, tmp_path) -> None:
+    params = experiment(name, task={"kind": "all"}, trainer={"train_steps": 4})
+    _run(params, toy_task, tmp_path / "search")
+    arch = nas.read_arch(tmp_path / "search")
+    assert set(arch) == {"first", "second", "depth", "inputs"}
+    assert (arch["depth"] in (0, 1, 2), len(arch["inputs"])) == (True, 2)
+    found = experiment(None, task={"kind": "all", "arch": str(tmp_path / "search")})
+    model, _ = _run(found, toy_task, tmp_path / "found")
+    assert not nas.space_of(model)
+
+
+def test_half_precision_is_searched(experiment, make_trainer) -> None:
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    for name in ("darts", "proxyless"):
+        darts = {"darts": {"order": "second"}}
+        trainer = make_trainer(experiment(name, trainer={"one_shot": darts}))
+        assert np.isfinite(float(trainer.train(tf.constant(2))["arch_loss"]))
+        assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
+
+
 def test_architecture_and_weights_have_an_optimizer_each(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
     alphas = {id(alpha) for alpha in trainer.alphas}
@@ -161,7 +182,8 @@ def test_two_replicas_export_what_one_exports(name, experiment, make_trainer, tw
 
 
 @pytest.mark.parametrize(
-    ("name", "execution"), [("darts", "eager"), ("spos", "eager"), ("spos", "xla")]
+    ("name", "execution"),
+    [("darts", "eager"), ("darts", "xla_loop"), ("spos", "eager"), ("spos", "xla")],
 )
 def test_other_modes_of_execution_learn_the_same(name, execution, experiment, make_trainer) -> None:
     losses = []
