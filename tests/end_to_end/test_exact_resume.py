@@ -96,6 +96,7 @@ def _kill_and_compare(tmp_path, execution, strategy, *options):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr[-3000:]
     assert "1 of 1 runs equal the unbroken one, bit for bit" in result.stdout
+    assert "0 kills;" not in result.stdout
 
 
 @pytest.mark.slow
