@@ -65,7 +65,9 @@ def test_output_and_exit_code_are_kept(tmp_path) -> None:
     output = tmp_path / "logs" / "out.txt"
     process = processes.start(write, str(tmp_path / "a"), output_path=str(output))
     assert processes.wait_for_any([process]) is process
-    assert (process.exitcode, output.read_text()) == (0, "written\n")
+    assert process.exitcode == 0
+    # TensorFlow may have said something before, if a plugin imports it.
+    assert output.read_text().endswith("written\n")
     failed = processes.start(refuse, output_path=str(output))
     processes.wait_for_any([failed])
     assert failed.exitcode == errors.ExitCode.DATA
