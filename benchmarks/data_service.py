@@ -57,8 +57,8 @@ def start(role: str, *arguments: str) -> Iterator[str]:
     command = [sys.executable, "-m", "official_lite.tools", "data_service", role, *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stderr is not None  # noqa: S101 - it was asked for
-        said = next((line for line in process.stderr if re.match("Dispatching|Working", line)), "")
+        lines = process.stderr or ()
+        said = next((line for line in lines if re.match("Dispatching|Working", line)), "")
         if not said:
             raise RuntimeError(f"{' '.join(command)} did not start.")
         yield said.strip()

@@ -46,10 +46,8 @@ def _compare(algorithm: str, worker: subprocess.Popen[str], steps: int, rounds: 
         trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=False)
 
     def torch() -> None:
-        assert worker.stdin is not None  # noqa: S101
-        assert worker.stdout is not None  # noqa: S101
         print(algorithm, steps, file=worker.stdin, flush=True)
-        worker.stdout.readline()
+        next(iter(worker.stdout or ()))
 
     seconds = paired.time_in_turn(
         {"torch": torch, "official_lite": lambda: trainer.train(tf.constant(steps))}, rounds

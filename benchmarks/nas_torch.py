@@ -15,7 +15,7 @@ FILTERS, NUM_CHOICES, BATCH = 8, 3, 64
 
 
 class Zero(nn.Module):
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 0.0
 
 
@@ -39,7 +39,7 @@ class Supernet(nn.Module):
             nn.Parameter(1e-3 * torch.randn(4)) for _ in range(NUM_CHOICES)
         )
 
-    def forward(self, x, path=None):  # type: ignore[no-untyped-def]
+    def forward(self, x: torch.Tensor, path: list[int] | None = None) -> torch.Tensor:
         x = self.stem(x)
         for number, ops in enumerate(self.choices):
             if path is None:
@@ -63,7 +63,7 @@ class Search:
         self.x = torch.rand(2, 718, 1, 8, 8)
         self.y = torch.randint(10, (2, 718))
 
-    def batch(self, part: int):  # type: ignore[no-untyped-def]
+    def batch(self, part: int) -> tuple[torch.Tensor, torch.Tensor]:
         rows = torch.randint(718, (BATCH,))
         return self.x[part][rows], self.y[part][rows]
 

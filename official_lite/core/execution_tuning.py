@@ -39,6 +39,8 @@ _GAIN = 0.95
 _SECONDS_PER_TRIAL = 0.5
 _SECONDS_PER_GO = 0.02
 _FEWEST_GOES = 3
+# Not less is spent on a mode before it is hopeless: three goes may all meet a busy machine.
+_FEWEST_SECONDS = 0.1
 _GROWING_GOES = 9
 
 
@@ -130,13 +132,15 @@ class _Tuner:
 
     def _measure(self, loop: Any) -> float:
         """Seconds a step, at its best of several goes."""
-        deadline = time.monotonic() + _SECONDS_PER_TRIAL
+        started = time.monotonic()
+        deadline = started + _SECONDS_PER_TRIAL
         best, num_steps, goes = float("inf"), 1, 0
         while goes < _FEWEST_GOES or time.monotonic() < deadline:
             seconds = _seconds_of(loop, num_steps)
             best = min(best, seconds / num_steps)
             goes += 1
-            if goes >= _FEWEST_GOES and not self._is_worth_a_closer_look(best, seconds):
+            is_known = goes >= _FEWEST_GOES and time.monotonic() - started > _FEWEST_SECONDS
+            if is_known and not self._is_worth_a_closer_look(best, seconds):
                 break
             # At first whatever a go takes: a busy machine makes single steps slow.
             if seconds < (_SECONDS_PER_TRIAL / 2 if goes <= _GROWING_GOES else _SECONDS_PER_GO):

@@ -30,7 +30,7 @@ def make_atomic(variables: Iterable[Any]) -> None:
 
 
 class _AtomicSums:
-    """Mixin before a class of Keras variables."""
+    """Mixin before a class of Keras variables, which `super()` is."""
 
     # Of Keras'; without the cast of mixed precision.
     _value: tf.Variable
@@ -38,7 +38,8 @@ class _AtomicSums:
     _sum: tuple[Any, Any] | None = None
 
     def __add__(self, other: Any) -> Any:
-        result = super().__add__(other)  # type: ignore[misc]
+        variable: Any = super()
+        result = variable.__add__(other)
         self._sum = result, other
         return result
 
@@ -46,14 +47,16 @@ class _AtomicSums:
         """Assigns; adds if it is to be the sum of the variable and something else."""
         last_sum, self._sum = self._sum, None
         if last_sum is None or value is not last_sum[0] or stateless_scope.in_stateless_scope():
-            return super().assign(value)  # type: ignore[misc]
+            variable: Any = super()
+            return variable.assign(value)
         self._add(last_sum[1])
         return value
 
     def assign_add(self, value: Any) -> Any:
         """Adds."""
         if stateless_scope.in_stateless_scope():
-            return super().assign_add(value)  # type: ignore[misc]
+            variable: Any = super()
+            return variable.assign_add(value)
         return self._add(value)
 
     def _add(self, value: Any) -> Any:

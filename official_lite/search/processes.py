@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -36,20 +35,29 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
     Raises:
         errors.ConfigTypeError: An argument can't be sent to another process.
     """
-    try:
-        payload = pickle.dumps((function, args))
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise errors.ConfigTypeError(
-            f"A trial can't be sent to a process of its own: {error}. Put what it calls into a "
-            "module, or run it with `isolation: none` and `num_workers: 1`."
-        ) from error
     plugin_files = [
         str(module.__file__) for name, module in [*sys.modules.items()] if name.startswith(_PLUGIN)
     ]
     files.makedirs(os.path.dirname(output_path))
+    # Not among the arguments of the process, which are made anew before the plugins are there.
+    receiver, sender = _CONTEXT.Pipe(duplex=False)
     setting = (plugin_files, gin_config.bindings(), output_path)
-    process = _CONTEXT.Process(target=_run, args=(payload, *setting))
+    process = _CONTEXT.Process(target=_run, args=(receiver, *setting))
     process.start()
+    receiver.close()
+    with sender:
+        try:
+            sender.send((function, args))
+        except BrokenPipeError:
+            # It has ended already; whoever waits for it hears how.
+            pass
+        except Exception as error:  # An object may raise what it likes when it is taken apart.
+            process.terminate()
+            process.join()
+            raise errors.ConfigTypeError(
+                f"A trial can't be sent to a process of its own: {error}. Put what it calls into a "
+                "module, or run it with `isolation: none` and `num_workers: 1`."
+            ) from error
     return process
 
 
@@ -103,7 +111,7 @@ def raise_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, old)
 
 
-def _run(payload: bytes, plugin_files: Sequence[str], gin_bindings: str, output_path: str) -> None:
+def _run(receiver: Any, plugin_files: Sequence[str], gin_bindings: str, output_path: str) -> None:
     output = os.open(output_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(output, number)
@@ -112,7 +120,7 @@ def _run(payload: bytes, plugin_files: Sequence[str], gin_bindings: str, output_
     try:
         for path in plugin_files:
             plugins.load_module(path)
-        function, args = pickle.loads(payload)
+        function, args = receiver.recv()
         gin_config.parse_gin([], [gin_bindings])
         function(*args)
     except errors.OfficialLiteError as error:

@@ -157,7 +157,7 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
 class MultiTaskExperimentConfig(cfg.ExperimentConfig):
     """One experiment: several tasks, trained and evaluated together."""
 
-    # An `ExperimentConfig` wherever one is asked for, though its tasks are several.
+    # An `ExperimentConfig` wherever one is asked for, though its tasks are several: another type.
     task: MultiTaskConfig = dataclasses.field(  # type: ignore[assignment]
         default_factory=MultiTaskConfig
     )

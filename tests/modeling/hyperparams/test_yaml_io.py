@@ -97,7 +97,7 @@ def test_bombs_are_refused_at_once(text, message):
     start = time.thread_time()
     with pytest.raises(errors.ConfigValueError, match=message):
         parse(text)
-    assert time.thread_time() - start < 2
+    assert time.thread_time() - start < 1
 
 
 def test_too_many_values_are_refused():
@@ -112,7 +112,7 @@ def test_huge_file_is_refused_without_reading_it(tmp_path):
     start = time.process_time()
     with pytest.raises(errors.ConfigValueError, match="larger than 1,048,576 bytes"):
         yaml_io.read_yaml(path)
-    assert time.thread_time() - start < 2
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize(
