@@ -1,6 +1,4 @@
-import contextlib
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -320,106 +318,6 @@ def test_a_reader_without_an_order_keeps_no_position(folder):
     assert not begin.is_kept
 
 
-# Records in each file; one has none.
-UNEQUAL = (3, 0, 5, 1, 7)
-
-
-@pytest.fixture(scope="module")
-def unequal_files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unequal")
-    numbers = iter(range(sum(UNEQUAL)))
-    for file, size in enumerate(UNEQUAL):
-        with tf.io.TFRecordWriter(f"{folder}/part-{file}") as writer:
-            for _ in range(size):
-                writer.write(str(next(numbers)))
-    return folder
-
-
-def _read_share(files, pattern, pipeline, pipelines, count=-1, **fields):
-    """The records of one of several pipelines, each with one replica; no reader says more."""
-    params = cfg.DataConfig(
-        input_path=f"{files}/{pattern}", global_batch_size=2 * pipelines, **fields
-    )
-    read = input_reader.InputReader(params, parser_fn=lambda record: tf.strings.to_number(record))
-    context = tf.distribute.InputContext(pipelines, pipeline, pipelines)
-    return np.concatenate([[], *read.read(context).take(count).as_numpy_iterator()]).tolist()
-
-
-def _come_once_an_epoch(streams, wanted, epochs):
-    """Whether all streams can be cut so that their pieces are one epoch after the other."""
-    if not epochs:
-        return True
-    for cut in itertools.product(*(range(len(wanted) + 1) for _ in streams[1:])):
-        cut = [*cut, len(wanted) - sum(cut)]
-        if cut[-1] < 0:
-            continue
-        pieces = [stream[:n] for stream, n in zip(streams, cut, strict=True)]
-        if sorted(itertools.chain(*pieces)) == wanted:
-            rest = [stream[n:] for stream, n in zip(streams, cut, strict=True)]
-            if _come_once_an_epoch(rest, wanted, epochs - 1):
-                return True
-    return False
-
-
-PATTERNS = {"part-4": range(9, 16), "part-[34]": range(8, 16), "part-*": range(16)}
-
-
-@pytest.mark.parametrize("pipelines", [1, 2, 3])
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize(("seed", "buffer"), [(None, 4), (3, 0)])
-def test_training_has_each_record_once_an_epoch_over_all_workers(
-    unequal_files, pipelines, pattern, seed, buffer
-):
-    with position.begin_at(batch=0, seed=7):
-        streams = [
-            _read_share(
-                *(unequal_files, pattern, pipeline, pipelines, 30),
-                is_training=True,
-                seed=seed,
-                shuffle_buffer_size=buffer,
-            )
-            for pipeline in range(pipelines)
-        ]
-    assert _come_once_an_epoch(streams, list(PATTERNS[pattern]), epochs=3)
-
-
-@pytest.mark.parametrize("pipelines", [2, 3])
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_order_that_is_not_kept_is_shared_all_the_same(unequal_files, pipelines, pattern):
-    streams = [
-        _read_share(
-            *(unequal_files, pattern, pipeline, pipelines, 30),
-            is_training=True,
-            shuffle_buffer_size=0,
-            # Otherwise the files of an epoch are opened while those of the one before are read.
-            cycle_length=1,
-        )
-        for pipeline in range(pipelines)
-    ]
-    assert _come_once_an_epoch(streams, list(PATTERNS[pattern]), epochs=3)
-
-
-@pytest.mark.parametrize("pipelines", [1, 2, 3, 9])
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_evaluation_has_each_record_once_over_all_workers(unequal_files, pipelines, pattern):
-    shares = [
-        _read_share(unequal_files, pattern, pipeline, pipelines, drop_remainder=False)
-        for pipeline in range(pipelines)
-    ]
-    assert sorted(itertools.chain(*shares)) == list(PATTERNS[pattern])
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_two_replicas_evaluate_each_record_once(unequal_files, pattern, two_replicas):
-    params = cfg.DataConfig(
-        input_path=f"{unequal_files}/{pattern}", global_batch_size=6, drop_remainder=False
-    )
-    read = input_reader.InputReader(params, parser_fn=lambda record: tf.strings.to_number(record))
-    dataset = two_replicas.distribute_datasets_from_function(read.read)
-    values = [v for batch in dataset for part in batch.values for v in part.numpy()]
-    assert sorted(values) == list(PATTERNS[pattern])
-
-
 @pytest.mark.parametrize(
     ("fields", "pipelines", "is_served"),
     [
@@ -456,11 +354,3 @@ def test_service_can_not_leave_out_bad_records(folder):
     fields = {"enable_tf_data_service": True, "tf_data_service_address": "grpc://a:1"}
     with pytest.raises(errors.ConfigValueError, match="they run no Python"):
         reader(folder, skip_bad_records=1, **fields)
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_fewer_records_than_workers_end_all_trainings_alike(unequal_files, is_kept):
-    for pipeline in range(9):
-        keeping = position.begin_at(batch=0, seed=7) if is_kept else contextlib.nullcontext()
-        with keeping, pytest.raises(errors.DataError, match="9 input pipelines need a record"):
-            _read_share(unequal_files, "part-3", pipeline, 9, is_training=True)
