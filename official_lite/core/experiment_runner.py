@@ -26,6 +26,7 @@ from official_lite.core import (
     run_description,
     trainer_factory,
     worker_agreement,
+    writer_factory,
 )
 from official_lite.orbit import preemption
 
@@ -96,7 +97,7 @@ class OrbitExperimentRunner:
         self._last_records = telemetry.LastRecordsWriter()
         self._writers = self._build_writers() if save_summary else []
         with contextlib.ExitStack() as on_exit:
-            on_exit.callback(_close_all, self._writers)
+            on_exit.callback(writer_factory.close_all, self._writers)
             self._controller = self._build_controller(
                 trainer=self.trainer if "train" in mode else None,
                 evaluator=self.trainer,
@@ -302,13 +303,8 @@ class OrbitExperimentRunner:
             total_steps=self.params.trainer.train_steps,
             config=self.params.as_dict(),
         )
-        writers: list[telemetry.Writer] = []
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(_close_all, writers)
-            for create in run_checks.find_writers(self.params):
-                writers.append(create(run))
-            on_failure.pop_all()
-        return [*writers, self._last_records]
+        factories = run_checks.find_writers(self.params)
+        return [*writer_factory.create_writers(factories, run), self._last_records]
 
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Those of the trainer, of the config and of the caller; the first two only to train.
@@ -398,9 +394,3 @@ class OrbitExperimentRunner:
         step = int(self.trainer.global_step.numpy())
         if step >= self.params.trainer.train_steps:
             self.controller.request_stop(f"Evaluated the last checkpoint, of step {step}.")
-
-
-def _close_all(writers: Sequence[telemetry.Writer]) -> None:
-    with contextlib.ExitStack() as stack:
-        for writer in writers:
-            stack.callback(writer.close)

@@ -12,6 +12,7 @@ Nothing here needs TensorFlow until a writer is looked up.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,14 @@ from official_lite.common import errors, plugins, registry
 if TYPE_CHECKING:
     from official_lite import telemetry
 
-__all__ = ["TENSORBOARD", "WriterFactory", "find_writers", "register_writer"]
+__all__ = [
+    "TENSORBOARD",
+    "WriterFactory",
+    "close_all",
+    "create_writers",
+    "find_writers",
+    "register_writer",
+]
 
 WriterFactory = Callable[["telemetry.RunInfo"], "telemetry.Writer"]
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
@@ -58,6 +66,26 @@ def find_writers(entries: Sequence[Any], workspace: str | None = None) -> list[W
         errors.ConfigError: There is no such writer, or it takes other arguments.
     """
     return [_find_writer(entry, workspace) for entry in entries if not _is_tensorboard(entry)]
+
+
+def create_writers(
+    factories: Sequence[WriterFactory], run: telemetry.RunInfo
+) -> list[telemetry.Writer]:
+    """The writers of a run; if one can't be made, those before it are closed."""
+    writers: list[telemetry.Writer] = []
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(close_all, writers)
+        for create in factories:
+            writers.append(create(run))
+        on_failure.pop_all()
+    return writers
+
+
+def close_all(writers: Sequence[telemetry.Writer]) -> None:
+    """Closes all of them, whatever the closing of one raises."""
+    with contextlib.ExitStack() as stack:
+        for writer in writers:
+            stack.callback(writer.close)
 
 
 def _is_tensorboard(entry: Any) -> bool:

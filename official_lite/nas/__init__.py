@@ -36,18 +36,13 @@ from official_lite.nas.configs import (
 
 if TYPE_CHECKING:
     from official_lite.nas.cell import Cell
-    from official_lite.nas.choices import (
-        Choice,
-        InputChoice,
-        LayerChoice,
-        Repeat,
-        ValueChoice,
-    )
+    from official_lite.nas.choices import Choice, LayerChoice, Repeat, ValueChoice
     from official_lite.nas.darts import DartsTrainer
     from official_lite.nas.enas import EnasTrainer
     from official_lite.nas.export_arch import ExportArch
     from official_lite.nas.found_model import fixed_model, inherit_weights
     from official_lite.nas.gumbel import GumbelTrainer
+    from official_lite.nas.input_choice import InputChoice
     from official_lite.nas.one_shot_trainer import OneShotTrainer
     from official_lite.nas.proxyless import ProxylessTrainer
     from official_lite.nas.resolution import (
@@ -96,12 +91,13 @@ _MODULE_OF = {
     name: f"official_lite.nas.{module}"
     for module, names in {
         "cell": ("Cell",),
-        "choices": ("Choice", "InputChoice", "LayerChoice", "Repeat", "ValueChoice"),
+        "choices": ("Choice", "LayerChoice", "Repeat", "ValueChoice"),
         "darts": ("DartsTrainer",),
         "enas": ("EnasTrainer",),
         "export_arch": ("ExportArch",),
         "found_model": ("fixed_model", "inherit_weights"),
         "gumbel": ("GumbelTrainer",),
+        "input_choice": ("InputChoice",),
         "one_shot_trainer": ("OneShotTrainer",),
         "proxyless": ("ProxylessTrainer",),
         "resolution": (

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from official_lite.nas import choices
+from official_lite.nas import choices, input_choice
 
 __all__ = ["Cell"]
 
@@ -61,9 +61,9 @@ class Cell:
         results = []
         for op in range(self._num_ops):
             place = f"{number + self._num_predecessors}_{op}"
-            chosen = choices.InputChoice(len(states), label=f"{self._label}/input_{place}")(states)
+            source = input_choice.InputChoice(len(states), label=f"{self._label}/input_{place}")
             operation = choices.LayerChoice(self._candidates, label=f"{self._label}/op_{place}")
-            results.append(operation(chosen))
+            results.append(operation(source(states)))
         node = keras.layers.Add()(results) if len(results) > 1 else results[0]
         states.append(node)
         return node

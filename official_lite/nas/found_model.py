@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from official_lite.common import errors
-from official_lite.nas import choices, resolution
+from official_lite.nas import choices, input_choice, resolution
 
 __all__ = ["fixed_model", "inherit_weights"]
 
@@ -92,13 +92,13 @@ class _Fixing:
 
     def _fix_or_keep(self, layer: Any) -> Any:
         # Of its inputs is decided in the call.
-        return layer if isinstance(layer, choices.InputChoice) else self.fix(layer)
+        return layer if isinstance(layer, input_choice.InputChoice) else self.fix(layer)
 
     def _call(self, layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(layer, choices.InputChoice):
+        if not isinstance(layer, input_choice.InputChoice):
             return layer(*args, **kwargs)
         chosen = layer.options[self._picks[layer.label]]
-        return choices.ChosenInputs(chosen, layer.reduction)(args[0])
+        return input_choice.ChosenInputs(chosen, layer.reduction)(args[0])
 
 
 def _is_functional(model: Any) -> bool:

@@ -19,6 +19,7 @@ from official_lite.nas import (
     draws,
     export_arch,
     idle_paths,
+    input_choice,
     loss_probe,
     penalty,
     resolution,
@@ -58,7 +59,7 @@ class OneShotTrainer(base_trainer.Trainer):
     # The kinds of choices that can be searched in this way.
     kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
         choices.LayerChoice,
-        choices.InputChoice,
+        input_choice.InputChoice,
         choices.Repeat,
     )
     # Whether a step has a batch for the architecture.

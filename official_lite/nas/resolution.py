@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import keras
 
 from official_lite.common import errors
-from official_lite.nas import architecture, choices
+from official_lite.nas import architecture, choices, input_choice
 from official_lite.nas.choices import Choice
 
 __all__ = [
@@ -148,7 +148,7 @@ def replace_input_choice(
     modules: list[tuple[str, Any]] | None = None,
 ) -> list[tuple[str, Any]]:
     """The same for each `InputChoice`."""
-    return _replace(model, choices.InputChoice, init_fn, modules)
+    return _replace(model, input_choice.InputChoice, init_fn, modules)
 
 
 def _replace(

@@ -61,3 +61,35 @@ def test_name_of_the_event_files_is_taken():
         writer_factory.register_writer("tensorboard")(Pager)
     with pytest.raises(errors.ConfigError, match="Did you mean `tensorboard`"):
         writer_factory.find_writers(["tensorbord"])
+
+
+class Closed(telemetry.Writer):
+    def __init__(self, names, name, error=None):
+        self.names, self.name, self.error = names, name, error
+
+    def write(self, record):
+        pass
+
+    def close(self):
+        self.names.append(self.name)
+        if self.error:
+            raise self.error
+
+
+def test_writers_are_closed_when_a_later_one_cannot_be_made(run):
+    names = []
+
+    def fails(run):
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        writer_factory.create_writers([lambda run: Closed(names, "first"), fails], run)
+    assert names == ["first"]
+
+
+def test_error_while_closing_one_writer_leaves_none_open():
+    names = []
+    writers = [Closed(names, "first"), Closed(names, "second", OSError("disk is gone"))]
+    with pytest.raises(OSError, match="disk is gone"):
+        writer_factory.close_all(writers)
+    assert sorted(names) == ["first", "second"]

@@ -70,38 +70,6 @@ def test_model_with_choices_is_saved_and_loaded(make_ops, tmp_path) -> None:
     assert len(keras.models.clone_model(model).weights) == len(model.weights)
 
 
-@pytest.mark.parametrize(
-    ("n_chosen", "options"), [(1, [[0], [1], [2]]), (2, [[0, 1], [0, 2], [1, 2]]), (None, 7)]
-)
-def test_inputs_are_chosen_as_sets(n_chosen, options) -> None:
-    choice = nas.InputChoice(3, n_chosen, label="inputs")
-    assert choice.options == options or len(choice.options) == options
-
-
-@pytest.mark.parametrize(
-    ("reduction", "wanted"), [("sum", [4.0]), ("mean", [2.0]), ("concat", [1.0, 3.0])]
-)
-def test_chosen_inputs_are_reduced_alike_open_and_fixed(reduction, wanted) -> None:
-    x = [tf.constant([[1.0]]), tf.constant([[2.0]]), tf.constant([[3.0]])]
-    choice = nas.InputChoice(3, 2, reduction, label="inputs")
-    choice.set_resolver(resolution.FixedResolver(1))
-    np.testing.assert_allclose(choice(x)[0], wanted)
-    with nas.fixed_arch({"inputs": [0, 2]}):
-        fixed = nas.InputChoice(3, 2, reduction, label="inputs")
-    np.testing.assert_allclose(fixed(x)[0], wanted)
-
-
-def test_reduction_none_gives_the_list() -> None:
-    with nas.fixed_arch({"inputs": [0, 1]}):
-        fixed = nas.InputChoice(2, 2, "none", label="inputs")
-    assert len(fixed([tf.ones([1]), tf.zeros([1])])) == 2
-
-
-def test_too_many_sets_of_inputs_are_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="Make it several choices"):
-        nas.InputChoice(20, None, label="inputs")
-
-
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_depth_is_the_number_of_blocks(depth) -> None:
     def blocks(index):
@@ -127,9 +95,6 @@ def test_value_is_for_models_that_are_built_anew() -> None:
     "make",
     [
         lambda: nas.LayerChoice({"a": keras.layers.Identity}, label=""),
-        lambda: nas.InputChoice(2, label=""),
-        lambda: nas.InputChoice(2, 3, label="i"),
-        lambda: nas.InputChoice(2, reduction="som", label="i"),
         lambda: nas.Repeat(lambda i: keras.layers.Identity(), (3, 2), label="d"),
         lambda: nas.LayerChoice({"a": keras.layers.Identity}, label="l", prior=[0.0]),
     ],
