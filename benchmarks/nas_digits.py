@@ -60,12 +60,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trainers", default=",".join(TRAINERS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], help="path=value, for experiments")
     parser.add_argument("--retrain", action="store_true", help="trains what was found by itself")
     options = parser.parse_args()
     overrides = dict(one.split("=", 1) for one in options.set)
     for name in options.trainers.split(","):
-        for seed in range(options.seeds):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             _report(name, seed, overrides, options.retrain)
 
 

@@ -20,6 +20,7 @@ LIGHT = [
     "official_lite.modeling.multitask.configs",
     "official_lite.nas",
     "official_lite.modeling.optimization",
+    "official_lite.reports.run_reading",
     "registry_imports",
 ]
 HEAVY = ("tensorflow", "keras", "numpy", "tensorflow_datasets")
@@ -38,6 +39,7 @@ def test_light_module_brings_no_heavy_one(module: str) -> None:
     assert not _top_level_modules_after(f"import {module}") & set(HEAVY)
 
 
+@pytest.mark.slow
 def test_core_brings_no_datasets_library() -> None:
     loaded = _top_level_modules_after("import official_lite.core.train_lib")
     assert "tensorflow" in loaded

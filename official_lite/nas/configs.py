@@ -71,15 +71,33 @@ class EnasConfig(hyperparams.Config):
         samples: Architectures that such an update tries, each on the batch of its step.
         baseline_decay: Of the moving average that rewards are compared with.
         entropy_weight: How much an undecided controller is preferred.
+        controller: `logits` decides each label for itself; `lstm` each by those before it.
+        lstm_units: Of the latter.
+        tanh_constant: The largest of its logits.
+        skip_weight: How much it counts that an `InputChoice` of any number of inputs takes
+            `skip_target` of them; 0 is not at all.
+        skip_target: A share, 0 to 1.
     """
 
     controller_every: int = 1
     samples: int = 1
     baseline_decay: float = 0.95
     entropy_weight: float = 1e-4
+    controller: str = "logits"
+    lstm_units: int = 64
+    tanh_constant: float = 1.5
+    skip_weight: float = 0.0
+    skip_target: float = 0.4
 
     def validate_fields(self) -> None:
-        field_checks.require_positive(self, "controller_every", "samples")
+        field_checks.require_positive(self, "controller_every", "samples", "lstm_units")
+        field_checks.require_positive_or_none(self, "tanh_constant")
+        field_checks.require_not_negative(self, "skip_weight")
+        field_checks.require_one_of(self, "controller", ("logits", "lstm"))
+        if not 0.0 < self.skip_target < 1.0:
+            raise errors.ConfigValueError(
+                f"`skip_target` is {self.skip_target}; wanted a share between 0 and 1."
+            )
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -10,8 +10,11 @@ import tensorflow as tf
 from official_lite.nas import (
     choices,
     draws,
+    enas_controllers,
     hypergradient,
+    input_choice,
     one_shot_trainer,
+    resolution,
     resolvers,
     rewards,
     two_streams,
@@ -22,16 +25,19 @@ __all__ = ["EnasTrainer"]
 _WEIGHTS = 2
 # Of the first architecture that an update tries; the next ones follow.
 _FIRST_SAMPLE = 10
+# Of a probability within a logarithm.
+_LEAST = 1e-6
 
 
 class EnasTrainer(one_shot_trainer.OneShotTrainer):
-    """The controller is a distribution over the options of each label, learnt by REINFORCE.
+    """The controller is a distribution over paths, learnt by REINFORCE.
 
     A step of the weights trains a path that it draws. Every `one_shot.enas.controller_every` steps
     it draws some more, which are rated on the other batch, in inference mode.
     """
 
     draws_paths = True
+    _controller: enas_controllers.LogitsController | enas_controllers.LstmController
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,8 +46,37 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
             self.task, self.model, metric=own.reward, direction=own.reward_direction
         )
 
+    def resolve(self, model: Any) -> list[tuple[str, Any]]:
+        resolved = super().resolve(model)
+        # Past `tf.Module`, whose checkpoint has them by `alphas`.
+        self.__dict__["_controller"] = self._build_controller(dict(resolved))
+        return resolved
+
     def make_resolver(self, choice: choices.Choice) -> resolvers.PathResolver:
+        if self.one_shot.enas.controller == "lstm":
+            return _WalkedPath(choice, self._preferred)
         return resolvers.PathResolver(choice)
+
+    @property
+    def alphas(self) -> list[Any]:
+        """The variables of the controller."""
+        return self._controller.variables
+
+    def picks(self) -> dict[str, int]:
+        """The index of what is preferred, by label."""
+        return {label: int(index) for label, index in self._preferred().paths.items()}
+
+    def probs(self) -> dict[str, list[float]]:
+        """How probable each option is once those before it are the preferred ones, by label."""
+        logits = self._preferred().logits
+        return {
+            label: [float(p) for p in tf.nn.softmax(one).numpy()] for label, one in logits.items()
+        }
+
+    def sampled_paths(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
+        """The index of an option for each label, drawn by the controller."""
+        noise = self.noise(step, salt)
+        return self._controller.walk(lambda label, logits: _largest(logits + noise[label])).paths
 
     def is_arch_step_due(self, step: tf.Tensor) -> tf.Tensor | None:
         every = self.one_shot.enas.controller_every
@@ -64,11 +99,14 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         rewarded = [self._rate(path, inputs[two_streams.VAL]) for path in paths]
         baseline = self._update_baseline(tf.reduce_mean(rewarded))
         with tf.GradientTape() as tape:
-            loss = -config.entropy_weight * self._entropy()
+            loss = tf.constant(0.0)
             for path, reward in zip(paths, rewarded, strict=True):
-                loss -= (reward - baseline) * self._log_prob(path) / config.samples
+                walk = self._controller.walk(lambda label, _, path=path: path[label])
+                loss -= (reward - baseline) * walk.log_prob
+                loss -= config.entropy_weight * walk.entropy
+                loss += config.skip_weight * self._skip_cost(walk)
             # All replicas have the same.
-            loss /= self.strategy.num_replicas_in_sync
+            loss /= config.samples * self.strategy.num_replicas_in_sync
         return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
 
     def _rate(self, paths: Mapping[str, tf.Tensor], batch: Any) -> tf.Tensor:
@@ -87,17 +125,35 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         self._baseline.assign(after)
         return after
 
-    def _log_prob(self, paths: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        return tf.add_n(
-            [
-                tf.gather(tf.nn.log_softmax(resolver.logits()), paths[label])
-                for label, resolver in self.resolvers.items()
-            ]
+    def _preferred(self) -> enas_controllers.Walk:
+        return self._controller.walk(lambda label, logits: _largest(logits))
+
+    def _build_controller(self, by_label: dict[str, Any]) -> Any:
+        config = self.one_shot.enas
+        if config.controller == "logits" or not by_label:
+            return enas_controllers.LogitsController(by_label)
+        return enas_controllers.LstmController(
+            {label: resolver.num_options for label, resolver in by_label.items()},
+            units=config.lstm_units,
+            tanh_constant=config.tanh_constant,
         )
 
-    def _entropy(self) -> tf.Tensor:
-        log_probs = [tf.nn.log_softmax(r.logits()) for r in self.resolvers.values()]
-        return -tf.add_n([tf.reduce_sum(tf.exp(one) * one) for one in log_probs])
+    def _skip_cost(self, walk: enas_controllers.Walk) -> tf.Tensor:
+        """How far the inputs that are taken are from `skip_target` of them, as a divergence."""
+        target = self.one_shot.enas.skip_target
+        cost = tf.constant(0.0)
+        for choice in resolution.find_choices(self.model):
+            if isinstance(choice, input_choice.InputChoice) and choice.n_chosen is None:
+                sets = tf.nn.softmax(walk.logits[choice.label])
+                members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
+                taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
+                # Of a set that is never empty an input may be certain.
+                taken = tf.clip_by_value(taken, _LEAST, 1.0 - _LEAST)
+                cost += tf.reduce_sum(
+                    taken * tf.math.log(taken / target)
+                    + (1.0 - taken) * tf.math.log((1.0 - taken) / (1.0 - target))
+                )
+        return cost
 
     def _checkpoint_items(self) -> dict[str, Any]:
         self._baseline = tf.Variable(
@@ -107,3 +163,26 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
         return {**super()._checkpoint_items(), "enas_baseline": self._baseline}
+
+
+class _WalkedPath(resolvers.PathResolver):
+    """Has no numbers of its own: what is preferred is known to the controller of all labels."""
+
+    def __init__(
+        self, choice: choices.Choice, preferred: Callable[[], enas_controllers.Walk]
+    ) -> None:
+        resolvers.require_sum(choice)
+        self.num_options = len(choice.options)
+        self._label = choice.label
+        self._walk = preferred
+
+    @property
+    def variables(self) -> list[Any]:
+        return []
+
+    def logits(self) -> tf.Tensor:
+        return self._walk().logits[self._label]
+
+
+def _largest(logits: tf.Tensor) -> tf.Tensor:
+    return tf.argmax(logits, output_type=tf.int32)

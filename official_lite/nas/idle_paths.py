@@ -17,7 +17,7 @@ from official_lite.nas import resolution
 __all__ = ["IdlePaths"]
 
 # For each label, the options with which a weight is used.
-_Conditions = list[tuple[str, frozenset[int]]]
+_Conditions = tuple[tuple[str, frozenset[int]], ...]
 
 
 class IdlePaths:
@@ -32,31 +32,36 @@ class IdlePaths:
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         conditions = _conditions(model)
-        self._variables: list[tuple[Any, _Conditions]] = []
+        # By their conditions, so that a step asks once for all of a layer.
+        self._variables: dict[_Conditions, list[Any]] = {}
         for weight in model.trainable_variables:
             if id(weight) in conditions:
                 found = [weight, *_slots_of(weight, optimizer)]
-                self._variables += [(one, conditions[id(weight)]) for one in found]
+                self._variables.setdefault(conditions[id(weight)], []).extend(found)
 
-    def keep(self) -> list[tf.Tensor]:
+    def keep(self) -> list[list[tf.Tensor]]:
         """What they are now."""
-        return [tf.identity(variable.value) for variable, _ in self._variables]
+        return [
+            [tf.identity(variable.value) for variable in variables]
+            for variables in self._variables.values()
+        ]
 
-    def put_back(self, kept: Sequence[tf.Tensor], paths: Mapping[str, tf.Tensor]) -> None:
+    def put_back(self, kept: Sequence[Sequence[tf.Tensor]], paths: Mapping[str, tf.Tensor]) -> None:
         """Puts those back that a step with these paths did not use."""
-        for (variable, conditions), value in zip(self._variables, kept, strict=True):
+        for (conditions, variables), values in zip(self._variables.items(), kept, strict=True):
             is_used = tf.reduce_all(
                 [
                     tf.reduce_any(tf.equal(paths[label], sorted(indices)))
                     for label, indices in conditions
                 ]
             )
-            variable.assign(tf.where(is_used, tf.convert_to_tensor(variable.value), value))
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(tf.where(is_used, tf.convert_to_tensor(variable.value), value))
 
 
 def _conditions(model: Any) -> dict[int, _Conditions]:
     """By the identity of each weight within choices."""
-    found: dict[int, _Conditions] = {}
+    found: dict[int, list[tuple[str, frozenset[int]]]] = {}
     for choice in resolution.find_choices(model):
         used: dict[int, set[int]] = {}
         for index in range(len(choice.options)):
@@ -65,7 +70,7 @@ def _conditions(model: Any) -> dict[int, _Conditions]:
                     used.setdefault(id(weight), set()).add(index)
         for key, indices in used.items():
             found.setdefault(key, []).append((choice.label, frozenset(indices)))
-    return found
+    return {key: tuple(conditions) for key, conditions in found.items()}
 
 
 def _slots_of(weight: Any, optimizer: Any) -> list[Any]:

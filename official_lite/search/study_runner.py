@@ -9,7 +9,7 @@ import optuna
 from absl import logging
 from optuna.trial import TrialState
 
-from official_lite.common import errors, files
+from official_lite.common import cluster, errors, files
 from official_lite.core import config_changes
 from official_lite.modeling import hyperparams
 from official_lite.search import (
@@ -42,6 +42,7 @@ def run_search(params: Any, study_dir: str, *, allow_config_change: bool = False
     Raises:
         errors.OfficialLiteError: For whatever a user can mend.
     """
+    _refuse_cluster()
     config = search_config.search_config_of(params)
     if not config.evaluator and not config.metrics:
         raise errors.ConfigValueError(
@@ -111,6 +112,15 @@ def run_study(
     _require_a_value(study)
     logging.info("%s\n%s", study_dir, results.table(study, space, config))
     return study
+
+
+def _refuse_cluster() -> None:
+    found = cluster.read_tf_config()
+    if found is not None and sum(map(len, found.jobs.values())) > 1:
+        raise errors.ConfigValueError(
+            "TF_CONFIG describes processes that train together, but a trial runs in one process. "
+            "Unset it; each process started with the same --model_dir works on the study."
+        )
 
 
 def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:

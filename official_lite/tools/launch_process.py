@@ -1,6 +1,7 @@
 """A process that `launch` has started: its lines get its name, and its end is put into words."""
 
 import contextlib
+import ctypes
 import dataclasses
 import enum
 import os
@@ -18,6 +19,9 @@ __all__ = ["LaunchedProcess", "ProcessEnd", "ProcessSpec", "Role", "say"]
 
 # After its end its output is complete, unless a child of its own holds on to it.
 _SECONDS_TO_READ_THE_REST = 2.0
+
+# Of prctl(2).
+_PR_SET_PDEATHSIG = 1
 
 _output_lock = threading.Lock()
 
@@ -154,11 +158,17 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
             stderr=subprocess.PIPE,
             # Out of reach of the terminal's Ctrl-C, which is passed on to it, once.
             start_new_session=True,
+            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,
         )
     except OSError as error:
         raise errors.ConfigValueError(
             f"Can't start {spec.command[0]!r}: {error.strerror}. Wanted: a .py file or a program."
         ) from error
+
+
+def _end_with_launcher() -> None:
+    """Has the kernel send SIGTERM when the launcher is gone, though it was killed by `kill -9`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def say(text: str, width: int = 0) -> None:

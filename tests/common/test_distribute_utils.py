@@ -40,6 +40,7 @@ def test_two_strategies_on_the_same_cpus_do_not_disturb_each_other():
         assert strategy.experimental_local_results(total)[0].numpy().tolist() == [2.0] * size
 
 
+@pytest.mark.slow
 def test_a_second_logical_cpu_is_made_before_tensorflow_starts():
     code = (
         "from official_lite.common import distribute_utils as d; "

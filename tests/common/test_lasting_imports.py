@@ -41,6 +41,7 @@ def test_collector_that_was_off_stays_off():
         gc.enable()
 
 
+@pytest.mark.slow
 def test_command_keeps_the_collector_from_tensorflow(tmp_path):
     module = tmp_path / "at_the_end.py"
     module.write_text(

@@ -45,6 +45,7 @@ def test_without_a_place_in_a_cluster_there_is_nothing_to_serve():
         task_server.serve()
 
 
+@pytest.mark.slow
 def test_server_ends_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
     (tmp_path / "serve.py").write_text(SERVE)
     (tmp_path / "impatient.py").write_text(IMPATIENT)

@@ -62,6 +62,7 @@ def _loss(model_dir: pathlib.Path, step: int) -> float:
     return float(metrics["validation_loss"])
 
 
+@pytest.mark.slow
 def test_each_checkpoint_is_finetuned_from_its_own_weights(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_ends_at_the_last_pretrain_step(
     ]
 
 
+@pytest.mark.slow
 def test_removed_checkpoint_is_passed_over(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_every_mode_trains_what_the_graph_trains(
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla", "xla_loop"])
+@pytest.mark.slow
 def test_dropout_draws_other_numbers_in_each_step_and_the_same_in_each_run(
     experiment, make_trainer, mode
 ) -> None:

@@ -32,6 +32,7 @@ def _state(trainer) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
 
+@pytest.mark.slow
 def test_tuned_training_is_bit_for_bit_that_of_the_mode_chosen(experiment, make_trainer) -> None:
     overrides = {"task": {"dropout_rate": 0.5}}
     tuned = make_trainer(experiment(**overrides), task_cls=EndlessTask)

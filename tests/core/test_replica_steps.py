@@ -237,6 +237,7 @@ def test_hooks_that_take_rows_are_shown_no_table(experiment, make_trainer) -> No
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.slow
 def test_lazy_rows_of_micro_batches_are_those_of_the_batch(
     experiment, make_trainer, two_replicas, num_replicas
 ) -> None:

@@ -62,6 +62,7 @@ def _change_data(host: pathlib.Path) -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_50_workers_that_differ_end_with_what_each_of_them_has(
     tmp_path: pathlib.Path,
     part: str,

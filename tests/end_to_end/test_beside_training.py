@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from tests import commands
 
@@ -60,6 +61,7 @@ np.save(out, serve(tf.constant(np.load(images)))["logits"])
 """
 
 
+@pytest.mark.slow
 def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: pathlib.Path) -> None:
     model_dir, images = tmp_path / "run", tmp_path / "images.npy"
     arguments = ["--set=trainer.train_steps=20"]

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from official_lite.core import hook_factory
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -21,6 +23,7 @@ def _python(*args: str, cwd: pathlib.Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_driver_of_the_page_trains_with_its_hook(tmp_path: pathlib.Path) -> None:
     (driver,) = re.findall(r"<!-- driver -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "driver.py").write_text(driver)

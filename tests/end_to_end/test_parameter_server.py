@@ -40,6 +40,7 @@ def _records(model_dir, split):
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_digits_reach_the_accuracy_of_one_device_and_each_update_counts_once(tmp_path):
     model_dir = tmp_path / "run"
     command = _command(

@@ -1,7 +1,9 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import nas
 from official_lite.common import errors
 
 
@@ -22,6 +24,42 @@ def test_controller_learns_what_is_rewarded(experiment, make_trainer) -> None:
     trainer.train(tf.constant(150))
     assert trainer.export() == {"first": "linear", "second": "tanh"}
     assert min(max(p) for p in trainer.probs().values()) > 0.9
+
+
+def test_lstm_learns_options_that_are_good_together(experiment, make_trainer) -> None:
+    def reward_of(paths):
+        return tf.cast(tf.equal(paths["first"], (paths["second"] + 1) % 3), tf.float32)
+
+    trainer = _bandit(experiment, make_trainer, reward_of, samples=4, controller="lstm")
+    trainer.train(tf.constant(200))
+    names = ["tanh", "linear", "zero"]
+    found = trainer.export()
+    assert names.index(found["first"]) == (names.index(found["second"]) + 1) % 3
+    assert [sum(p) for p in trainer.probs().values()] == pytest.approx([1.0, 1.0])
+
+
+def test_number_of_inputs_is_drawn_to_its_target(make_trainer, toy_task, experiment) -> None:
+    settings = {
+        "arch_learning_rate": 0.1,
+        "arch_weight_decay": 0.0,
+        "enas": {"skip_weight": 1.0, "skip_target": 0.2, "samples": 2},
+    }
+
+    class AnyInputs(toy_task):
+        def build_model(self):
+            inputs = keras.Input((4,))
+            branches = [keras.layers.Dense(4)(inputs) for _ in range(3)]
+            x = nas.InputChoice(3, None, label="inputs")(branches)
+            return keras.Model(inputs, keras.layers.Dense(1)(x))
+
+    params = experiment("enas", trainer={"one_shot": settings})
+    trainer = make_trainer(params, task_cls=AnyInputs)
+    trainer._rate = lambda paths, batch: tf.constant(0.0)
+    trainer.train(tf.constant(120))
+    # A set is never empty, so 0.2 of three inputs is one of them.
+    assert len(trainer.export()["inputs"]) == 1
+    probs = dict(zip(map(str, trainer.space["inputs"]), trainer.probs()["inputs"], strict=True))
+    assert sum(p for name, p in probs.items() if "," not in name) > 0.9
 
 
 def test_baseline_begins_with_the_first_reward(experiment, make_trainer) -> None:

@@ -72,6 +72,7 @@ def test_phases_run_in_order_and_hand_on_weights(experiment, records, log_of, tm
     assert weights[0] != weights[1]
 
 
+@pytest.mark.slow
 def test_later_phase_sees_the_models_and_metrics_of_earlier_ones(experiment, tmp_path) -> None:
     class Run(pipeline.Run):
         def __call__(self, ctx):
@@ -88,6 +89,7 @@ def test_later_phase_sees_the_models_and_metrics_of_earlier_ones(experiment, tmp
     assert names[1][1:] == names[2][1:]
 
 
+@pytest.mark.slow
 def test_finished_phase_is_left_out_and_an_unfinished_one_goes_on(
     experiment, recorders, log_of, tmp_path
 ) -> None:

@@ -29,6 +29,7 @@ def _launch(directory: pathlib.Path, *args: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("by", ["yaml", "gin", "python"])
+@pytest.mark.slow
 def test_custom_trainer_is_found_by_name(tmp_path: pathlib.Path, by: str) -> None:
     config = tmp_path / "trainer.yaml"
     config.write_text("trainer: {name: custom}")

@@ -82,6 +82,7 @@ def test_number_of_parameters_is_a_metric(tmp_path) -> None:
         assert trial.values[1] == 64 * units + units + units * 10 + 10
 
 
+@pytest.mark.slow
 def test_trial_that_was_stopped_goes_on_from_its_checkpoint(tmp_path) -> None:
     whole = search.run_search(digits(num_trials=1), str(tmp_path / "whole"))
     params = digits(num_trials=1)

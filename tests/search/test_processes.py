@@ -61,6 +61,7 @@ def _is_alive(pid: int) -> bool:
     return "Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
 
 
+@pytest.mark.slow
 def test_output_and_exit_code_are_kept(tmp_path) -> None:
     output = tmp_path / "logs" / "out.txt"
     process = processes.start(write, str(tmp_path / "a"), output_path=str(output))
@@ -95,6 +96,7 @@ def test_error_ends_what_was_started(tmp_path) -> None:
     assert processes.describe_end(process) == "by SIGTERM"
 
 
+@pytest.mark.slow
 def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
     parent = processes.start(parent_of_one, str(tmp_path / "a"), output_path=str(tmp_path / "b"))
     pid = _wait_for(tmp_path / "a")

@@ -20,6 +20,8 @@ def test_table_has_a_line_for_each_trial(tmp_path) -> None:
         ["2", "complete"],
     ]
     assert lines[1].split()[2] == "-"
+    failed = results.records(study, search.Space(config.space), config)[1]
+    assert (failed["number"], failed["state"], failed["values"]) == (1, "fail", {})
 
 
 def test_names_are_as_short_as_they_can_be() -> None:

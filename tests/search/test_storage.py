@@ -75,10 +75,12 @@ def _goes_on(url: str, study_dir: pathlib.Path) -> None:
         search.run_study(toys.parabola, toys.config(), str(study_dir))
 
 
+@pytest.mark.slow
 def test_sqlite_keeps_a_study_of_two_workers(tmp_path) -> None:
     _goes_on(f"sqlite:///{tmp_path}/study.db", tmp_path / "study")
 
 
+@pytest.mark.slow
 def test_postgresql_keeps_a_study_of_two_workers(postgresql: str, tmp_path) -> None:
     _goes_on(postgresql, tmp_path / "study")
 

@@ -117,6 +117,15 @@ def test_mistake_is_found_before_anything_is_written(block: dict, words: str, tm
     assert not (tmp_path / "study").exists()
 
 
+def test_cluster_that_trains_together_is_refused(tmp_path, monkeypatch) -> None:
+    hosts = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": hosts, "task": task}))
+    with pytest.raises(errors.ConfigValueError, match="a trial runs in one process"):
+        search.run_search(cfg.ExperimentConfig(), str(tmp_path / "study"))
+    assert not (tmp_path / "study").exists()
+
+
 def test_phases_can_not_be_searched(tmp_path) -> None:
     params = cfg.ExperimentConfig(
         phases=[{"name": "a"}],

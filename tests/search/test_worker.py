@@ -23,12 +23,14 @@ def test_error_fails_its_trial_and_not_the_study(tmp_path) -> None:
     assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
 
 
+@pytest.mark.slow
 def test_crash_in_a_process_of_its_own_fails_its_trial_only(tmp_path) -> None:
     config = toys.config(isolation="process", num_trials=4)
     study = search.run_study(toys.crash_of_the_third, config, str(tmp_path))
     assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
 
 
+@pytest.mark.slow
 def test_process_of_its_own_comes_to_the_same_values(tmp_path) -> None:
     values = []
     for isolation in ("none", "process"):
@@ -55,12 +57,14 @@ def test_trial_that_was_stopped_goes_on_and_no_other_runs_twice(tmp_path) -> Non
     assert _starts(tmp_path) == {0: 1, 1: 2, 2: 1}
 
 
+@pytest.mark.slow
 def test_trial_that_always_kills_its_worker_fails_in_the_end(tmp_path) -> None:
     config = toys.config(num_workers=2, max_starts=2, num_trials=4)
     study = search.run_study(toys.crash_of_the_third, config, str(tmp_path))
     assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
 
 
+@pytest.mark.slow
 def test_killed_worker_is_started_again_and_goes_on_with_its_trial(tmp_path) -> None:
     config = toys.config(num_workers=2, num_trials=6)
     study = search.run_study(toys.killed_once, config, str(tmp_path))

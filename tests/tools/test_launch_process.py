@@ -1,4 +1,5 @@
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -6,6 +7,8 @@ import pytest
 
 from official_lite.tools import launch_process
 from official_lite.tools.launch_process import ProcessEnd
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def _run(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
@@ -68,3 +71,38 @@ def test_end_is_put_into_words_and_says_whether_to_go_on(
 def test_end_of_a_process_is_that_of_the_operating_system() -> None:
     assert _run("raise SystemExit(5)").code == 5
     assert _run("import os; os.kill(os.getpid(), 9)").code == -9
+
+
+_LAUNCHER = """
+import sys, time
+from official_lite.tools import launch_process
+spec = launch_process.ProcessSpec(
+    name="worker 0",
+    role=launch_process.Role.TRAINER,
+    command=[sys.executable, "-c", "import time; time.sleep(60)"],
+    environment={},
+)
+print(launch_process.LaunchedProcess(spec).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def _is_running(process: pathlib.Path) -> bool:
+    try:
+        return "\nState:\tZ" not in (process / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
+def test_process_ends_with_a_launcher_that_was_killed() -> None:
+    command = [sys.executable, "-c", _LAUNCHER]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        started = pathlib.Path("/proc") / launcher.stdout.readline().strip()
+        assert started.exists()
+        launcher.kill()
+    deadline = time.monotonic() + 20
+    while _is_running(started):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
