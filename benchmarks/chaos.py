@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 # Of a record of metrics, and of a checkpoint: what two equal trainings may differ in.
-_CLOCKED = ("steps_per_second",)
+_CLOCKED = ("steps_per_second", "wall_time")
 _BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 
 # What the workers may take to notice that one of them is gone.

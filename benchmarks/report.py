@@ -20,6 +20,7 @@ RESULTS_DIR = pathlib.Path(__file__).parent / "results"
 # The order of the chapters, and what stands over each.
 TITLES: Mapping[str, str] = {
     "steps": "Steps",
+    "char_gpt": "A small GPT, from the command to the end",
     "input_records": "Reading records",
     "start_up": "Start-up",
     "checkpoint_stall": "Checkpoints: how long training stands still",
@@ -32,7 +33,14 @@ TITLES: Mapping[str, str] = {
     "workers": "More workers",
 }
 
-_PATH_OPTIONS = ("--results_dir", "--env_dir", "--python", "--data_dir", "--directory")
+_PATH_OPTIONS = (
+    "--results_dir",
+    "--env_dir",
+    "--python",
+    "--data_dir",
+    "--directory",
+    "--input_path",
+)
 
 Cell = str | float | int | None
 

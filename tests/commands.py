@@ -116,6 +116,8 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    if paths := environment.get("PYTHONPATH"):
+        sys.path[1:1] = map(os.path.abspath, paths.split(os.pathsep))
     try:
         if args[0] == "-m":
             sys.argv, sys.path[0] = args[1:], cwd

@@ -31,6 +31,8 @@ LAYERS = [
     ["official_lite.utils"],
     ["official_lite.search"],
     ["official_lite.nas"],
+    ["official_lite.reports"],
+    ["official_lite.porting"],
     ["official_lite.tools"],
     ["experiments"],
     ["registry_imports"],

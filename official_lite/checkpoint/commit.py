@@ -18,8 +18,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from official_lite.common import files
 
 __all__ = [
@@ -162,7 +160,7 @@ def _index_first(path: str) -> tuple[bool, str]:
 
 
 def _sha256(path: str) -> str:
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with files.open_file(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
 

@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from official_lite.common import errors, suggestions
 
-__all__ = ["FILE_TYPES", "checked_file_type", "pick_dataset_fn"]
+__all__ = ["FILE_TYPES", "PossibleDatasetType", "checked_file_type", "pick_dataset_fn"]
+
+PossibleDatasetType = Callable[..., tf.data.Dataset]
 
 # Each kind of file and how TensorFlow calls its compression; a Riegeli file has none of its own.
 FILE_TYPES: dict[str, str | None] = {
@@ -19,7 +21,7 @@ FILE_TYPES: dict[str, str | None] = {
 }
 
 
-def pick_dataset_fn(file_type: str) -> Callable[..., tf.data.Dataset]:
+def pick_dataset_fn(file_type: str) -> PossibleDatasetType:
     """A function from a file, or a list of files, to a dataset of serialized records.
 
     Args:

@@ -29,7 +29,10 @@ from typing import Any
 from official_lite.common import errors, suggestions
 from official_lite.common import registry as registry_lib
 
-__all__ = ["factory", "load_module", "names_code", "resolve"]
+__all__ = ["FILE_MODULES", "factory", "load_module", "names_code", "resolve"]
+
+# How the names of modules begin that were files.
+FILE_MODULES = "official_lite_plugin_"
 
 
 def resolve(
@@ -171,7 +174,7 @@ def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Pat
 
 def _load_file(path: pathlib.Path) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"official_lite_plugin_{digest}_{path.stem}"
+    name = f"{FILE_MODULES}{digest}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -19,6 +19,7 @@ from official_lite.core import (
     freezing,
     micro_batches,
     model_building,
+    overfitting,
     replica_steps,
     train_data,
 )
@@ -89,6 +90,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             check_train_data=train_dataset is None,
             check_validation_data=validation_dataset is None,
         )
+        overfitting.check_given_data(config, train_dataset, validation_dataset)
         self._config = config
         self._task = task
         self._model = model

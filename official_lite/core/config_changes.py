@@ -18,7 +18,7 @@ from official_lite.common import errors, files
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
-__all__ = ["HARMLESS", "Change", "check", "find_changes", "flatten"]
+__all__ = ["HARMLESS", "MISSING", "Change", "check", "find_changes", "flatten"]
 
 # What may change between two starts of a run without a word: how long, how often, where to, how
 # fast. The rest decides what is learnt from what.
@@ -63,7 +63,7 @@ _HARMFUL = (
 )
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
-_MISSING = "(none)"
+MISSING = "(none)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,10 +127,24 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
         return []
     changes = []
     for path in sorted({*new, *given}):
-        value = new.get(path, _MISSING)
-        if value not in (given.get(path, _MISSING), became.get(path, _MISSING)):
-            changes.append(Change(path=path, old=became.get(path, _MISSING), new=value))
+        value = new.get(path, MISSING)
+        if path not in given and path not in became and _is_default(params, path):
+            # A field that the version of before did not have.
+            continue
+        if value not in (given.get(path, MISSING), became.get(path, MISSING)):
+            changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
     return changes
+
+
+def _is_default(params: hyperparams.Config, path: str) -> bool:
+    *parents, name = path.split(".")
+    owner: Any = params
+    for parent in parents:
+        owner = getattr(owner, parent, None)
+    if not dataclasses.is_dataclass(owner):
+        return False
+    defaults = {field.name: field.default for field in dataclasses.fields(owner)}
+    return name in defaults and defaults[name] == getattr(owner, name)
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:

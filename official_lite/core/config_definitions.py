@@ -170,6 +170,8 @@ class TrainerConfig(base_config.Config):
         checkpoint_every_epochs: The same, for `checkpoint_interval`.
         steps_per_epoch: Steps in an epoch; 0 is as many as the training data has whole batches.
             Beside `train_data.num_examples`, it has to be that number.
+        overfit_batches: How many batches of the training data to train on, over and over, and to
+            evaluate on, in the place of all data: what a new model has to learn first. 0 is off.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = {
@@ -212,6 +214,7 @@ class TrainerConfig(base_config.Config):
     validate_every_epochs: float | None = None
     checkpoint_every_epochs: float | None = None
     steps_per_epoch: int = 0
+    overfit_batches: int = 0
 
     def validate_fields(self) -> None:
         field_checks.require_not_negative(
@@ -222,6 +225,7 @@ class TrainerConfig(base_config.Config):
             "validation_interval",
             "log_interval",
             "steps_per_epoch",
+            "overfit_batches",
         )
         field_checks.require_positive(self, "steps_per_loop", "grad_accum_steps", "max_to_keep")
         field_checks.require_positive_or_none(

@@ -10,7 +10,13 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors, user_code
-from official_lite.core import base_task, compiled_trainer, metric_group, replica_steps
+from official_lite.core import (
+    base_task,
+    compiled_trainer,
+    metric_group,
+    overfitting,
+    replica_steps,
+)
 from official_lite.core.async_trainer import Dataset
 from official_lite.data import finite
 from official_lite.modeling.optimization import ema_optimizer
@@ -128,17 +134,22 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         trainer_config = self.config.trainer
         self._task_metrics[False] = list(self.task.build_metrics(training=False))
         eagerly = self.execution == "eager"
-        build_inputs = self.task.build_inputs
-        if getattr(trainer_config, "validation_steps", 0) == -1:
-            build_inputs = finite.timed(build_inputs)
         orbit.StandardEvaluator.__init__(
             self,
-            dataset or self.distribute_eval_dataset(build_inputs, self.config.task.validation_data),
+            dataset or self._build_eval_dataset(),
             options=orbit.StandardEvaluatorOptions(
                 use_tf_function=trainer_config.eval_tf_function and not eagerly,
                 use_tf_while_loop=trainer_config.eval_tf_while_loop and not eagerly,
             ),
         )
+
+    def _build_eval_dataset(self) -> Dataset:
+        build_inputs, data = overfitting.evaluation_inputs(
+            self.config, self.task.build_inputs, self.strategy.num_replicas_in_sync
+        )
+        if getattr(self.config.trainer, "validation_steps", 0) == -1:
+            build_inputs = finite.timed(build_inputs)
+        return self.distribute_eval_dataset(build_inputs, data)
 
     def _export_if_best(self, logs: dict[str, Any]) -> None:
         average = ema_optimizer.get_moving_average(self.optimizer)

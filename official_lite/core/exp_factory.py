@@ -1,17 +1,32 @@
 """Experiments by name: a factory makes a fresh config for each call.
 
+They are registered by modules that something has imported: `registry_imports.py`, `--import`, or an
+entry point of an installed package::
+
+    [project.entry-points."official_lite.experiments"]
+    acme = "acme_experiments.configs"
+
 No TensorFlow is imported here: listing experiments and refusing a config stay quick.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from official_lite.common import errors, plugins, registry
+from official_lite.common import entry_points, errors, plugins, registry
 
 if TYPE_CHECKING:
     from official_lite.core import config_definitions as cfg
 
-__all__ = ["get_exp_config", "list_experiments", "register_config_factory"]
+__all__ = [
+    "get_config_factory",
+    "get_exp_config",
+    "get_origin",
+    "list_experiments",
+    "register_config_factory",
+]
+
+ENTRY_POINTS = "official_lite.experiments"
 
 Factory = TypeVar("Factory", bound="Callable[[], cfg.ExperimentConfig]")
 
@@ -38,8 +53,7 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
         UnknownNameError: (a `LookupError`) There is none of that name; says the nearest ones.
         ConfigTypeError: The factory returned nothing.
     """
-    factory = plugins.resolve(exp_name, registry=_REGISTERED_CONFIGS, kind="experiment")
-    config = factory()
+    config = _find(exp_name)()
     if config is None:
         raise errors.ConfigTypeError(
             f"The factory of experiment {exp_name!r} returned None; it must return the config."
@@ -47,6 +61,44 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
     return config
 
 
+def get_config_factory(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":
+    """The factory of an experiment's config, for what it says of itself.
+
+    Args:
+        exp_name: As for `get_exp_config`.
+
+    Raises:
+        UnknownNameError: (a `LookupError`) There is none of that name; says the nearest ones.
+    """
+    return _find(exp_name)
+
+
 def list_experiments() -> list[str]:
     """The registered names, in alphabetical order."""
+    entry_points.import_group(ENTRY_POINTS)
     return registry.names(_REGISTERED_CONFIGS)
+
+
+def get_origin(exp_name: str) -> str:
+    """The module that registers an experiment; the path of one that was imported as a file.
+
+    Raises:
+        UnknownNameError: (a `LookupError`) There is none of that name.
+    """
+    factory = inspect.unwrap(_find(exp_name))
+    is_file = factory.__module__.startswith(plugins.FILE_MODULES)
+    return inspect.getfile(factory) if is_file else factory.__module__
+
+
+def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":
+    left_out = entry_points.import_group(ENTRY_POINTS)
+    try:
+        found: Callable[[], cfg.ExperimentConfig | None] = plugins.resolve(
+            exp_name, registry=_REGISTERED_CONFIGS, kind="experiment"
+        )
+    except errors.UnknownNameError as error:
+        if not left_out:
+            raise
+        # It may be what they would have registered.
+        raise errors.UnknownNameError(" ".join([str(error), *left_out])) from error
+    return found

@@ -22,6 +22,7 @@ from official_lite.core import (
     execution_choice,
     execution_record,
     model_summary,
+    overfitting,
     run_checks,
     run_description,
     trainer_factory,
@@ -112,8 +113,8 @@ class OrbitExperimentRunner:
             self._opened = on_exit.pop_all()
         # A trainer that is only Orbit's may have no model.
         model = getattr(self.trainer, "model", None)
-        if model is not None and (count := model_summary.try_count_params(model)):
-            logging.info("The model has %s parameters.", f"{count:,}")
+        if model is not None and (description := model_summary.describe(model)):
+            logging.info("%s", description)
 
     @property
     def params(self) -> config_definitions.ExperimentConfig:
@@ -200,7 +201,7 @@ class OrbitExperimentRunner:
             # An interval of 0 is the Model Garden's word for once, at the end.
             return self.controller.train_and_evaluate(
                 train_steps=config.train_steps,
-                eval_steps=config.validation_steps,
+                eval_steps=overfitting.validation_steps(self.params),
                 eval_interval=config.validation_interval or None,
             )
         self.controller.train(steps=config.train_steps)
@@ -214,12 +215,12 @@ class OrbitExperimentRunner:
         Returns:
             The metrics of the last evaluation.
         """
-        config = self.params.trainer
+        steps = overfitting.validation_steps(self.params)
         if self._mode == "continuous_eval":
             return self.controller.evaluate_continuously(
-                steps=config.validation_steps, timeout=config.continuous_eval_timeout
+                steps=steps, timeout=self.params.trainer.continuous_eval_timeout
             )
-        return self.controller.evaluate(steps=config.validation_steps)
+        return self.controller.evaluate(steps=steps)
 
     def choose_execution(self) -> None:
         """Decides `runtime.execution: auto`; `train` begins with it."""

@@ -91,8 +91,18 @@ def operative_config(params: hyperparams.Config) -> str:
     for path, value in hyperparams.flatten(params).items():
         *blocks, name = path.split(".")
         scope = "/".join([*blocks, _BLOCK])
-        lines.append(f"{scope}.{name} = {_literal(path, value)}")
+        if not _is_stood_in_for(params, blocks, name):
+            lines.append(f"{scope}.{name} = {_literal(path, value)}")
     return f"{_other_bindings()}\n{chr(10).join(lines)}\n"
+
+
+def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: str) -> bool:
+    """Whether another field is given in the place of this one, which would take it back."""
+    block: Any = params
+    for part in blocks:
+        block = getattr(block, part, None)
+    rival = getattr(block, "CLEARS", {}).get(name)
+    return rival is not None and getattr(block, rival) is not None
 
 
 def bindings() -> str:

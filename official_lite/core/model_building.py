@@ -56,8 +56,8 @@ def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_s
     if has_variables(model):
         return
     try:
-        # Each round builds one more `Sequential`, outside the replicas; the last finds them built.
-        while _stops_at_unbuilt_sequential(model, step_fn, element_spec):
+        # Each round builds one more part outside the replicas; the last finds them built.
+        while _stops_at_unbuilt_part(model, step_fn, element_spec):
             pass
     except Exception as error:
         raise errors.ConfigError(
@@ -74,20 +74,30 @@ def has_variables(model: Any) -> bool:
     """Whether a model needs no first call; true for whatever is not a Keras model."""
     if not isinstance(model, keras.Model):
         return True
-    return all(layer.built for layer in model._flatten_layers(include_self=True))
+    layers = model._flatten_layers(include_self=True)
+    return _unbuilt_metrics(model) is None and all(layer.built for layer in layers)
 
 
-def _stops_at_unbuilt_sequential(
+def _unbuilt_metrics(model: keras.Model) -> Any:
+    """What `compile` was given as metrics, if that is yet to be made: at its first update."""
+    metrics = getattr(model, "_compile_metrics", None)
+    return None if metrics is None or metrics.built else metrics
+
+
+def _stops_at_unbuilt_part(
     model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any
 ) -> bool:
-    """Traces the step. True if it came to a `Sequential` without variables, which now has them.
+    """Traces the step. True if it came to a part without variables, which now has them.
 
     A `Sequential` builds a functional model of its own on its first call, in whose graph a mirrored
-    variable can't be created. So the trace is stopped there, and the layer is built here.
+    variable can't be created; nor can those of metrics in the step. So the trace is stopped there,
+    and the part is built here.
     """
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
     with contextlib.ExitStack() as stack:
+        if metrics := _unbuilt_metrics(model):
+            stack.enter_context(_build_on_request(metrics, requests))
         if strategy.num_replicas_in_sync > 1:
             for layer in model._flatten_layers(include_self=True):
                 if isinstance(layer, keras.Sequential) and not layer.built:
@@ -107,17 +117,23 @@ def _stops_at_unbuilt_sequential(
 
 
 @contextlib.contextmanager
-def _build_on_request(layer: keras.Layer, requests: list[Callable[[], None]]) -> Iterator[None]:
-    """Within it, the layer does not build itself but notes how it would, and stops."""
-    build = layer.build
+def _build_on_request(part: Any, requests: list[Callable[[], None]]) -> Iterator[None]:
+    """Within it, the part does not build itself but notes how it would, and stops."""
+    build = part.build
 
-    # With the parameter's name, by which Keras decides what shape to pass.
-    def note_and_stop(input_shape: Any = None) -> None:
-        requests.append(lambda: build(input_shape))
-        raise RuntimeError(f"{layer.name} is built outside the replicas.")
+    def note_and_stop(*args: Any, **kwargs: Any) -> None:
+        specs = tf.nest.map_structure(_without_graph, args)
+        requests.append(lambda: build(*specs, **kwargs))
+        raise RuntimeError(f"{part.name} is built outside the replicas.")
 
-    layer.build = note_and_stop
+    # With the parameters' names, by which Keras decides what shape to pass.
+    part.build = functools.wraps(build)(note_and_stop)
     try:
         yield
     finally:
-        layer.build = build
+        part.build = build
+
+
+def _without_graph(value: Any) -> Any:
+    """A tensor of the trace by its shape and type; all else as it is."""
+    return keras.KerasTensor(value.shape, value.dtype.name) if tf.is_tensor(value) else value

@@ -20,7 +20,7 @@ from absl import logging
 
 from official_lite.common import errors, files
 
-__all__ = ["BEAT_SECS", "ModelDirLock"]
+__all__ = ["BEAT_SECS", "ModelDirLock", "is_held"]
 
 BEAT_SECS = 10.0
 
@@ -152,11 +152,9 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return None
 
     def _is_alive(self, holder: _Holder) -> bool:
-        if (holder.host, holder.namespace) == (self._me.host, self._me.namespace):
-            if holder.pid == os.getpid():
-                return holder.id in _held
-            start = _process_start(holder.pid)
-            return _process_exists(holder.pid) and start == holder.process_start
+        is_alive = self._is_alive_here(holder)
+        if is_alive is not None:
+            return is_alive
         logging.info("%s is locked by %s; is it alive?", self._directory, holder.describe())
         for _ in range(_BEATS_TO_MISS):
             self._sleep(BEAT_SECS)
@@ -164,6 +162,15 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
             if now is None or now.beat != holder.beat:
                 return now is not None
         return False
+
+    def _is_alive_here(self, holder: _Holder) -> bool | None:
+        """None for a process of another host, or of another container."""
+        if (holder.host, holder.namespace) != (self._me.host, self._me.namespace):
+            return None
+        if holder.pid == os.getpid():
+            return holder.id in _held
+        start = _process_start(holder.pid)
+        return _process_exists(holder.pid) and start == holder.process_start
 
     def _take_away(self, holder: _Holder | None) -> None:
         """Removes a stale lock; not one that another process has put in its place meanwhile."""
@@ -196,6 +203,16 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
             return bool(json.loads(files.read_text(self._path))["id"] == self._me.id)
         except (OSError, TypeError, KeyError, ValueError):
             return False
+
+
+def is_held(directory: str) -> bool | None:
+    """Whether a living process trains in a directory; None if it is one of another host.
+
+    Waits for nobody, unlike a lock that is to be taken.
+    """
+    lock = ModelDirLock(directory)
+    holder = lock._read()
+    return False if holder is None else lock._is_alive_here(holder)
 
 
 def _process_exists(pid: int) -> bool:

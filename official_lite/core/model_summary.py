@@ -1,4 +1,4 @@
-"""How large a model is: parameters and floating-point operations."""
+"""How large a model is: parameters, layer by layer, and floating-point operations."""
 
 import math
 from typing import Any
@@ -9,7 +9,33 @@ from absl import logging
 
 from official_lite.common import files
 
-__all__ = ["try_count_flops", "try_count_params", "write_model_params"]
+__all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
+
+# Of a deeper model, the rest are summed up.
+_MAX_LINES = 40
+
+
+def describe(model: Any) -> str | None:
+    """How many parameters a model has, and a line for each layer that has some.
+
+    Args:
+        model: A Keras model, or anything with variables. Layers are those at its top: a layer that
+            holds others is one line.
+
+    Returns:
+        None while it has no variables yet.
+    """
+    variables = _parameters(model)
+    count, trainable = _size(variables), _size(model.trainable_variables)
+    if not count:
+        return None
+    frozen = f", {count - trainable:,} of them not trained" if count > trainable else ""
+    megabytes = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables) / 1e6
+    lines = _layer_lines(model)
+    end = ":" if lines else "."
+    return "\n".join(
+        [f"The model has {count:,} parameters{frozen}, in {megabytes:,.1f} MB{end}", *lines]
+    )
 
 
 def write_model_params(model: Any, output_path: str) -> None:
@@ -22,7 +48,7 @@ def write_model_params(model: Any, output_path: str) -> None:
 
 def try_count_params(model: Any, trainable_only: bool = False) -> int | None:
     """The number of parameters; None while the model has no variables yet."""
-    variables = model.trainable_variables if trainable_only else model.variables
+    variables = model.trainable_variables if trainable_only else _parameters(model)
     return _size(variables) if variables else None
 
 
@@ -53,6 +79,27 @@ def try_count_flops(
         graph=graph, run_meta=tf.compat.v1.RunMetadata(), options=options
     )
     return int(profile.total_float_ops)
+
+
+def _parameters(model: Any) -> list[Any]:
+    """Without the states of random generators, which a Keras model counts as its variables."""
+    return list(model.weights if isinstance(model, keras.Model) else model.variables)
+
+
+def _layer_lines(model: Any) -> list[str]:
+    layers = model.layers if isinstance(model, keras.Model) else []
+    layers = [layer for layer in layers if layer.weights]
+    rows = [(layer.name, type(layer).__name__, _count_text(layer)) for layer in layers[:_MAX_LINES]]
+    if others := layers[_MAX_LINES:]:
+        rest = sum(_size(layer.weights) for layer in others)
+        rows.append((f"{len(others)} more layers", "", f"{rest:,}"))
+    names, kinds = (max((len(row[n]) for row in rows), default=0) for n in (0, 1))
+    return [f"  {name:<{names}}  {kind:<{kinds}}  {count}" for name, kind, count in rows]
+
+
+def _count_text(layer: keras.Layer) -> str:
+    frozen = "" if layer.trainable_variables else " (not trained)"
+    return f"{_size(layer.weights):,}{frozen}"
 
 
 def _size(variables: list[Any]) -> int:

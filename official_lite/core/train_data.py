@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.core import micro_batches
+from official_lite.core import micro_batches, overfitting
 from official_lite.core.async_trainer import Dataset
-from official_lite.data import endless, position
+from official_lite.data import position
 
 __all__ = ["TrainData"]
 
@@ -32,7 +32,7 @@ class TrainData:
         distribute: Callable[..., Dataset],
     ) -> None:
         self._config = config
-        self._build_inputs = endless.endless(build_inputs)
+        self._build_inputs = overfitting.training_inputs(config, build_inputs)
         self._distribute = distribute
         self.skipped = tf.Variable(
             0,

@@ -15,6 +15,7 @@ from official_lite.common import errors, files, suggestions
 
 __all__ = [
     "ARCH_FILE",
+    "HISTORY_FILE",
     "Arch",
     "ask_for",
     "different_options",
@@ -22,8 +23,10 @@ __all__ = [
     "is_fixed",
     "is_same_option",
     "read_arch",
+    "read_history",
     "record_space",
     "space_hash",
+    "to_history_line",
     "write_arch",
 ]
 
@@ -31,6 +34,7 @@ Arch = dict[str, Any]
 """What was chosen, by label: the name of a candidate, indices of inputs, a depth or a value."""
 
 ARCH_FILE = "arch.json"
+HISTORY_FILE = "arch_history.jsonl"
 _FORMAT = 1
 
 
@@ -192,17 +196,47 @@ def write_arch(
         "space": space_hash(space),
         "arch": dict(arch),
         "options": {label: list(options) for label, options in space.items()},
-        "probs": {label: [round(float(p), 6) for p in ps] for label, ps in (probs or {}).items()},
+        "probs": _rounded(probs or {}),
         "metric": dict(metric or {}),
         "step": step,
     }
     files.write_text(os.path.join(directory, ARCH_FILE), json.dumps(content, indent=2) + "\n")
 
 
+def to_history_line(step: int, probs: Mapping[str, Sequence[float]]) -> str:
+    """A line of the file with the probabilities on the way of a search."""
+    return json.dumps({"step": step, "probs": _rounded(probs)})
+
+
+def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
+    """The steps of a search, and how probable each option was there; empty if nothing tells.
+
+    What a search has written after a checkpoint that it was then started from again counts once: as
+    it was written last.
+    """
+    path = os.path.join(directory, HISTORY_FILE)
+    lines = files.read_text(path).splitlines() if files.exists(path) else []
+    found: list[tuple[int, dict[str, list[float]]]] = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            # The last one may be about to be written.
+            continue
+        while found and found[-1][0] >= entry["step"]:
+            found.pop()
+        found.append((entry["step"], entry["probs"]))
+    return found
+
+
 def space_hash(space: Mapping[str, Sequence[Any]]) -> str:
     """The same for the same labels and options, in whatever order the labels come."""
     text = json.dumps({label: list(space[label]) for label in sorted(space)})
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _rounded(probs: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {label: [round(float(p), 6) for p in ps] for label, ps in probs.items()}
 
 
 def _as_dict(arch: Any) -> dict[str, Any]:

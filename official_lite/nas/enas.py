@@ -101,7 +101,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         with tf.GradientTape() as tape:
             loss = tf.constant(0.0)
             for path, reward in zip(paths, rewarded, strict=True):
-                walk = self._controller.walk(lambda label, _, path=path: path[label])
+                walk = self._controller.walk(_along(path))
                 loss -= (reward - baseline) * walk.log_prob
                 loss -= config.entropy_weight * walk.entropy
                 loss += config.skip_weight * self._skip_cost(walk)
@@ -182,6 +182,10 @@ class _WalkedPath(resolvers.PathResolver):
 
     def logits(self) -> tf.Tensor:
         return self._walk().logits[self._label]
+
+
+def _along(path: Mapping[str, tf.Tensor]) -> enas_controllers.Choose:
+    return lambda label, logits: path[label]
 
 
 def _largest(logits: tf.Tensor) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.nas import architecture
+from official_lite.telemetry import line_file
 
 __all__ = ["ExportArch"]
 
@@ -17,7 +19,8 @@ __all__ = ["ExportArch"]
 class ExportArch(orbit.Hook):
     """Writes `arch.json` at every checkpoint and at the end of a training that searches.
 
-    Trainers of `nas` bring it with them.
+    And, at every evaluation as well, a line of `arch_history.jsonl`: how probable each option has
+    become. Trainers of `nas` bring it with them.
 
     Args:
         at_checkpoints: Whether also before the end; not where it takes long to find out.
@@ -28,6 +31,7 @@ class ExportArch(orbit.Hook):
     def __init__(self, at_checkpoints: bool = True) -> None:
         self._at_checkpoints = at_checkpoints
         self._metric: dict[str, float] = {}
+        self._noted_step = -1
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         self._metric = {
@@ -35,6 +39,7 @@ class ExportArch(orbit.Hook):
             for name, value in logs.items()
             if not hasattr(value, "__len__") and getattr(value, "shape", ()) == ()
         }
+        self._note_probs()
 
     def on_checkpoint(self, path: str) -> None:
         if self._at_checkpoints:
@@ -54,10 +59,12 @@ class ExportArch(orbit.Hook):
         trainer: Any = self.trainer
         # On all workers, as it may take all of them to find out.
         arch = trainer.export()
-        if self.controller.model_dir is None or not directories.is_chief(trainer.strategy):
+        directory = self._directory()
+        if directory is None:
             return
+        self._note_probs()
         architecture.write_arch(
-            self.controller.model_dir,
+            directory,
             arch,
             space=trainer.space,
             probs=trainer.probs(),
@@ -65,3 +72,19 @@ class ExportArch(orbit.Hook):
             step=int(trainer.global_step.numpy()),
         )
         logging.info("The architecture at step %d: %s", trainer.global_step.numpy(), arch)
+
+    def _note_probs(self) -> None:
+        trainer: Any = self.trainer
+        directory, step = self._directory(), int(trainer.global_step.numpy())
+        if directory is None or step == self._noted_step or not (probs := trainer.probs()):
+            return
+        self._noted_step = step
+        history = line_file.LineFile(os.path.join(directory, architecture.HISTORY_FILE))
+        history.append(architecture.to_history_line(step, probs))
+        history.close()
+
+    def _directory(self) -> str | None:
+        """Where this process writes; None if another one does, or nobody."""
+        trainer: Any = self.trainer
+        is_chief = directories.is_chief(trainer.strategy)
+        return self.controller.model_dir if is_chief else None

@@ -21,7 +21,6 @@ __all__ = ["describe_end", "ended_with_us", "raise_on_sigterm", "start", "wait_f
 
 # A fork of a process with TensorFlow in it hangs.
 _CONTEXT = multiprocessing.get_context("spawn")
-_PLUGIN = "official_lite_plugin_"
 
 
 def start(function: Callable[..., object], *args: Any, output_path: str) -> SpawnProcess:
@@ -36,7 +35,9 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
         errors.ConfigTypeError: An argument can't be sent to another process.
     """
     plugin_files = [
-        str(module.__file__) for name, module in [*sys.modules.items()] if name.startswith(_PLUGIN)
+        str(module.__file__)
+        for name, module in [*sys.modules.items()]
+        if name.startswith(plugins.FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
     # Not among the arguments of the process, which are made anew before the plugins are there.

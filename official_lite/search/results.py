@@ -13,7 +13,7 @@ from official_lite.common import files
 from official_lite.search import search_config
 from official_lite.search.space import Space
 
-__all__ = ["best_trials", "short_names", "table", "write"]
+__all__ = ["best_trials", "records", "short_names", "table", "write"]
 
 _TOP_K = "top_k.json"
 
@@ -31,16 +31,22 @@ def write(
     study: optuna.Study, space: Space, config: search_config.SearchConfig, study_dir: str
 ) -> None:
     """Writes `top_k.json` into the directory of the study."""
-    top = [
-        {
-            "number": trial.number,
-            "values": _named(config, trial.values),
-            "params": space.decode(trial.params),
-            "model_dir": os.path.join("trials", f"{trial.number:04d}"),
-        }
-        for trial in best_trials(study)[: config.top_k]
-    ]
+    top = [_record(trial, space, config) for trial in best_trials(study)[: config.top_k]]
     files.write_text(os.path.join(study_dir, _TOP_K), json.dumps(top, indent=2) + "\n")
+
+
+def records(
+    study: optuna.Study, space: Space, config: search_config.SearchConfig
+) -> list[dict[str, Any]]:
+    """All trials for JSON: what `top_k.json` says of one, its state, and what it took."""
+    return [
+        {
+            **_record(trial, space, config),
+            "state": trial.state.name.lower(),
+            "seconds": trial.duration.total_seconds() if trial.duration else None,
+        }
+        for trial in study.get_trials(deepcopy=False)
+    ]
 
 
 def table(study: optuna.Study, space: Space, config: search_config.SearchConfig) -> str:
@@ -65,6 +71,15 @@ def short_names(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
         )
         short[name] = ".".join(own[-length:])
     return short
+
+
+def _record(trial: FrozenTrial, space: Space, config: search_config.SearchConfig) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "values": _named(config, trial.values) if trial.values else {},
+        "params": space.decode(trial.params),
+        "model_dir": os.path.join("trials", f"{trial.number:04d}"),
+    }
 
 
 def _row(trial: FrozenTrial, space: Space, num_values: int, names: Sequence[str]) -> list[str]:

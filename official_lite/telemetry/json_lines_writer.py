@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_lite.telemetry import line_file, writer
@@ -11,7 +12,7 @@ from official_lite.telemetry.record import Record
 
 
 class JsonLinesWriter(writer.Writer):
-    """Appends one JSON object a line: `step`, `split`, then the values.
+    """Appends one JSON object a line: `step`, `split`, `wall_time`, then the values.
 
     Nested names are joined by `/`; a value that is not finite is `null`, since JSON has no word
     for it. A run that restarts appends to the file. Each line goes to the operating system at
@@ -20,13 +21,18 @@ class JsonLinesWriter(writer.Writer):
 
     Args:
       path: The file, created with its folders when it does not exist.
+      clock: Returns the time in seconds since 1970.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._file = line_file.LineFile(path)
+        self._clock = clock
 
     def write(self, record: Record) -> None:
-        key = {"step": record.step, "split": record.split}
+        wall_time = round(self._clock(), 3)
+        key = {"step": record.step, "split": record.split, "wall_time": wall_time}
         # Twice: the first keeps them in front, the second keeps a value from taking their name.
         self._file.append(to_json({**key, **record.flat(), **key}))
 

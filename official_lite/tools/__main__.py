@@ -16,11 +16,11 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from official_lite.common import errors, escapes, suggestions
 
-__all__ = ["main"]
+__all__ = ["commands", "main"]
 
 _PROGRAM = "python -m official_lite.tools"
 
@@ -28,8 +28,25 @@ _PROGRAM = "python -m official_lite.tools"
 _COMMANDS = {
     "launch": "Starts a training of several processes on this machine.",
     "data_service": "Starts a part of a tf.data service.",
+    "report": "Writes a page about runs and studies.",
     "search": "Shows a study: its trials in a table, and pictures.",
+    "experiments": "Lists the registered experiments, or shows one.",
+    "config": "Shows a config, or in which fields two of them differ.",
+    "runs": "Lists the runs below a folder, or puts some side by side.",
+    "export": "Exports the model of a run, and compares what was written with it.",
+    "average": "Averages the weights of several checkpoints.",
+    "tune": "Finds a learning rate, or the largest batch size, by trying.",
+    "checkpoints": "Lists checkpoints, looks into one, or compares two.",
+    "doctor": "Looks at this machine, and lets a small training run.",
+    "new": "Writes a project to start from.",
+    "port": "Ports a project of the Model Garden to official_lite and Keras 3.",
+    "completion": "Prints a script by which a shell completes all this.",
 }
+
+
+def commands() -> Mapping[str, str]:
+    """What each command does, by its name."""
+    return _COMMANDS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,12 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # TensorFlow's own start-up chatter; whoever wants it sets the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        return int(module.run(parser.parse_args(arguments)))
+        code = int(module.run(parser.parse_args(arguments)))
+        sys.stdout.flush()
+        return code
     except errors.OfficialLiteError as error:
         _say(f"{type(error).__name__}: {error}")
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever reads has seen enough; Python would say so again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(errors.ExitCode.DONE)
 
 
 def _help() -> str:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from official_lite.common import cluster, errors
-from official_lite.tools import launch_cluster, launch_process
+from official_lite.tools.launching import launched_cluster, launched_process
 
 __all__ = ["add_arguments", "plan", "run"]
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise errors.ConfigValueError("--workers=0 leaves nobody to train; wanted 1 or more.")
     if args.log_dir is not None:
         args.log_dir.mkdir(parents=True, exist_ok=True)
-    restarts = launch_cluster.Restarts(args.max_restarts)
+    restarts = launched_cluster.Restarts(args.max_restarts)
     while True:
         specs = plan(
             args.command,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             data_workers=args.data_workers,
             log_dir=args.log_dir,
         )
-        started = launch_cluster.LaunchedCluster(
+        started = launched_cluster.LaunchedCluster(
             specs, restarts=restarts, grace_secs=args.grace_secs
         )
         failure = started.run()
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             return int(errors.ExitCode.DONE)
         if started.was_asked_to_stop or not failure.may_restart or not restarts.take():
             return failure.exit_code
-        launch_process.say(f"Restart {restarts.taken} of {restarts.most}.", specs[0].width)
+        launched_process.say(f"Restart {restarts.taken} of {restarts.most}.", specs[0].width)
 
 
 def plan(
@@ -105,7 +105,7 @@ def plan(
     ps: int = 0,
     data_workers: int = 0,
     log_dir: pathlib.Path | None = None,
-) -> list[launch_process.ProcessSpec]:
+) -> list[launched_process.ProcessSpec]:
     """The processes of a cluster, at ports that are free now.
 
     Args:
@@ -130,12 +130,12 @@ def plan(
 
 def _cluster(
     program: Sequence[str], addresses: Mapping[str, Sequence[str]]
-) -> Iterator[launch_process.ProcessSpec]:
+) -> Iterator[launched_process.ProcessSpec]:
     # A server first: then it is there when somebody looks for it.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
-            yield launch_process.ProcessSpec(
+            yield launched_process.ProcessSpec(
                 name=cluster.task_name(job, index),
                 role=_role(job, has_chief="chief" in addresses),
                 command=program,
@@ -143,25 +143,25 @@ def _cluster(
             )
 
 
-def _role(job: str, *, has_chief: bool) -> launch_process.Role:
+def _role(job: str, *, has_chief: bool) -> launched_process.Role:
     """With parameter servers only the chief ends by itself, and a worker may come and go."""
-    roles = launch_process.Role
+    roles = launched_process.Role
     if job == "ps":
         return roles.SERVER
     return roles.REPLACEABLE if job == "worker" and has_chief else roles.TRAINER
 
 
-def _data_service(addresses: Sequence[str]) -> Iterator[launch_process.ProcessSpec]:
+def _data_service(addresses: Sequence[str]) -> Iterator[launched_process.ProcessSpec]:
     """A dispatcher at the first address, a worker at each of the others."""
     tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
     for index, address in enumerate(addresses):
         _, port = cluster.split_address(address)
         if index == 0:
-            role, arguments = launch_process.Role.SERVER, ["dispatcher", f"--port={port}"]
+            role, arguments = launched_process.Role.SERVER, ["dispatcher", f"--port={port}"]
         else:
-            role = launch_process.Role.REPLACEABLE
+            role = launched_process.Role.REPLACEABLE
             arguments = ["worker", f"--dispatcher={addresses[0]}", f"--port={port}"]
-        yield launch_process.ProcessSpec(
+        yield launched_process.ProcessSpec(
             name=f"data worker {index - 1}" if index else "data dispatcher",
             role=role,
             command=[*tool, *arguments],

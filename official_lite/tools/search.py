@@ -7,6 +7,7 @@ import argparse
 import os
 
 from official_lite.common import errors, files
+from official_lite.tools import listing
 
 __all__ = ["add_arguments", "run"]
 
@@ -17,10 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plots", action="store_true", help="Draw the study into STUDY_DIR/plots, and say what."
     )
+    listing.add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table, and the paths of the pictures."""
+    """Prints the table and the paths of the pictures, or both as one document."""
     from official_lite.search import plots, results, search_config, storage, study_runner
     from official_lite.search.space import Space
 
@@ -29,7 +31,14 @@ def run(args: argparse.Namespace) -> int:
         raise errors.ConfigValueError(f"{args.study_dir} holds no study: there is no {path}.")
     config = search_config.SearchConfig.from_yaml(path)
     study = storage.open_study(config, args.study_dir)
-    print(results.table(study, Space(config.space), config), end="")
-    if args.plots:
-        print(*plots.write_plots(study, config, os.path.join(args.study_dir, "plots")), sep="\n")
+    space = Space(config.space)
+    folder = os.path.join(args.study_dir, "plots")
+    pictures = plots.write_plots(study, config, folder) if args.plots else []
+    if args.json:
+        trials = results.records(study, space, config)
+        listing.print_json({"trials": trials, "plots": pictures})
+        return int(errors.ExitCode.DONE)
+    print(results.table(study, space, config), end="")
+    if pictures:
+        print(*pictures, sep="\n")
     return int(errors.ExitCode.DONE)

@@ -2,6 +2,7 @@ import pathlib
 from typing import Any
 
 import pytest
+import yaml
 
 from official_lite.common import errors
 from official_lite.core import config_changes, run_record
@@ -90,6 +91,16 @@ def test_directory_of_the_model_garden_is_compared_by_its_params(tmp_path: pathl
     run_record.config_parsing.serialize_config(_params(), str(tmp_path))
     with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed"):
         config_changes.check(_params(runtime={"seed": 4}), str(tmp_path))
+
+
+def test_field_of_a_later_version_is_a_change_only_if_it_is_set(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ckpt-3.index").touch()
+    old = _params().as_dict()
+    del old["trainer"]["overfit_batches"]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(old))
+    assert config_changes.check(_params(), str(tmp_path)) == []
+    with pytest.raises(errors.ConfigValueError, match=r"overfit_batches: \(none\) -> 2"):
+        config_changes.check(_params(trainer={"overfit_batches": 2}), str(tmp_path))
 
 
 def test_record_that_is_damaged_refuses_nothing(model_dir: str) -> None:

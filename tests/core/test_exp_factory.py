@@ -1,6 +1,6 @@
 import pytest
 
-from official_lite.common import errors
+from official_lite.common import entry_points, errors, plugins
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory
 
@@ -20,6 +20,11 @@ def test_every_call_makes_a_fresh_config():
     first.trainer.train_steps = 7
     assert second.trainer.train_steps == 0
     assert exp_factory.list_experiments() == ["vision/digits"]
+
+
+def test_factory_itself_is_found_by_name():
+    exp_factory.register_config_factory("vision/digits")(make_config)
+    assert exp_factory.get_config_factory("vision/digits") is make_config
 
 
 def test_an_unregistered_factory_is_named_by_its_file(tmp_path):
@@ -42,3 +47,24 @@ def test_a_factory_that_forgets_to_return_is_named():
     exp_factory.register_config_factory("forgetful")(lambda: None)
     with pytest.raises(errors.ConfigTypeError, match="'forgetful' returned None"):
         exp_factory.get_exp_config("forgetful")
+
+
+def test_origin_is_a_module_or_a_file(tmp_path):
+    exp_factory.register_config_factory("vision/digits")(make_config)
+    assert exp_factory.get_origin("vision/digits") == __name__
+    (tmp_path / "my_configs.py").write_text(
+        "from official_lite.core import config_definitions as cfg, exp_factory\n"
+        "@exp_factory.register_config_factory('vision/mine')\n"
+        "def mine(): return cfg.ExperimentConfig()\n"
+    )
+    plugins.load_module(str(tmp_path / "my_configs.py"))
+    assert exp_factory.get_origin("vision/mine") == str(tmp_path / "my_configs.py")
+
+
+def test_what_could_not_be_imported_is_in_the_answer_to_an_unknown_name(monkeypatch):
+    exp_factory.register_config_factory("vision/digits")(make_config)
+    sentence = "The entry point `acme = acme.configs` of acme 1.0 can't be imported."
+    monkeypatch.setattr(entry_points, "import_group", lambda group: (sentence,))
+    with pytest.raises(errors.UnknownNameError, match=r"no experiment 'acme/sine'.*`acme = acme"):
+        exp_factory.get_exp_config("acme/sine")
+    assert exp_factory.get_exp_config("vision/digits") == make_config()

@@ -64,6 +64,12 @@ def test_operative_config_fed_back_gives_the_same_config(tmp_path: pathlib.Path)
     assert "half = 0.5" in gin_config.bindings()
 
 
+def test_epochs_fed_back_are_not_taken_back_by_the_steps_beside_them() -> None:
+    params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=3))
+    gin_config.parse_gin([], gin_config.operative_config(params).splitlines())
+    assert gin_config.apply_bindings(cfg.ExperimentConfig()) == params
+
+
 def test_value_that_gin_cannot_hold_is_refused() -> None:
     params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(loss_upper_bound=float("nan")))
     with pytest.raises(errors.ConfigValueError, match="loss_upper_bound"):

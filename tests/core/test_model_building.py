@@ -1,9 +1,12 @@
+import contextlib
+
 import keras
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import model_building
+from tests.core.conftest import LineTask
 
 
 class Picky(keras.Model):
@@ -73,3 +76,26 @@ def test_sequential_is_built_under_two_replicas(two_replicas, make) -> None:
         model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
     assert all(len(v.value.values) == 2 for v in model.variables)
     assert model.count_params() > 0
+
+
+class Compiled(LineTask):
+    """Its model names a metric, which Keras makes when it is updated first."""
+
+    def build_model(self):
+        model = super().build_model()
+        model.compile(loss="mse", metrics=["mae"])
+        return model
+
+    def build_metrics(self, training=True):
+        return []
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_metrics_of_compile_are_there_before_the_loop(
+    experiment, make_trainer, two_replicas, replicas
+) -> None:
+    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+        trainer = make_trainer(experiment(), task_cls=Compiled)
+        trainer.train(tf.constant(2))
+        logs = trainer.evaluate(tf.constant(-1))
+    assert logs["mae"] > 0

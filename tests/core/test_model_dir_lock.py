@@ -155,3 +155,14 @@ def test_lock_that_another_one_took_is_left_to_him(tmp_path: pathlib.Path, monke
         lock._thread.join()
         assert _holder(tmp_path)["id"] == "other"
     assert _holder(tmp_path)["id"] == "other"
+
+
+def test_who_only_asks_does_not_wait(tmp_path: pathlib.Path) -> None:
+    assert model_dir_lock.is_held(str(tmp_path)) is False
+    with _lock(tmp_path):
+        assert model_dir_lock.is_held(str(tmp_path)) is True
+    _write(tmp_path, host="elsewhere")
+    assert model_dir_lock.is_held(str(tmp_path)) is None
+    _write(tmp_path, host=socket.gethostname(), pid=2**22 + 1)
+    assert model_dir_lock.is_held(str(tmp_path)) is False
+    assert _holder(tmp_path)["pid"] == 2**22 + 1

@@ -15,6 +15,37 @@ def test_parameters_are_counted() -> None:
     assert model_summary.try_count_params(model, trainable_only=True) is None
 
 
+def test_random_states_are_no_parameters() -> None:
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dropout(0.5), keras.layers.Dense(3)])
+    assert model_summary.try_count_params(model) == 5 * 3 + 3
+
+
+def test_description_has_a_line_for_each_layer_with_parameters() -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((5,)),
+            keras.layers.Dense(3, name="first", trainable=False),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1000, name="second"),
+        ]
+    )
+    assert model_summary.describe(model) == (
+        "The model has 4,018 parameters, 18 of them not trained, in 0.0 MB:\n"
+        "  first   Dense  18 (not trained)\n"
+        "  second  Dense  4,000"
+    )
+    layers = [keras.Input((1,)), *(keras.layers.Dense(1) for _ in range(50))]
+    *_, last = model_summary.describe(keras.Sequential(layers)).splitlines()
+    assert last.split() == ["10", "more", "layers", "20"]
+
+
+def test_what_has_no_layers_is_described_by_a_number() -> None:
+    module = tf.Module()
+    assert model_summary.describe(module) is None
+    module.weight = tf.Variable([1.0, 2.0])
+    assert model_summary.describe(module) == "The model has 2 parameters, in 0.0 MB."
+
+
 def test_flops_of_a_dense_layer_are_two_a_weight_and_one_a_bias() -> None:
     assert model_summary.try_count_flops(_model()) == 2 * 5 * 3 + 3
 

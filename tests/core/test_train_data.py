@@ -117,6 +117,7 @@ def _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path):
 
 
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
+@pytest.mark.slow
 def test_a_resumed_training_is_the_one_without_interruption(execution, tmp_path):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     params = _params(execution=execution)
@@ -124,6 +125,7 @@ def test_a_resumed_training_is_the_one_without_interruption(execution, tmp_path)
 
 
 @pytest.mark.parametrize("execution", ["graph", "xla"])
+@pytest.mark.slow
 def test_on_several_replicas_as_well(execution, tmp_path, two_replicas):
     params = _params(execution=execution)
     _assert_that_an_interruption_changes_nothing(two_replicas, params, tmp_path)

@@ -12,7 +12,7 @@ from official_lite.core import exp_factory, gin_config, train_utils
 from official_lite.modeling import hyperparams
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-DOMAINS = ("nas/", "recommendation/", "vision/")
+DOMAINS = ("language/", "nas/", "recommendation/", "vision/")
 NAMES = [name for name in exp_factory.list_experiments() if name.startswith(DOMAINS)]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from official_lite import orbit
 from official_lite.core import train_lib
+from official_lite.nas import architecture
 
 
 class _Fail(orbit.Hook):
@@ -25,3 +26,5 @@ def test_file_is_written_at_checkpoints_and_not_by_a_failure(
     content = json.loads((tmp_path / "arch.json").read_text())
     assert content["step"] in (4, 6)
     assert set(content["arch"]) == {"first", "second"}
+    step, probs = architecture.read_history(str(tmp_path))[-1]
+    assert (step, probs) == (content["step"], content["probs"])

@@ -31,7 +31,7 @@ def test_training_alone_can_be_replaced(experiment, records, tmp_path) -> None:
 
 def test_passes_of_the_page_end_with_the_training(experiment, tmp_path) -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
-    (code,) = re.findall(r"```python\n(class Passes.*?)```", page, re.DOTALL)
+    (code,) = re.findall(r"```python\n([^`]*class Passes.*?)```", page, re.DOTALL)
     found = {"pipeline": pipeline}
     exec(code, found)
     params = experiment(

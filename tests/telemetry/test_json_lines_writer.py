@@ -16,20 +16,22 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_each_line_is_one_object_with_step_and_split_first(tmp_path):
+def test_each_line_is_one_object_with_step_split_and_time_first(tmp_path):
     path = tmp_path / "new" / "metrics.json"
-    with telemetry.JsonLinesWriter(path) as writer:
+    times = iter([1e9, 1e9 + 0.25])
+    with telemetry.JsonLinesWriter(path, clock=lambda: next(times)) as writer:
         writer.write(record(1, loss=0.5, clean={"accuracy": 0.9}))
         writer.write(record(2, loss=0.25))
     first, second = read(path)
-    assert list(first) == ["step", "split", "loss", "clean/accuracy"]
-    assert second == {"step": 2, "split": "train", "loss": 0.25}
+    assert list(first) == ["step", "split", "wall_time", "loss", "clean/accuracy"]
+    assert second == {"step": 2, "split": "train", "wall_time": 1e9 + 0.25, "loss": 0.25}
 
 
 def test_what_is_not_finite_is_null(tmp_path):
     with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
         writer.write(record(1, a=math.nan, b=math.inf))
-    assert read(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None}]
+    [line] = read(tmp_path / "m")
+    assert (line["a"], line["b"]) == (None, None)
 
 
 def test_restart_appends(tmp_path):
@@ -59,15 +61,17 @@ def test_value_can_not_take_the_name_of_the_step(tmp_path):
     with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
         values = {"step": 99.0, "loss": 1.0}
         writer.write(telemetry.Record(step=3, split="train", values=values))
-    assert read(tmp_path / "m") == [{"step": 3, "split": "train", "loss": 1.0}]
+    [line] = read(tmp_path / "m")
+    assert (line["step"], line["loss"]) == (3, 1.0)
 
 
 def test_images_and_histograms_are_left_out(tmp_path):
     image = np.zeros([2, 2, 3], np.uint8)
     record = telemetry.Record(step=2, split="train", values={"x": 1}, images={"i": image})
-    with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
+    with telemetry.JsonLinesWriter(tmp_path / "m", clock=lambda: 5.0) as writer:
         writer.write(record)
-    assert (tmp_path / "m").read_text() == '{"step": 2, "split": "train", "x": 1}\n'
+    line = '{"step": 2, "split": "train", "wall_time": 5.0, "x": 1}\n'
+    assert (tmp_path / "m").read_text() == line
 
 
 @settings(max_examples=30)

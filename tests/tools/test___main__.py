@@ -30,6 +30,12 @@ def test_wrong_argument_ends_with_the_exit_code_of_a_wrong_config() -> None:
     assert ended.value.code == 2
 
 
+def test_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m official_lite.tools config show vision/digits_mlp | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_does_not_wait_for_tensorflow(name: str) -> None:
     code = (

@@ -1,5 +1,7 @@
 """`python -m official_lite.tools search`."""
 
+import json
+
 import pytest
 
 from official_lite import search
@@ -14,6 +16,17 @@ def test_study_is_shown_and_drawn(tmp_path, capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:4]] == [[f"{n}", "complete"] for n in range(3)]
     assert str(tmp_path / "plots" / "optimization_history.png") in lines
+
+
+def test_study_is_a_document_on_stdout(tmp_path, capsys) -> None:
+    search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path))
+    capsys.readouterr()
+    assert tools.main(["search", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["plots"] == []
+    fields = {"number", "state", "values", "params", "model_dir", "seconds"}
+    assert all(trial.keys() == fields for trial in document["trials"])
+    assert [trial["state"] for trial in document["trials"]] == ["complete"] * 2
 
 
 def test_directory_without_a_study_is_an_error_of_the_request(tmp_path, capsys) -> None:

@@ -9,7 +9,7 @@ from experiments.vision.digits import configs
 from official_lite.common import errors, suggestions
 from official_lite.data import arrays, position
 
-__all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
+__all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "batches_of", "build_dataset", "load_split"]
 
 IMAGE_SHAPE = (8, 8, 1)
 NUM_CLASSES = 10
@@ -35,8 +35,17 @@ def build_dataset(
     params: configs.DigitsDataConfig, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
     """Batches of `(images, labels)`; shuffled, shifted and repeated for training."""
+    return batches_of(load_split(params.split), params, input_context)
+
+
+def batches_of(
+    examples: tuple[np.ndarray, np.ndarray],
+    params: configs.DigitsDataConfig,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """The same of other images and labels than those of `params.split`."""
     dataset = arrays.from_arrays(
-        load_split(params.split),
+        examples,
         params.global_batch_size,
         shuffle=bool(params.is_training),
         seed=params.seed,

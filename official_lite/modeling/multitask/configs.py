@@ -151,6 +151,11 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
                 f"`grad_accum_steps` is {self.grad_accum_steps}; with several tasks there is no "
                 "accumulation. Set it to 1."
             )
+        if self.overfit_batches:
+            raise errors.ConfigValueError(
+                f"`overfit_batches` is {self.overfit_batches}, which is for experiments with one "
+                "task. Set it to 0."
+            )
 
 
 @dataclasses.dataclass

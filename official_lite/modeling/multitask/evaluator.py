@@ -9,7 +9,13 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, batch_mean, best_checkpoint, model_building
+from official_lite.core import (
+    base_task,
+    batch_mean,
+    best_checkpoint,
+    compiled_trainer,
+    model_building,
+)
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, preparation
 
@@ -175,7 +181,8 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             metric.reset_state()
 
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
-        outputs = self._strategy.run(self._replica_step, args=(next(iterator),))
+        step = compiled_trainer.after_inputs(self._replica_step)
+        outputs = self._strategy.run(step, args=(next(iterator),))
         return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:

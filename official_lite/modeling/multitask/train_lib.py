@@ -33,6 +33,7 @@ from official_lite.modeling.multitask import (
 )
 
 __all__ = [
+    "create_runner",
     "finetune_with_multitask_eval",
     "get_trainer",
     "run_experiment",
@@ -115,30 +116,17 @@ def run_experiment(
     _check_that_init_checkpoint_is_read(params, model)
 
     def build_runner() -> core_lib.OrbitExperimentRunner:
-        with distribution_strategy.scope():
-            train_part = trainer
-            if train_part is None and "train" in mode:
-                train_part = get_trainer(distribution_strategy, params, task, model)
-            eval_part = None
-            if _evaluates(mode, run_post_eval):
-                eval_part = evaluator.MultiTaskEvaluator(
-                    task.tasks.values(),
-                    model,
-                    train_part.global_step if train_part else None,
-                    task.task_eval_steps,
-                    best_ckpt_exporter_creator(params, model_dir),
-                    optimizer=_optimizer(train_part, task, params),
-                    evaluator_options=_evaluator_options(params),
-                )
-        return _MultiTaskRunner(
-            evaluator=eval_part,
+        return create_runner(
             distribution_strategy=distribution_strategy,
-            trainer=train_part,
+            task=task,
+            model=model,
             mode=mode,
             params=params,
             model_dir=model_dir,
             run_post_eval=run_post_eval,
+            trainer=trainer,
             eval_summary_manager=eval_summary_manager,
+            best_ckpt_exporter_creator=best_ckpt_exporter_creator,
         )
 
     model, logs = core_lib.execute(
@@ -147,13 +135,63 @@ def run_experiment(
     return (model, logs) if run_post_eval else model
 
 
+def create_runner(
+    *,
+    distribution_strategy: tf.distribute.Strategy,
+    task: multitask.MultiTask,
+    model: base_trainer.Model,
+    mode: str,
+    params: configs.MultiTaskExperimentConfig,
+    model_dir: str,
+    run_post_eval: bool = False,
+    trainer: base_trainer.MultiTaskBaseTrainer | None = None,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
+    **kwargs: Any,
+) -> core_lib.OrbitExperimentRunner:
+    """The parts of a run: trainer, evaluator, controller, hooks and writers.
+
+    Args:
+        optimizer: The optimizer; by default one that the task creates.
+        **kwargs: Further arguments of `OrbitExperimentRunner`.
+
+    The other arguments are those of `run_experiment`.
+    """
+    _check_that_init_checkpoint_is_read(params, model)
+    with distribution_strategy.scope():
+        if trainer is None and "train" in mode:
+            trainer = get_trainer(distribution_strategy, params, task, model, optimizer)
+        eval_part = None
+        if _evaluates(mode, run_post_eval):
+            eval_part = evaluator.MultiTaskEvaluator(
+                task.tasks.values(),
+                model,
+                trainer.global_step if trainer else None,
+                task.task_eval_steps,
+                best_ckpt_exporter_creator(params, model_dir),
+                optimizer=_optimizer(trainer, task, params, optimizer),
+                evaluator_options=_evaluator_options(params),
+            )
+    return _MultiTaskRunner(
+        evaluator=eval_part,
+        distribution_strategy=distribution_strategy,
+        trainer=trainer,
+        mode=mode,
+        params=params,
+        model_dir=model_dir,
+        run_post_eval=run_post_eval,
+        **kwargs,
+    )
+
+
 def get_trainer(
     distribution_strategy: tf.distribute.Strategy,
     params: configs.MultiTaskExperimentConfig,
     task: multitask.MultiTask,
     model: base_trainer.Model,
+    optimizer: keras.optimizers.Optimizer | None = None,
 ) -> base_trainer.MultiTaskBaseTrainer:
-    """The trainer that `params.trainer` asks for, with its optimizer.
+    """The trainer that `params.trainer` asks for, with its optimizer, or with the one given.
 
     Raises:
         errors.UnknownNameError: There is no such `trainer_type`.
@@ -175,7 +213,7 @@ def get_trainer(
         return TRAINERS[config.trainer_type](
             multi_task=task,
             multi_task_model=model,
-            optimizer=trainer_factory.create_optimizer(task, params),
+            optimizer=optimizer or trainer_factory.create_optimizer(task, params),
             trainer_options=_trainer_options(params),
             seed=params.runtime.seed,
             **kwargs,
@@ -344,9 +382,13 @@ def _evaluates(mode: str, run_post_eval: bool) -> bool:
     return "eval" in mode or run_post_eval
 
 
-def _optimizer(trainer: Any, task: Any, params: Any) -> keras.optimizers.Optimizer:
+def _optimizer(
+    trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
+) -> keras.optimizers.Optimizer:
     """The trainer's; without one still an optimizer, as averages of the weights live there."""
-    return trainer.optimizer if trainer else trainer_factory.create_optimizer(task, params)
+    if trainer:
+        return trainer.optimizer
+    return given or trainer_factory.create_optimizer(task, params)
 
 
 def _build_model(task: Any) -> base_trainer.Model:

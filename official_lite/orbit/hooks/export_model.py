@@ -4,20 +4,18 @@ import functools
 import os
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import directories
 from official_lite.common import errors, suggestions
+from official_lite.modeling import model_export
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.output_directory import output_directory
 
-_SUFFIXES = {"keras": ".keras", "tf_saved_model": ""}
-
 
 class ExportModel(Hook):
-    """Writes `<directory>/<step>.keras` or the SavedModel `<directory>/<step>`.
+    """Writes `<directory>/<step>.keras`, the SavedModel `<directory>/<step>`, and the like.
 
     An export is written under another name first: one that is there is complete. With averaged
     weights it is the average that is exported.
@@ -25,7 +23,8 @@ class ExportModel(Hook):
     Args:
       every_n_steps: The interval; 0 exports only at the end. The end of a training that succeeds
         is always exported.
-      format: `keras`, for `keras.models.load_model`; or `tf_saved_model`, for serving.
+      format: `keras`, for `keras.models.load_model`; `tf_saved_model`, for serving; `litert` or
+        `onnx`.
       subdir: The folder, within the run's `model_dir` unless it is absolute.
 
     Raises:
@@ -35,10 +34,10 @@ class ExportModel(Hook):
     def __init__(
         self, every_n_steps: int = 0, format: str = "keras", subdir: str = "export"
     ) -> None:
-        if format not in _SUFFIXES:
+        if format not in model_export.FORMATS:
             raise errors.ConfigValueError(
                 f"`format` of ExportModel is {format!r}. "
-                + suggestions.did_you_mean(str(format), _SUFFIXES)
+                + suggestions.did_you_mean(str(format), model_export.FORMATS)
             )
         self.every_n_steps = every_n_steps
         self._format = format
@@ -57,16 +56,12 @@ class ExportModel(Hook):
             self._export()
 
     def _export(self) -> None:
-        name = f"{self.controller.step}{_SUFFIXES[self._format]}"
-        path, unfinished = (os.path.join(self._directory, n) for n in (name, f".unfinished-{name}"))
-        tf.io.gfile.makedirs(self._directory)
+        name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
+        path = os.path.join(self._directory, name)
         average = ema_optimizer.averaged_weights(getattr(self.trainer, "optimizer", None))
         # A model that puts numbers into the event storage would be saved with the storage.
         with average, self.controller.storage.muted():
-            self._write(unfinished)
-        if tf.io.gfile.isdir(path):
-            tf.io.gfile.rmtree(path)
-        tf.io.gfile.rename(unfinished, path, overwrite=True)
+            model_export.write_model(self._model(), path, self._format)
         self._exported_step = self.controller.step
         logging.info("Exported %s.", path)
 
@@ -76,12 +71,6 @@ class ExportModel(Hook):
         return directories.writable_directory(
             output_directory(self, self._subdir), self.controller.strategy
         )
-
-    def _write(self, path: str) -> None:
-        if self._format == "keras":
-            self._model().save(path)
-        else:
-            self._model().export(path, format="tf_saved_model", verbose=False)
 
     def _model(self) -> keras.Model:
         model = getattr(self.trainer, "model", None)

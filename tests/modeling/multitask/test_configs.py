@@ -55,6 +55,7 @@ def test_contradictions_are_refused() -> None:
         configs.AnnealingSampleConfig(total_steps=0),
         configs.MultiTaskTrainerConfig(trainer_type="joined"),
         configs.MultiTaskTrainerConfig(grad_accum_steps=2),
+        configs.MultiTaskTrainerConfig(overfit_batches=2),
     ]
     for config in bad:
         with pytest.raises(errors.ConfigValueError):

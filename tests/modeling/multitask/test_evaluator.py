@@ -56,6 +56,15 @@ def test_partial_batch_counts_by_its_size(tasks: Any, make_evaluator: Callable[.
     assert float(results["foo"]["validation_loss"]) == pytest.approx((0 + 0 + 0 + 9) / 4)
 
 
+def test_nothing_is_counted_where_the_data_end(
+    tasks: Any, make_evaluator: Callable[..., Any]
+) -> None:
+    example = (tf.ones([4, 1]), tf.fill([4, 1], 3.0))
+    data = tf.data.Dataset.from_tensor_slices(example).batch(2, drop_remainder=True)
+    tasks["foo"].build_inputs = lambda params: data
+    assert float(make_evaluator().evaluate(ALL)["foo"]["mae"]) == 2.0
+
+
 def test_averages_are_evaluated_and_weights_come_back(make_evaluator: Callable[..., Any]) -> None:
     averaged = _Averaged(make_evaluator)
     results = averaged.evaluator.evaluate(ALL)

@@ -5,22 +5,22 @@ import time
 
 import pytest
 
-from official_lite.tools import launch_process
-from official_lite.tools.launch_process import ProcessEnd
+from official_lite.tools.launching import launched_process
+from official_lite.tools.launching.launched_process import ProcessEnd
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def _run(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
-    spec = launch_process.ProcessSpec(
+    spec = launched_process.ProcessSpec(
         name="worker 1",
-        role=launch_process.Role.TRAINER,
+        role=launched_process.Role.TRAINER,
         command=[sys.executable, "-c", code],
         environment={"ANSWER": "42"},
         log_dir=log_dir,
         width=9,
     )
-    process = launch_process.LaunchedProcess(spec)
+    process = launched_process.LaunchedProcess(spec)
     while (end := process.end()) is None:
         time.sleep(0.01)
     process.close()
@@ -75,14 +75,14 @@ def test_end_of_a_process_is_that_of_the_operating_system() -> None:
 
 _LAUNCHER = """
 import sys, time
-from official_lite.tools import launch_process
-spec = launch_process.ProcessSpec(
+from official_lite.tools.launching import launched_process
+spec = launched_process.ProcessSpec(
     name="worker 0",
-    role=launch_process.Role.TRAINER,
+    role=launched_process.Role.TRAINER,
     command=[sys.executable, "-c", "import time; time.sleep(60)"],
     environment={},
 )
-print(launch_process.LaunchedProcess(spec).pid, flush=True)
+print(launched_process.LaunchedProcess(spec).pid, flush=True)
 time.sleep(60)
 """
 

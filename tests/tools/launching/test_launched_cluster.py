@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from official_lite.tools import launch_cluster
-from official_lite.tools.launch_cluster import Restarts
-from official_lite.tools.launch_process import ProcessEnd, ProcessSpec, Role
+from official_lite.tools.launching import launched_cluster
+from official_lite.tools.launching.launched_cluster import Restarts
+from official_lite.tools.launching.launched_process import ProcessEnd, ProcessSpec, Role
 
 WAIT = "import time; time.sleep(1000)"
 KILLED = "import os; os.kill(os.getpid(), 9)"
@@ -38,7 +38,7 @@ def _spec(name: str, code: str, role: Role = Role.TRAINER) -> ProcessSpec:
 
 
 def _run(*specs: ProcessSpec, restarts: int = 0, grace_secs: float = 0.2) -> ProcessEnd | None:
-    cluster = launch_cluster.LaunchedCluster(
+    cluster = launched_cluster.LaunchedCluster(
         specs, restarts=Restarts(restarts), grace_secs=grace_secs
     )
     return cluster.run()
@@ -64,7 +64,7 @@ def test_cause_is_named_and_not_who_has_noticed_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks before both have ended.
-    monkeypatch.setattr(launch_cluster, "_SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setattr(launched_cluster, "_SECONDS_BETWEEN_LOOKS", 1.0)
     file = tmp_path / "killed"
     killed = f"import pathlib; pathlib.Path({str(file)!r}).touch(); {KILLED}"
     notices = f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)"

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from official_lite.common import errors
-from official_lite.tools.launch_process import LaunchedProcess, ProcessEnd, ProcessSpec, Role, say
+from official_lite.tools.launching.launched_process import (
+    LaunchedProcess,
+    ProcessEnd,
+    ProcessSpec,
+    Role,
+    say,
+)
 
 __all__ = ["LaunchedCluster", "Restarts"]
 

@@ -1,0 +1,1 @@
+"""BERT, from its first weights on: `language/bert_pretraining`."""

@@ -1,0 +1,86 @@
+"""Text as sentences of tokens."""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.language.tokenizer import library
+from official_lite.common import errors
+
+__all__ = ["Corpus", "SpecialTokens", "load_corpus", "special_tokens"]
+
+
+class Corpus(NamedTuple):
+    """All sentences, one after the other; s is their number.
+
+    Attributes:
+        tokens: Of all of them, int32.
+        begins: Where each begins in it, int64 of shape (s,).
+        ends: Where it ends.
+        last_of_document: The number of the last sentence of its document.
+    """
+
+    tokens: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    last_of_document: np.ndarray
+
+    def first_parts(self) -> np.ndarray:
+        """The sentences that another one follows in their document."""
+        return np.flatnonzero(self.last_of_document > np.arange(len(self.begins)))
+
+
+class SpecialTokens(NamedTuple):
+    """Numbers of the tokens that stand for no text."""
+
+    padding: int
+    first: int
+    separator: int
+    hidden: int
+
+
+def special_tokens(tokenizer_path: str) -> SpecialTokens:
+    """Those of a tokenizer, under the names that BERT gave them."""
+    tokenizer = library.load_tokenizer(tokenizer_path)
+    names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+    return SpecialTokens(*(library.require_token(tokenizer, name) for name in names))
+
+
+# A trainer asks for its data more than once.
+@functools.lru_cache(maxsize=2)
+def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
+    """Reads text with a sentence in each line and an empty line between documents.
+
+    Args:
+        paths: The files; a document does not go on in the next one.
+        tokenizer_path: A `tokenizer.json`.
+
+    Raises:
+        DataError: No document has two sentences.
+    """
+    tokenizer = library.load_tokenizer(tokenizer_path)
+    sentences: list[np.ndarray] = []
+    last_sentences: list[int] = []
+    for path in paths:
+        for tokens in library.encode_lines(tokenizer, library.read_lines([path])):
+            if len(tokens):
+                sentences.append(tokens)
+            else:
+                last_sentences.append(len(sentences) - 1)
+        last_sentences.append(len(sentences) - 1)
+    ends = np.cumsum([len(sentence) for sentence in sentences], dtype=np.int64)
+    # The first document end that does not come before a sentence is its own.
+    which = np.searchsorted(last_sentences, np.arange(len(sentences)))
+    found = Corpus(
+        tokens=np.concatenate([*sentences, np.zeros(0, np.int32)]),
+        begins=np.concatenate([[0], ends[:-1]]).astype(np.int64),
+        ends=ends,
+        last_of_document=np.array(last_sentences, np.int64)[which],
+    )
+    if not len(found.first_parts()):
+        raise errors.DataError(
+            f"There are {len(sentences)} sentences in {', '.join(paths)}, and none follows another "
+            "in its document; wanted a sentence in each line, an empty line between documents."
+        )
+    return found

@@ -1,0 +1,219 @@
+"""Examples: two parts of text, some of whose words are hidden."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from experiments.language.bert_pretraining import configs, corpus
+from official_lite.core import input_reader
+from official_lite.data import arrays, position
+
+__all__ = ["build_examples", "hide", "read_records", "read_text"]
+
+Tensors = dict[str, tf.Tensor]
+
+# Of the hidden words, so many become [MASK], and so many another word; the rest stays.
+_SHARE_MASKED, _SHARE_CHANGED = 0.8, 0.1
+
+_LABELS = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
+
+
+def read_text(
+    params: configs.BertPretrainDataConfig,
+    tokenizer_path: str,
+    vocab_size: int,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Batches of features and labels out of text files.
+
+    Each sentence that another one follows begins an example once an epoch. Everything that is
+    random about it depends on nothing but the seed and the number of the batch.
+
+    Args:
+        params: Which files, and how long an example is.
+        tokenizer_path: A `tokenizer.json`.
+        vocab_size: Of the model.
+        input_context: Which of how many input pipelines this is.
+    """
+    text = corpus.load_corpus(tuple(input_reader.match_files(params.input_path)), tokenizer_path)
+    special = corpus.special_tokens(tokenizer_path)
+    begin = position.current()
+    seed = params.seed if params.seed is not None else begin.seed if begin else 0
+    rows = arrays.from_arrays(
+        text.first_parts(),
+        params.global_batch_size,
+        shuffle=bool(params.is_training),
+        seed=params.seed,
+        repeat=bool(params.is_training),
+        drop_remainder=params.drop_remainder,
+        input_context=input_context,
+    )
+    # In the memory of a GPU it would have to come back for every batch.
+    with tf.device("CPU"):
+        tensors = corpus.Corpus(*map(tf.convert_to_tensor, text))
+
+    def build(number: tf.Tensor, rows: tf.Tensor) -> tuple[Tensors, Tensors]:
+        seeds = tf.random.split(tf.stack([tf.constant(seed, tf.int64), number]), 2)
+        examples = build_examples(rows, seeds[0], tensors, special, params.seq_length)
+        hidden = hide(examples, seeds[1], special, vocab_size, params)
+        return _features_and_labels(hidden, params)
+
+    numbered = position.enumerate_batches(rows, input_context)
+    return numbered.map(build, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
+
+
+def build_examples(
+    rows: tf.Tensor,
+    seed: tf.Tensor,
+    text: corpus.Corpus,
+    special: corpus.SpecialTokens,
+    seq_length: int,
+) -> Tensors:
+    """Pairs of parts: [CLS] the first [SEP] the second [SEP], then padding.
+
+    The first begins with a sentence and ends with one, at random, unless it has to be cut. The
+    second is what follows or, every other time, begins with any sentence; it is as long as there
+    is room and its document goes on.
+
+    Args:
+        rows: Numbers of the sentences to begin with.
+        seed: Of all draws; a seed as `tf.random.stateless_uniform` takes it.
+        text: The sentences, as tensors.
+        special: Numbers of special tokens.
+        seq_length: Of an example.
+    """
+    count = tf.shape(rows)[0]
+    seeds = tf.random.split(seed, 3)
+    room = tf.constant(seq_length - 3, tf.int64)
+    # The first part leaves a sentence to its document, and a token's room to the second.
+    wanted = tf.random.stateless_uniform([count], seeds[0], 1, room, tf.int64)
+    begins = tf.gather(text.begins, rows)
+    last_ones = tf.searchsorted(text.ends, begins + wanted, side="right", out_type=tf.int64) - 1
+    last_ones = tf.clip_by_value(last_ones, rows, tf.gather(text.last_of_document, rows) - 1)
+    lengths = tf.minimum(tf.gather(text.ends, last_ones) - begins, room - 1)
+    any_ones = tf.random.stateless_uniform(
+        [count], seeds[1], 0, tf.shape(text.begins, tf.int64)[0], tf.int64
+    )
+    follows = tf.random.stateless_uniform([count], seeds[2]) < 0.5
+    second_ones = tf.where(follows, last_ones + 1, any_ones)
+    second_begins = tf.gather(text.begins, second_ones)
+    document_ends = tf.gather(text.ends, tf.gather(text.last_of_document, second_ones))
+    second_lengths = tf.minimum(document_ends - second_begins, room - lengths)
+
+    places = tf.range(seq_length, dtype=tf.int64)[tf.newaxis]
+    separators = (lengths + 1)[:, tf.newaxis]
+    ends = separators + 1 + second_lengths[:, tf.newaxis]
+    in_first = (places >= 1) & (places < separators)
+    in_second = (places > separators) & (places < ends)
+    sources = tf.where(
+        in_first,
+        begins[:, tf.newaxis] + places - 1,
+        second_begins[:, tf.newaxis] + places - separators - 1,
+    )
+    is_text = in_first | in_second
+    words = tf.gather(text.tokens, tf.where(is_text, sources, 0))
+    others = tf.where(places > ends, special.padding, special.separator)
+    others = tf.where(places == 0, special.first, others)
+    return {
+        "input_word_ids": tf.where(is_text, words, others),
+        "input_mask": tf.cast(places <= ends, tf.int32),
+        "input_type_ids": tf.cast((places > separators) & (places <= ends), tf.int32),
+        "is_text": is_text,
+        # 0 for what follows, as everywhere.
+        "next_sentence_labels": tf.cast(second_ones != last_ones + 1, tf.int32)[:, tf.newaxis],
+    }
+
+
+def hide(
+    examples: Tensors,
+    seed: tf.Tensor,
+    special: corpus.SpecialTokens,
+    vocab_size: int,
+    params: configs.BertPretrainDataConfig,
+) -> Tensors:
+    """Hides some words, each place with the same probability.
+
+    Args:
+        examples: Of `build_examples`.
+        seed: Of all draws.
+        special: Numbers of special tokens.
+        vocab_size: Words that may take the place of another.
+        params: How many to hide.
+    """
+    ids, is_text = examples["input_word_ids"], examples["is_text"]
+    seeds = tf.random.split(seed, 3)
+    ranks = tf.random.stateless_uniform(tf.shape(ids), seeds[0])
+    most = params.max_predictions_per_seq
+    places = tf.math.top_k(tf.where(is_text, ranks, -1.0), most).indices
+    num_words = tf.reduce_sum(tf.cast(is_text, tf.float32), axis=1, keepdims=True)
+    num_hidden = tf.clip_by_value(tf.round(params.mask_rate * num_words), 1.0, float(most))
+    is_hidden = tf.range(most, dtype=tf.float32)[tf.newaxis] < num_hidden
+    # What is not used points at [CLS], and leaves it as it is.
+    places = tf.where(is_hidden, places, 0)
+    words = tf.gather(ids, places, batch_dims=1)
+    draw = tf.random.stateless_uniform(tf.shape(words), seeds[1])
+    any_words = tf.random.stateless_uniform(tf.shape(words), seeds[2], 0, vocab_size, tf.int32)
+    shown = tf.where(draw < _SHARE_MASKED + _SHARE_CHANGED, any_words, words)
+    shown = tf.where(draw < _SHARE_MASKED, special.hidden, shown)
+    shown = tf.where(is_hidden, shown, words)
+    numbers = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, tf.newaxis], tf.shape(places))
+    return examples | {
+        "input_word_ids": tf.tensor_scatter_nd_update(
+            ids, tf.stack([numbers, places], axis=-1), shown
+        ),
+        "masked_lm_positions": places,
+        "masked_lm_ids": tf.where(is_hidden, words, 0),
+        "masked_lm_weights": tf.cast(is_hidden, tf.float32),
+    }
+
+
+def read_records(
+    params: configs.BertPretrainDataConfig,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Batches of features and labels out of TFRecords, in which words are hidden already.
+
+    Args:
+        params: Which files, and how they were written.
+        input_context: Which of how many input pipelines this is.
+    """
+    is_v2 = params.use_v2_feature_names
+    names = {
+        "input_word_ids": "input_word_ids" if is_v2 else "input_ids",
+        "input_type_ids": "input_type_ids" if is_v2 else "segment_ids",
+    }
+    lengths = {
+        names["input_word_ids"]: params.seq_length,
+        names["input_type_ids"]: params.seq_length,
+        "input_mask": params.seq_length,
+        "masked_lm_positions": params.max_predictions_per_seq,
+        "masked_lm_ids": params.max_predictions_per_seq,
+    }
+    if params.use_next_sentence_label:
+        lengths["next_sentence_labels"] = 1
+    features = {name: tf.io.FixedLenFeature((n,), tf.int64) for name, n in lengths.items()}
+    features["masked_lm_weights"] = tf.io.FixedLenFeature(
+        (params.max_predictions_per_seq,), tf.float32
+    )
+
+    @input_reader.takes_batches
+    def parse(raw: Mapping[str, tf.Tensor]) -> Any:
+        renamed = dict(raw) | {name: raw[old] for name, old in names.items()}
+        return _features_and_labels(renamed, params)
+
+    decoder = input_reader.FeatureDecoder(features)
+    reader = input_reader.InputReader(params, decoder_fn=decoder.decode, parser_fn=parse)
+    return reader.read(input_context)
+
+
+def _features_and_labels(
+    examples: Mapping[str, tf.Tensor], params: configs.BertPretrainDataConfig
+) -> tuple[Tensors, Tensors]:
+    def as_int32(name: str) -> tf.Tensor:
+        tensor = examples[name]
+        return tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
+
+    features = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
+    labels = _LABELS if params.use_next_sentence_label else _LABELS[:-1]
+    return {name: as_int32(name) for name in features}, {name: as_int32(name) for name in labels}

@@ -1,0 +1,113 @@
+"""Batches out of one long sequence of tokens."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.language.causal_lm import configs
+from official_lite.common import errors
+from official_lite.data import arrays, position
+
+__all__ = ["NOT_COUNTED", "build_dataset", "evaluation_stretches"]
+
+NOT_COUNTED = -1
+"""The label of a token that is not to be predicted."""
+
+
+def build_dataset(
+    tokens: np.ndarray,
+    seq_length: int,
+    params: configs.CausalLmDataConfig,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Batches of `(inputs, labels)`, int32 of shape (batch, seq_length).
+
+    A label is the token that comes after the input, or `NOT_COUNTED`.
+
+    Args:
+        tokens: The text, of any integer type.
+        seq_length: The length of a stretch.
+        params: Whether to train, how many in a batch.
+        input_context: Which of how many input pipelines this is.
+
+    Raises:
+        DataError: The text is too short.
+    """
+    if len(tokens) <= seq_length:
+        raise errors.DataError(
+            f"There are {len(tokens)} tokens for {params.split}; wanted more than `seq_length`, "
+            f"{seq_length}."
+        )
+    if params.is_training:
+        return _random_stretches(tokens, seq_length, params, input_context)
+    return arrays.from_arrays(
+        evaluation_stretches(tokens, seq_length, params.eval_context),
+        params.global_batch_size,
+        shuffle=False,
+        drop_remainder=params.drop_remainder,
+        input_context=input_context,
+    ).prefetch(2)
+
+
+def evaluation_stretches(
+    tokens: np.ndarray, seq_length: int, context: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """All of a text, in rows of `seq_length`: inputs and labels.
+
+    Each token but the first one is predicted once, by a row that has at least `context` tokens
+    before it, or all there are.
+    """
+    if not 0 <= context < seq_length:
+        raise errors.ConfigValueError(
+            f"`eval_context` is {context}; wanted less than `seq_length`, {seq_length}."
+        )
+    # Numbers of the last token that is predicted, of each row; the last row ends with the text.
+    ends = np.arange(seq_length, len(tokens) - 1, seq_length - context)
+    ends = np.append(ends, len(tokens) - 1)
+    predicted = (ends - seq_length + 1)[:, np.newaxis] + np.arange(seq_length)
+    before = np.concatenate([[0], ends[:-1]])[:, np.newaxis]
+    labels = np.where(predicted > before, tokens[predicted].astype(np.int32), NOT_COUNTED)
+    return tokens[predicted - 1].astype(np.int32), labels
+
+
+def _random_stretches(
+    tokens: np.ndarray,
+    seq_length: int,
+    params: configs.CausalLmDataConfig,
+    input_context: tf.distribute.InputContext | None,
+) -> tf.data.Dataset:
+    """In each epoch one that begins somewhere in each `seq_length` tokens, in random order.
+
+    Where depends on nothing but the seed and the number of the batch.
+    """
+    begin = position.current()
+    seed = params.seed if params.seed is not None else begin.seed if begin else 0
+    firsts = arrays.from_arrays(
+        seq_length * np.arange((len(tokens) - 1) // seq_length, dtype=np.int64),
+        params.global_batch_size,
+        shuffle=True,
+        seed=params.seed,
+        repeat=True,
+        drop_remainder=params.drop_remainder,
+        input_context=input_context,
+    )
+    # In the memory of a GPU it would have to come back for every batch.
+    with tf.device("CPU"):
+        text = tf.convert_to_tensor(tokens)
+    last = len(tokens) - 1 - seq_length
+
+    def cut(number: tf.Tensor, firsts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        shifts = tf.random.stateless_uniform(
+            tf.shape(firsts),
+            seed=tf.stack([tf.constant(seed, tf.int64), number]),
+            maxval=seq_length,
+            dtype=tf.int64,
+        )
+        begins = tf.minimum(firsts + shifts, last)
+        rows = begins[:, tf.newaxis] + tf.range(seq_length + 1, dtype=tf.int64)
+        stretches = tf.cast(tf.gather(text, rows), tf.int32)
+        return stretches[:, :-1], stretches[:, 1:]
+
+    numbered: Any = position.enumerate_batches(firsts, input_context)
+    return numbered.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)

@@ -1,0 +1,115 @@
+"""Goes on with a text, by the model of a run.
+
+python -m experiments.language.causal_lm.generate --experiment=language/char_gpt \\
+  --model_dir=/tmp/char_gpt --prompt='ROMEO:'
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.checkpoint import warm_start
+from official_lite.common import errors, plugins
+from official_lite.core import exp_factory, task_factory
+from official_lite.modeling import hyperparams
+
+__all__ = ["generate", "load_run", "main"]
+
+
+def generate(
+    model: keras.Model,
+    prompt: Sequence[int],
+    num_tokens: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
+) -> list[int]:
+    """Tokens that go on after some others, each drawn by the model's probabilities.
+
+    Args:
+        model: From tokens of shape (batch, seq_length) to logits.
+        prompt: At least one token; the model sees the last `seq_length` of them.
+        num_tokens: How many to draw.
+        temperature: Logits are divided by it; less than 1 is less daring, and 0 always takes the
+            most probable one.
+        top_k: Draws from that many most probable tokens; 0 is all.
+        seed: Of the draws.
+    """
+    if not len(prompt):
+        raise errors.ConfigValueError("The prompt is empty; wanted one token or more.")
+    length = model.input_shape[1]
+
+    @tf.function(reduce_retracing=True)
+    def draw(window: tf.Tensor, last: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        logits = tf.cast(model(window[tf.newaxis], training=False)[0, last], tf.float32)
+        if not temperature:
+            return tf.argmax(logits, output_type=tf.int32)
+        if top_k:
+            least = tf.math.top_k(logits, min(top_k, logits.shape[-1])).values[-1]
+            logits = tf.where(logits >= least, logits, -1e9)
+        seeds = tf.stack([tf.constant(seed), number])
+        drawn = tf.random.stateless_categorical(logits[tf.newaxis] / temperature, 1, seeds)
+        return tf.cast(drawn[0, 0], tf.int32)
+
+    tokens = [int(token) for token in prompt]
+    for number in range(num_tokens):
+        seen = tokens[-length:]
+        # What comes after the last one is not looked at.
+        window = tf.constant(seen + [0] * (length - len(seen)), tf.int32)
+        tokens.append(int(draw(window, tf.constant(len(seen) - 1), tf.constant(number))))
+    return tokens[len(prompt) :]
+
+
+def load_run(experiment: str, model_dir: str) -> tuple[Any, keras.Model]:
+    """The task of a run, and its model with the weights of the latest checkpoint.
+
+    Args:
+        experiment: The name of an experiment of `experiments/`, such as `language/char_gpt`.
+        model_dir: The directory of the run, or of its best checkpoint.
+
+    Raises:
+        CheckpointError: There is no checkpoint.
+    """
+    plugins.load_module(f"experiments.{experiment.replace('/', '.')}.configs")
+    params = exp_factory.get_exp_config(experiment)
+    hyperparams.override_params_dict(params, os.path.join(model_dir, "params.yaml"), is_strict=True)
+    task = task_factory.get_task(params.task)
+    model = task.build_model()
+    warm_start.load_weights(model, model_dir)
+    return task, model
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command.
+
+    Args:
+        arguments: In place of those of the command line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--experiment", default="language/char_gpt")
+    parser.add_argument("--model_dir", required=True, help="Of a run of this experiment.")
+    parser.add_argument("--prompt", default="\n", help="The text to go on with.")
+    parser.add_argument("--tokens", type=int, default=500, help="How many to add.")
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--top_k", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(arguments)
+    task, model = load_run(args.experiment, args.model_dir)
+    tokens = generate(
+        model,
+        task.encode(args.prompt),
+        args.tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        seed=args.seed,
+    )
+    print(args.prompt + task.decode(tokens))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A GPT on the characters of a text file: `language/char_gpt`."""

@@ -1,0 +1,1 @@
+"""GPT-2, from its first weights on: `language/gpt2`."""

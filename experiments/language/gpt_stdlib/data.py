@@ -1,0 +1,70 @@
+"""The source text of the standard library, as bytes."""
+
+import functools
+import gzip
+import hashlib
+import pathlib
+import sysconfig
+
+import numpy as np
+
+from official_lite.common import errors
+
+__all__ = ["gzip_bits_per_byte", "load_bytes", "list_files"]
+
+# What is installed beside the library, and tests, which some systems leave out.
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+# No source text has it.
+_BEFORE_A_FILE = b"\0"
+
+
+def list_files(source_dir: str = "") -> list[pathlib.Path]:
+    """The `*.py` below a directory, sorted.
+
+    Args:
+        source_dir: The directory; empty for the standard library of this interpreter.
+
+    Raises:
+        DataError: There is none.
+    """
+    root = _root(source_dir)
+    found = (path.relative_to(root) for path in root.rglob("*.py"))
+    kept = sorted(path for path in found if not _LEFT_OUT & set(path.parts))
+    if not kept:
+        raise errors.DataError(f"There are no files `*.py` in {root}.")
+    return kept
+
+
+# A trainer asks for its data more than once.
+@functools.lru_cache(maxsize=2)
+def load_bytes(source_dir: str, split: str, held_out_percent: int) -> np.ndarray:
+    """The files of a split one after the other, each after a zero, as uint8.
+
+    Args:
+        source_dir: As for `list_files`.
+        split: `train` or `validation`.
+        held_out_percent: About so many of a hundred files are for validation.
+    """
+    root, is_validation = _root(source_dir), split == "validation"
+    texts = [
+        _BEFORE_A_FILE + (root / path).read_bytes()
+        for path in list_files(source_dir)
+        if (_percentile(path) < held_out_percent) == is_validation
+    ]
+    return np.frombuffer(b"".join(texts), np.uint8)
+
+
+def gzip_bits_per_byte(text: np.ndarray) -> float:
+    """What `gzip -9` makes of the text in one piece, as bits for each byte of it."""
+    return 8 * len(gzip.compress(text.tobytes(), 9)) / len(text)
+
+
+def _root(source_dir: str) -> pathlib.Path:
+    return pathlib.Path(source_dir or sysconfig.get_path("stdlib"))
+
+
+def _percentile(path: pathlib.Path) -> int:
+    """A number from 0 to 99 that is the same on every machine."""
+    digest = hashlib.sha256(path.as_posix().encode()).digest()
+    return int.from_bytes(digest[:8], "big") % 100

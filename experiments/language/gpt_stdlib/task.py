@@ -1,0 +1,39 @@
+"""Predicting the next byte."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from experiments.language.causal_lm import task
+from experiments.language.gpt_stdlib import data
+from experiments.recommendation import known_number
+
+__all__ = ["GptStdlibTask"]
+
+
+class GptStdlibTask(task.CausalLmTask):
+    """From bytes of source text to the next ones."""
+
+    bits_name = "bits_per_byte"
+
+    @property
+    def vocab_size(self) -> int:
+        return 256
+
+    def load_tokens(self, split: str) -> np.ndarray:
+        config = self.task_config
+        return data.load_bytes(config.source_dir, split, config.held_out_percent)
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        metrics = super().build_metrics(training)
+        if training:
+            return metrics
+        bits = data.gzip_bits_per_byte(self.load_tokens("validation"))
+        return [*metrics, known_number.KnownNumber(bits, "gzip_bits_per_byte")]
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")

@@ -1,0 +1,1 @@
+"""Words and parts of words as tokens, by the library `tokenizers` (the extra `language`)."""

@@ -1,0 +1,91 @@
+"""Loading a tokenizer, and a text as tokens."""
+
+import functools
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_lite.common import errors
+
+__all__ = ["encode_lines", "import_library", "load_tokenizer", "read_lines", "require_token"]
+
+# Encoded in one call, by all cores.
+_LINES_AT_ONCE = 10_000
+
+
+def import_library() -> ModuleType:
+    """The library.
+
+    Raises:
+        DataError: It is not installed.
+    """
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise errors.DataError(
+            "Tokens need the library `tokenizers`, which is not installed: "
+            "pip install 'official-lite[language]'"
+        ) from error
+    return tokenizers
+
+
+@functools.lru_cache(maxsize=2)
+def load_tokenizer(path: str) -> Any:
+    """The `tokenizers.Tokenizer` of a file `tokenizer.json`, of whatever kind.
+
+    Raises:
+        ConfigValueError: No path is given.
+        DataError: There is no such file, or it is no tokenizer.
+    """
+    if not path:
+        raise errors.ConfigValueError(
+            "There is no tokenizer: set `task.tokenizer_path` to a `tokenizer.json`. "
+            "`python -m experiments.language.tokenizer.train` makes one of your text."
+        )
+    if not os.path.isfile(path):
+        raise errors.DataError(f"`task.tokenizer_path` is {path!r}, where there is no file.")
+    try:
+        return import_library().Tokenizer.from_file(path)
+    except Exception as error:  # The library has no type of its own for it.
+        if type(error) is not Exception:
+            raise
+        raise errors.DataError(f"{path} is no tokenizer of `tokenizers`: {error}") from error
+
+
+def require_token(tokenizer: Any, *names: str) -> int:
+    """The number of the first of these tokens that there is.
+
+    Raises:
+        DataError: There is none of them.
+    """
+    for name in names:
+        number = tokenizer.token_to_id(name)
+        if number is not None:
+            return int(number)
+    raise errors.DataError(
+        f"The tokenizer has no {' or '.join(names)}; wanted one that was trained with it."
+    )
+
+
+def read_lines(paths: Iterable[str]) -> Iterator[str]:
+    """The lines of text files, with their ends."""
+    for path in paths:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            for line in file:
+                try:
+                    yield line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise errors.DataError(f"{path} is no text in UTF-8: {error}.") from error
+
+
+def encode_lines(tokenizer: Any, lines: Iterable[str]) -> Iterator[np.ndarray]:
+    """The tokens of each line, int32."""
+    lines = iter(lines)
+    while batch := list(itertools.islice(lines, _LINES_AT_ONCE)):
+        for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):
+            yield np.array(encoding.ids, np.int32)

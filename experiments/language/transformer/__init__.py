@@ -1,0 +1,1 @@
+"""What GPT and BERT are made of."""

@@ -1,0 +1,1 @@
+"""What the experiments that classify photographs share; nothing is registered here."""

@@ -1,0 +1,35 @@
+"""Random changes of a batch of images, by a seed."""
+
+import tensorflow as tf
+
+from official_lite.core import config_definitions as cfg
+from official_lite.data import position
+
+__all__ = ["flip", "seed_of", "shift"]
+
+
+def seed_of(params: cfg.DataConfig) -> int:
+    """The seed of what is drawn for training data: their own, or that of the run."""
+    begin = position.current()
+    if params.seed is None and begin is not None:
+        return begin.seed
+    return params.seed or 0
+
+
+def shift(images: tf.Tensor, max_shift: int, seed: tf.Tensor) -> tf.Tensor:
+    """Each image moved by up to `max_shift` pixels each way; what comes in is 0."""
+    margin = [[0, 0], [max_shift, max_shift], [max_shift, max_shift], [0, 0]]
+    height, width = images.shape[1:3]
+    offsets = tf.random.stateless_uniform(
+        [tf.shape(images)[0], 2], seed, maxval=2 * max_shift + 1, dtype=tf.int32
+    )
+    rows = offsets[:, :1] + tf.range(height)
+    columns = offsets[:, 1:] + tf.range(width)
+    images = tf.gather(tf.pad(images, margin), rows, axis=1, batch_dims=1)
+    return tf.gather(images, columns, axis=2, batch_dims=1)
+
+
+def flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """About half of the images, left to right."""
+    is_flipped = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 1], seed) < 0.5
+    return tf.where(is_flipped, tf.reverse(images, [2]), images)

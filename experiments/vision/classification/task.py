@@ -1,0 +1,43 @@
+"""Losses and metrics of a classification."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.core import base_task
+
+__all__ = ["ClassificationTask", "decay_kernels"]
+
+
+class ClassificationTask(base_task.Task):
+    """Images to classes; a subclass has the images and the model, whose outputs are logits."""
+
+    def build_losses(
+        self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
+    ) -> tf.Tensor:
+        smoothing = self.task_config.losses.label_smoothing
+        # Not of one-hot labels: one that is out of range would be all zeros, and nobody is told.
+        loss = keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+        if smoothing:
+            of_all_classes = -tf.reduce_mean(tf.nn.log_softmax(model_outputs), axis=-1)
+            loss = (1 - smoothing) * loss + smoothing * of_all_classes
+        return tf.reduce_mean(loss) + super().build_losses(labels, model_outputs, aux_losses)
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        k = self.task_config.top_k
+        among_best = keras.metrics.SparseTopKCategoricalAccuracy(k, name=f"top_{k}_accuracy")
+        accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+        return [accuracy, among_best] if k else [accuracy]
+
+
+def decay_kernels(model: keras.Model, rate: float) -> None:
+    """Adds half the squares of all kernels, times `rate`, to the model's losses.
+
+    Biases, and what normalizations have, do not decay.
+    """
+    regularizer = keras.regularizers.L2(rate / 2)
+    for weight in model.trainable_weights if rate else []:
+        if weight.path.endswith("/kernel"):
+            weight.regularizer = regularizer

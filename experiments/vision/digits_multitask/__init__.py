@@ -1,0 +1,1 @@
+"""Two targets for one network on handwritten digits: `vision/digits_multitask`."""

@@ -1,0 +1,44 @@
+"""What a digit is, and whether it is odd."""
+
+from typing import Any, Self
+
+import tensorflow as tf
+
+from experiments.vision.digits import data as digits
+from experiments.vision.digits import task
+from experiments.vision.digits_multitask import configs, model
+from experiments.vision.digits_pretraining import data
+from official_lite.modeling.multitask import multitask
+
+__all__ = ["NUM_CLASSES", "DigitsTasks", "TargetTask"]
+
+NUM_CLASSES = {"digit": digits.NUM_CLASSES, "parity": 2}
+
+
+class TargetTask(task.DigitsTask):
+    """Images to the classes of one target."""
+
+    def build_inputs(
+        self, params: Any, input_context: tf.distribute.InputContext | None = None
+    ) -> tf.data.Dataset:
+        images, labels = data.load_examples(params, "class")
+        if self.task_config.target == "parity":
+            labels = labels % 2
+        return digits.batches_of((images, labels), params, input_context)
+
+
+class DigitsTasks(multitask.MultiTask):
+    """The targets of a config, and the models of them."""
+
+    @classmethod
+    def from_config(cls, config: configs.DigitsTasksConfig, logging_dir: str | None = None) -> Self:
+        made = super().from_config(config, logging_dir)
+        made.task_config = config
+        return made
+
+    def build_multitask_model(self) -> model.DigitsModels:
+        """A model for each target."""
+        return model.DigitsModels(
+            self.task_config.model,
+            {name: NUM_CLASSES[one.task_config.target] for name, one in self.tasks.items()},
+        )

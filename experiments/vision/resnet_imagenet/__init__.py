@@ -1,0 +1,1 @@
+"""Classification of ImageNet by a residual network: `vision/resnet_imagenet`."""

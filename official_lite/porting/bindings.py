@@ -1,0 +1,131 @@
+"""What the names in a module stand for, as far as its text tells."""
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+__all__ = ["Bindings", "LocalNames", "dotted_name"]
+
+
+class Bindings(cst.CSTVisitor):
+    """Imports of a module, at any depth, and aliases such as `layers = tf_keras.layers`.
+
+    Let it visit the module first; then ask. It knows nothing of what functions bind themselves: for
+    that there is `LocalNames`.
+
+    Attributes:
+        imported: The dotted name that each name of the module stands for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.imported: dict[str, str] = {}
+        self._depth = 0
+
+    def visit_Import(self, node: cst.Import) -> None:
+        for alias in node.names:
+            full = dotted_name(alias.name)
+            if full is None:
+                continue
+            if alias.asname:
+                self.imported[_as_name(alias)] = full
+            else:
+                top = full.partition(".")[0]
+                self.imported[top] = top
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        module = dotted_name(node.module) if node.module else None
+        if node.relative or module is None or isinstance(node.names, cst.ImportStar):
+            return
+        for alias in node.names:
+            self.imported[_as_name(alias)] = f"{module}.{dotted_name(alias.name)}"
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._depth += 1
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._depth -= 1
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target = node.targets[0].target
+        full = dotted_name(node.value)
+        if self._depth or not isinstance(target, cst.Name) or full is None or "." not in full:
+            return
+        root, _, rest = full.partition(".")
+        if root in self.imported:
+            self.imported[target.value] = f"{self.imported[root]}.{rest}"
+
+    def qualified_name(self, node: cst.CSTNode) -> str | None:
+        """The dotted name of a chain of attributes that begins with an import or an alias."""
+        full = dotted_name(node)
+        if full is None:
+            return None
+        root, dot, rest = full.partition(".")
+        return f"{self.imported[root]}{dot}{rest}" if root in self.imported else None
+
+
+class LocalNames:
+    """The names that the functions around a place bind."""
+
+    def __init__(self) -> None:
+        self._bound: list[set[str]] = []
+
+    def enter(self, function: cst.FunctionDef) -> None:
+        """Called when a function is entered."""
+        collector = _Bound()
+        function.params.visit(collector)
+        function.body.visit(collector)
+        self._bound.append(collector.names)
+
+    def leave(self) -> None:
+        """Called when it is left."""
+        self._bound.pop()
+
+    def __contains__(self, name: str) -> bool:
+        return any(name in names for names in self._bound)
+
+
+class _Bound(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        self.names.add(node.name.value)
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        return False
+
+    def visit_Param(self, node: cst.Param) -> None:
+        self.names.add(node.name.value)
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        self.names.update(_target_names(node.target))
+
+    def visit_For(self, node: cst.For) -> None:
+        self.names.update(_target_names(node.target))
+
+
+def dotted_name(node: cst.CSTNode) -> str | None:
+    """`a.b.c` of a chain of attributes; None of anything else."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted_name(node.value)
+        return f"{base}.{node.attr.value}" if base else None
+    return None
+
+
+def _target_names(target: cst.BaseExpression) -> Iterator[str]:
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, cst.Tuple | cst.List):
+        for element in target.elements:
+            yield from _target_names(element.value)
+
+
+def _as_name(alias: cst.ImportAlias) -> str:
+    if alias.asname and isinstance(alias.asname.name, cst.Name):
+        return alias.asname.name.value
+    return dotted_name(alias.name) or ""

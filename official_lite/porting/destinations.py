@@ -1,0 +1,138 @@
+"""Where the names of the Model Garden are to be found after the port."""
+
+import ast
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+from collections.abc import Iterable
+
+from official_lite.porting.keras_changes import KERAS_2_ROOTS, RENAMED
+
+__all__ = [
+    "Destinations",
+    "dotted_name",
+    "has_name",
+    "module_file",
+    "package_folder",
+    "top_level_names",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Destinations:
+    """Translates dotted names.
+
+    Attributes:
+        alongside: The folder with what the project needs of the Model Garden and `official_lite`
+            lacks; a package. Empty without one.
+        brought: The modules that this folder has or gets, by their names in the Model Garden.
+    """
+
+    alongside: str = ""
+    brought: frozenset[str] = frozenset()
+
+    def translate(self, name: str) -> str | None:
+        """The new name; None for one that stays, or that nothing here takes the place of."""
+        if _is_in(name, "orbit"):
+            return f"official_lite.{name}"
+        if _is_in(name, "official"):
+            return self._translate_garden(name)
+        keras_name = _as_keras(name)
+        if keras_name is None:
+            return None
+        old = _longest_prefix(keras_name, RENAMED)
+        renamed = RENAMED[old] + keras_name[len(old) :] if old else keras_name
+        return renamed if renamed != name else None
+
+    def _translate_garden(self, name: str) -> str | None:
+        lite = name.replace("official", "official_lite", 1)
+        if has_name(lite):
+            return lite
+        if self.alongside and _longest_prefix(name, self.brought):
+            return name.replace("official", self.alongside, 1)
+        return None
+
+
+def has_name(name: str) -> bool:
+    """Whether `official_lite` has a module of a dotted name, or a module with such a name in it."""
+    folder = package_folder("official_lite")
+    if folder is None or module_file(folder, name) is not None:
+        return folder is not None
+    parent, _, attribute = name.rpartition(".")
+    while parent:
+        file = module_file(folder, parent)
+        if file is not None:
+            # A package is not taken for a module that it lacks.
+            return file.name != "__init__.py" or attribute in top_level_names(file)
+        parent, _, attribute = parent.rpartition(".")
+    return False
+
+
+@functools.cache
+def package_folder(package: str) -> pathlib.Path | None:
+    """The folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return pathlib.Path(next(iter(spec.submodule_search_locations)))
+
+
+def module_file(folder: pathlib.Path, module: str) -> pathlib.Path | None:
+    """The file of a dotted module whose outermost package is `folder`; None if there is none."""
+    path = folder.joinpath(*module.split(".")[1:])
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if path != folder and candidate.is_file():
+            return candidate
+    return folder / "__init__.py" if path == folder else None
+
+
+def dotted_name(node: ast.expr) -> str | None:
+    """`a.b.c` of a chain of attributes; None of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted_name(node.value)
+        return f"{base}.{node.attr}" if base else None
+    return None
+
+
+@functools.cache
+def top_level_names(file: pathlib.Path) -> frozenset[str]:
+    """What a module defines or imports at its top level."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(a.asname or a.name.partition(".")[0] for a in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names.update(n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
+            names.update(_listed(node))
+    return frozenset(names)
+
+
+def _listed(node: ast.Assign | ast.AnnAssign) -> set[str]:
+    """Names that `__all__` promises, which a module may get by other means."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if not any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
+        return set()
+    constants = ast.walk(node.value) if node.value else ()
+    return {n.value for n in constants if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def _as_keras(name: str) -> str | None:
+    old = _longest_prefix(name, KERAS_2_ROOTS)
+    if old:
+        return KERAS_2_ROOTS[old] + name[len(old) :]
+    return name if _is_in(name, "keras") else None
+
+
+def _longest_prefix(name: str, known: Iterable[str]) -> str:
+    fitting = [old for old in known if _is_in(name, old)]
+    return max(fitting, key=len, default="")
+
+
+def _is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")

@@ -1,0 +1,170 @@
+"""Gathers what a project needs of the installed Model Garden and `official_lite` lacks.
+
+A module is taken whole, with what it imports. Of a package's `__init__`, which imports far more
+than anybody needs, only the names that are used are taken.
+"""
+
+import ast
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from official_lite.common import errors
+from official_lite.porting.destinations import (
+    dotted_name,
+    has_name,
+    module_file,
+    package_folder,
+    top_level_names,
+)
+
+__all__ = ["gather"]
+
+
+def gather(sources: Iterable[str]) -> Mapping[str, str]:
+    """The texts of the modules that the sources need, unchanged but for packages, by their names.
+
+    Raises:
+        ConfigValueError: The Model Garden is not installed.
+    """
+    folder = package_folder("official")
+    if folder is None:
+        raise errors.ConfigValueError(
+            "What the project needs is taken from the installed Model Garden, and there is none: "
+            "pip install --no-deps tf-models-official"
+        )
+    gatherer = _Gatherer(folder)
+    for source in sources:
+        gatherer.add_imports_of(ast.parse(source))
+    return gatherer.texts()
+
+
+class _Gatherer:
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._whole: dict[str, str] = {}
+        # Of packages: what is imported there, by the name that it gets.
+        self._imports: dict[str, dict[str, str]] = {}
+
+    def texts(self) -> Mapping[str, str]:
+        packages = {
+            parent for module in [*self._whole, *self._imports] for parent in _parents(module)
+        }
+        texts = {package: _package_text(package, {}) for package in packages}
+        texts |= {
+            package: _package_text(package, self._imports[package]) for package in self._imports
+        }
+        return texts | self._whole
+
+    def add_imports_of(self, tree: ast.Module) -> None:
+        imported = dict(_imported(tree))
+        for name in imported.values():
+            self._add(name)
+        for chain in _chains(tree):
+            root, _, rest = chain.partition(".")
+            if root in imported:
+                self._add(f"{imported[root]}.{rest}", bound_from=imported[root])
+
+    def _add(self, name: str, bound_from: str = "") -> None:
+        """Adds what a dotted name is in.
+
+        Args:
+            name: Such as `official.nlp.modeling.layers.MaskedLM`.
+            bound_from: The package that an attribute is taken from, such as `official.nlp`, in
+                which the rest of the name must be bound; an import finds modules by itself.
+        """
+        if not name.startswith("official.") or has_name(_in_lite(name)):
+            return
+        module = self._module_of(name)
+        if module is None:
+            return
+        for package in _parents(name):
+            if bound_from and f"{package}.".startswith(f"{bound_from}."):
+                self._add_from_package(package, name[len(package) + 1 :].partition(".")[0])
+        if not self._is_package(module):
+            self._add_module(module)
+        elif module != name:
+            self._add_from_package(module, name[len(module) + 1 :].partition(".")[0])
+        else:
+            self._imports.setdefault(module, {})
+
+    def _add_module(self, module: str) -> None:
+        if module in self._whole:
+            return
+        self._whole[module] = self._text(module)
+        self.add_imports_of(ast.parse(self._whole[module]))
+
+    def _add_from_package(self, package: str, name: str) -> None:
+        if package in self._whole or not self._is_package(package):
+            return
+        imports = self._imports.setdefault(package, {})
+        if name in imports:
+            return
+        for source, original in self._ways_to(package, name):
+            imports[name] = f"from {source} import {original}"
+            imports[name] += f" as {name}" if name != original else ""
+            self._add(f"{source}.{original}")
+            return
+        if module_file(self._folder, f"{package}.{name}"):
+            imports[name] = f"from {package} import {name}"
+        elif name in top_level_names(self._file(package)):
+            # It is defined there.
+            self._add_module(package)
+
+    def _ways_to(self, package: str, name: str) -> Iterator[tuple[str, str]]:
+        """From where a package imports a name, and what it is called there."""
+        for node in ast.parse(self._text(package)).body:
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    yield node.module, alias.name
+                elif alias.name == "*" and name in top_level_names(self._file(node.module)):
+                    yield node.module, name
+
+    def _module_of(self, name: str) -> str | None:
+        """The longest beginning of a dotted name that is a module."""
+        candidates = [name, *reversed(list(_parents(name)))]
+        return next((one for one in candidates if module_file(self._folder, one)), None)
+
+    def _is_package(self, module: str) -> bool:
+        file = module_file(self._folder, module)
+        return file is not None and file.name == "__init__.py"
+
+    def _file(self, module: str) -> pathlib.Path:
+        return module_file(self._folder, module) or self._folder / "__init__.py"
+
+    def _text(self, module: str) -> str:
+        return self._file(module).read_text(encoding="utf-8")
+
+
+def _package_text(package: str, imports: Mapping[str, str]) -> str:
+    lines = sorted(set(imports.values()))
+    return "\n".join(
+        [f'"""Of `{package}`, what is needed here."""', *[""][: len(lines)], *lines, ""]
+    )
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _chains(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (chain := dotted_name(node)):
+            yield chain
+
+
+def _parents(module: str) -> Iterator[str]:
+    """`a`, `a.b` of `a.b.c`."""
+    parts = module.split(".")
+    yield from (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _in_lite(name: str) -> str:
+    return name.replace("official", "official_lite", 1)

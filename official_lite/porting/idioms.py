@@ -1,0 +1,282 @@
+"""Rewrites what Keras 3 wants to be said in another way; names are those of Keras 3 already."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from official_lite.porting import keras_changes, layer_names
+from official_lite.porting.bindings import Bindings, LocalNames, dotted_name
+from official_lite.porting.calls import (
+    called_method,
+    expression,
+    keyword_of,
+    positional,
+    without_last_comma,
+)
+from official_lite.porting.names import with_imports
+
+__all__ = ["rewrite"]
+
+# `x.shape` by a name that ends so, or by itself.
+_SHAPE = re.compile(r"(^|_)shape$")
+_OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
+
+# Arguments of `add_weight` in the order of Keras 2; in Keras 3 `shape` comes first.
+_ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
+_SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
+_SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
+_COMPILED = ("compiled_loss", "compiled_metrics")
+_SHARED_ARGUMENTS: dict[str, str | None] = {"experimental_autocast": "autocast"}
+
+
+def rewrite(module: cst.Module) -> cst.Module:
+    """The module in Keras 3's idioms."""
+    bindings = Bindings()
+    module.visit(bindings)
+    idioms = _Idioms(bindings)
+    rewritten = module.visit(idioms)
+    needed = {"keras": idioms.needs_keras, "functools": idioms.needs_functools}
+    return with_imports(rewritten, [name for name, needs in needed.items() if needs])
+
+
+class _Idioms(cst.CSTTransformer):
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__()
+        self._bindings = bindings
+        self._locals = LocalNames()
+        self.needs_keras = self.needs_functools = False
+        self._called: set[cst.CSTNode] = set()
+        self._compared_with_none: set[cst.CSTNode] = set()
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._locals.enter(node)
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        self._locals.leave()
+        if original_node.name.value == "reset_states":
+            return updated_node.with_changes(name=cst.Name("reset_state"))
+        return updated_node
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self._called.add(node.func)
+
+    def visit_Comparison(self, node: cst.Comparison) -> None:
+        # An unknown rank is None, where `len` would raise.
+        if any(dotted_name(target.comparator) == "None" for target in node.comparisons):
+            self._compared_with_none.add(node.left)
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        name = updated_node.attr.value
+        if self._keras_name(original_node) == _SYNCHRONIZED and original_node not in self._called:
+            self.needs_keras = self.needs_functools = True
+            return cst.parse_expression(_SYNCHRONIZED_CLASS)
+        if name == "reset_states":
+            return updated_node.with_changes(attr=cst.Name("reset_state"))
+        if name == "lr" and _OPTIMIZER.search(_last_name(updated_node.value)):
+            return updated_node.with_changes(attr=cst.Name("learning_rate"))
+        if name in ("rank", "ndims") and _is_shape(updated_node.value):
+            if original_node not in self._compared_with_none:
+                return expression("len(shape)", shape=updated_node.value)
+        return updated_node
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        method = called_method(updated_node)
+        if method in _METHODS:
+            return _METHODS[method](updated_node)
+        if dotted_name(original_node.func) == "len" and len(original_node.args) == 1:
+            listed = _listed_shape(original_node.args[0].value, updated_node.args[0].value)
+            return expression("len(shape)", shape=listed) if listed else updated_node
+        name = self._keras_name(original_node.func)
+        if name.startswith("keras.backend.") and (new := _of_backend(name, updated_node)):
+            self.needs_keras = True
+            return new
+        if name == _SYNCHRONIZED:
+            self.needs_keras = True
+            return _synchronized(updated_node)
+        return layer_names.without_slash(_with_new_arguments(updated_node, name), name)
+
+    def leave_Subscript(
+        self, original_node: cst.Subscript, updated_node: cst.Subscript
+    ) -> cst.BaseExpression:
+        # One of the sizes can be had without making a list.
+        listed = _listed_shape(original_node.value, updated_node.value)
+        if listed is None or any(isinstance(e.slice, cst.Slice) for e in updated_node.slice):
+            return updated_node
+        return updated_node.with_changes(value=listed)
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
+        test = updated_node.test
+        if isinstance(test, cst.Attribute) and test.attr.value in _COMPILED:
+            # In Keras 3 it is true of a model that was never compiled, too.
+            return updated_node.with_changes(test=test.with_changes(attr=cst.Name("compiled")))
+        is_empty = isinstance(updated_node.body, cst.IndentedBlock) and not updated_node.body.body
+        if is_empty and updated_node.orelse is None:
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def leave_SimpleStatementLine(
+        self,
+        original_node: cst.SimpleStatementLine,
+        updated_node: cst.SimpleStatementLine,
+    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
+        if _unscales_gradients(original_node):
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def _keras_name(self, func: cst.BaseExpression) -> str:
+        """The dotted name of what is called, if it is an import; else empty."""
+        root = (dotted_name(func) or "").partition(".")[0]
+        return "" if root in self._locals else self._bindings.qualified_name(func) or ""
+
+
+def _unscales_gradients(line: cst.SimpleStatementLine) -> bool:
+    """Whether a line is `grads = optimizer.get_unscaled_gradients(grads)`."""
+    if len(line.body) != 1 or not isinstance(line.body[0], cst.Assign):
+        return False
+    assign = line.body[0]
+    if not isinstance(assign.value, cst.Call):
+        return False
+    if called_method(assign.value) != "get_unscaled_gradients":
+        return False
+    values = positional(assign.value, 1)
+    return values is not None and values[0].deep_equals(assign.targets[0].target)
+
+
+def _get_shape(call: cst.Call) -> cst.BaseExpression:
+    if call.args or not isinstance(call.func, cst.Attribute):
+        return call
+    return call.func.with_changes(attr=cst.Name("shape"))
+
+
+def _as_list(call: cst.Call) -> cst.BaseExpression:
+    if call.args or not isinstance(call.func, cst.Attribute) or not _is_shape(call.func.value):
+        return call
+    return expression("list(shape)", shape=call.func.value)
+
+
+def _listed_shape(
+    before: cst.BaseExpression, after: cst.BaseExpression
+) -> cst.BaseExpression | None:
+    """The shape in `list(shape)` that was `shape.as_list()`; None of anything else."""
+    if not isinstance(before, cst.Call) or called_method(before) != "as_list":
+        return None
+    if not isinstance(after, cst.Call) or dotted_name(after.func) != "list":
+        return None
+    return after.args[0].value
+
+
+def _scale_loss(call: cst.Call) -> cst.BaseExpression:
+    func = cst.ensure_type(call.func, cst.Attribute)
+    return call.with_changes(func=func.with_changes(attr=cst.Name("scale_loss")))
+
+
+def _unscaled(call: cst.Call) -> cst.BaseExpression:
+    """Keras 3's `apply_gradients` divides by the scale."""
+    values = positional(call, 1)
+    return values[0] if values else call
+
+
+def _add_weight(call: cst.Call) -> cst.BaseExpression:
+    args = []
+    for index, arg in enumerate(call.args):
+        if arg.keyword or arg.star:
+            args.append(arg)
+            continue
+        first_is_name = isinstance(call.args[0].value, cst.SimpleString | cst.FormattedString)
+        if not first_is_name or index >= len(_ADD_WEIGHT):
+            return call
+        args.append(
+            arg.with_changes(
+                keyword=cst.Name(_ADD_WEIGHT[index]),
+                equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+            )
+        )
+    changed = _with_new_arguments(call.with_changes(args=args), "")
+    return layer_names.without_slash(changed, "add_weight")
+
+
+_METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
+    "add_weight": _add_weight,
+    "as_list": _as_list,
+    "get_layer": layer_names.without_slash_in_first,
+    "get_scaled_loss": _scale_loss,
+    "get_shape": _get_shape,
+    "get_unscaled_gradients": _unscaled,
+}
+
+
+def _is_shape(node: cst.BaseExpression) -> bool:
+    return bool(_SHAPE.search(_last_name(node)))
+
+
+def _last_name(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+# Functions of `keras.backend` by templates; those with other names only are renamed already.
+_BACKEND_TEMPLATES = {
+    "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
+    "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),
+    "keras.backend.flatten": (1, "keras.ops.reshape(a, [-1])"),
+    "keras.backend.gather": (2, "keras.ops.take(a, b, axis=0)"),
+    "keras.backend.int_shape": (1, "tuple(a.shape)"),
+    # Whoever trains says so: Keras 3 hands `training` on to inner layers.
+    "keras.backend.learning_phase": (0, "False"),
+    "keras.backend.ndim": (1, "len(a.shape)"),
+    "keras.backend.relu": (1, "keras.ops.relu(a)"),
+    "keras.backend.set_value": (2, "a.assign(b)"),
+}
+
+
+def _of_backend(name: str, call: cst.Call) -> cst.BaseExpression | None:
+    count, template = _BACKEND_TEMPLATES.get(name, (0, ""))
+    values = positional(call, count) if template else None
+    if values is None:
+        return None
+    return expression(template, **dict(zip("ab", values, strict=False)))
+
+
+def _synchronized(call: cst.Call) -> cst.Call:
+    func = cst.parse_expression("keras.layers.BatchNormalization")
+    added = cst.Arg(
+        cst.Name("True"),
+        keyword=cst.Name("synchronized"),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    return call.with_changes(func=func, args=_with_argument(call.args, added))
+
+
+def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
+    """Before the first argument, so that the layout of the last one stays."""
+    if not args:
+        return [added]
+    comma = args[0].comma
+    if not isinstance(comma, cst.Comma) or len(args) == 1:
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if any(not arg.keyword for arg in args):
+        last = args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        return [*args[:-1], last, added]
+    return [added.with_changes(comma=comma), *args]
+
+
+def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
+    changes = dict(_SHARED_ARGUMENTS)
+    for begin, renamed in keras_changes.RENAMED_ARGUMENTS.items():
+        if name and (name == begin or (begin.endswith(".") and name.startswith(begin))):
+            changes |= renamed
+    if not any(keyword_of(arg) in changes for arg in call.args):
+        return call
+    args = []
+    for arg in call.args:
+        new = changes.get(keyword_of(arg), keyword_of(arg))
+        if new is None:
+            continue
+        args.append(arg.with_changes(keyword=cst.Name(new)) if arg.keyword else arg)
+    return call.with_changes(args=without_last_comma(args))

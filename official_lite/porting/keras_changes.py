@@ -1,0 +1,237 @@
+"""What Keras 3 named anew, wants another way, or dropped; of what Keras 2 had.
+
+Names are those that a program says after `import keras`, whichever way it got at Keras.
+"""
+
+__all__ = [
+    "ADVICE",
+    "BACKEND_TO_OPS",
+    "GONE_ARGUMENTS",
+    "GONE_METHODS",
+    "KERAS_2_ROOTS",
+    "RENAMED",
+    "RENAMED_ARGUMENTS",
+    "STRINGS",
+    "TF_TO_OPS",
+]
+
+# How Keras 2 is reached.
+KERAS_2_ROOTS = {
+    "tf_keras": "keras",
+    "tensorflow.keras": "keras",
+    "tensorflow.compat.v2.keras": "keras",
+    "tensorflow.losses": "keras.losses",
+    "tensorflow.metrics": "keras.metrics",
+    "tensorflow.optimizers": "keras.optimizers",
+    "tensorflow.initializers": "keras.initializers",
+}
+
+# Functions of `keras.backend` that are the same in `keras.ops`, by name where it differs.
+_SAME_IN_OPS = (
+    "abs all any cast clip cos cumprod cumsum elu equal exp eye greater greater_equal less "
+    "less_equal log logsumexp max maximum mean min minimum not_equal one_hot ones ones_like prod "
+    "reshape round shape sigmoid sign sin softmax softplus softsign sqrt square squeeze stack std "
+    "stop_gradient sum tanh tile var zeros zeros_like binary_crossentropy categorical_crossentropy "
+    "sparse_categorical_crossentropy transpose"
+)
+BACKEND_TO_OPS = {
+    **{name: f"keras.ops.{name}" for name in _SAME_IN_OPS.split()},
+    "eval": "keras.ops.convert_to_numpy",
+    "get_value": "keras.ops.convert_to_numpy",
+    "l2_normalize": "keras.ops.normalize",
+    "permute_dimensions": "keras.ops.transpose",
+    "pow": "keras.ops.power",
+    "random_normal": "keras.random.normal",
+    "random_uniform": "keras.random.uniform",
+    "repeat_elements": "keras.ops.repeat",
+    "truncated_normal": "keras.random.truncated_normal",
+}
+
+_SHORT_LOSSES = {
+    "mse": "mean_squared_error",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+    "msle": "mean_squared_logarithmic_error",
+    "kld": "kl_divergence",
+    "kullback_leibler_divergence": "kl_divergence",
+    "logcosh": "log_cosh",
+}
+
+# The longest that fits the beginning of a name decides.
+RENAMED = {
+    "keras.experimental.CosineDecay": "keras.optimizers.schedules.CosineDecay",
+    "keras.experimental.CosineDecayRestarts": "keras.optimizers.schedules.CosineDecayRestarts",
+    "keras.layers.CuDNNGRU": "keras.layers.GRU",
+    "keras.layers.CuDNNLSTM": "keras.layers.LSTM",
+    "keras.layers.experimental.EinsumDense": "keras.layers.EinsumDense",
+    "keras.layers.experimental.preprocessing": "keras.layers",
+    "keras.mixed_precision.experimental.LossScaleOptimizer": (
+        "keras.mixed_precision.LossScaleOptimizer"
+    ),
+    "keras.mixed_precision.experimental.Policy": "keras.mixed_precision.Policy",
+    "keras.mixed_precision.experimental.global_policy": "keras.mixed_precision.global_policy",
+    "keras.mixed_precision.experimental.set_policy": "keras.mixed_precision.set_global_policy",
+    "keras.optimizers.experimental": "keras.optimizers",
+    "keras.optimizers.legacy": "keras.optimizers",
+    "keras.utils.Sequence": "keras.utils.PyDataset",
+    **{
+        f"keras.{package}.{spelling}": f"keras.{package}.{new}"
+        for package in ("losses", "metrics")
+        for old, new in _SHORT_LOSSES.items()
+        for spelling in {old, old.upper() if len(old) < 5 else old}
+    },
+    **{f"keras.backend.{old}": new for old, new in BACKEND_TO_OPS.items()},
+}
+
+# What was a member of a class and is a string now.
+STRINGS = {
+    "keras.losses.Reduction.AUTO": "sum_over_batch_size",
+    "keras.losses.Reduction.NONE": "none",
+    "keras.losses.Reduction.SUM": "sum",
+    "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
+}
+
+# Of calls of what begins with the name: the old argument, and the new one or None without one.
+RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
+    "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
+    "keras.layers.LeakyReLU": {"alpha": "negative_slope"},
+    "keras.layers.InputLayer": {"batch_input_shape": "batch_shape", "input_shape": "shape"},
+    **{
+        f"keras.{module}.{verb}": {"use_legacy_format": None}
+        for module in (
+            *("activations", "constraints", "initializers", "layers", "losses", "metrics"),
+            *("optimizers", "optimizers.schedules", "regularizers"),
+        )
+        for verb in ("serialize", "deserialize")
+    },
+}
+
+# Arguments that nothing takes any more: of which calls, and what a human is to do.
+GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
+    "batch_input_shape": ("keras.", "begin the model with `keras.Input(batch_shape=...)`"),
+    "decay": ("keras.optimizers.", "use a schedule of `keras.optimizers.schedules`"),
+    "fused": ("keras.layers.", "leave it out"),
+    "input_length": ("keras.layers.", "leave it out"),
+    "ragged": ("keras.", "there are no ragged inputs"),
+    "renorm": ("keras.layers.", "there is no batch renormalization"),
+    "save_format": (
+        "",
+        "the ending of the path says the format: `.keras`; or call `model.export(folder)`",
+    ),
+    "time_major": ("keras.layers.", "transpose around the layer"),
+    "virtual_batch_size": ("keras.layers.", "there is no ghost batch normalization"),
+    "weights": ("keras.layers.", "call `set_weights` once the layer is built"),
+}
+
+# Methods and attributes of layers, models, metrics and optimizers.
+GONE_METHODS = {
+    "_build_from_signature": "override `build(self, query_shape, value_shape, key_shape=None)`",
+    "_built_from_signature": "the layer is built before `call`",
+    "_compute_dtype": "say `compute_dtype`",
+    "_decayed_lr": "say `optimizer.learning_rate`, which is the value at this step",
+    "add_metric": "keep a `keras.metrics.Mean()` as an attribute and call `update_state`",
+    "add_update": "assign to the variable in `call`",
+    "compiled_loss": "call `model.compute_loss(x, y, y_pred)`",
+    "get_input_at": "layers have no nodes by number",
+    "get_output_at": "layers have no nodes by number",
+    "get_updates": "call `apply_gradients`",
+    "predict_generator": "call `predict`",
+    "fit_generator": "call `fit`",
+}
+
+# What to do about names that are gone; others are only reported as gone.
+ADVICE = {
+    "keras.backend.batch_dot": "`keras.ops.einsum`",
+    "keras.backend.concatenate": "`keras.ops.concatenate`; its `axis` is 0 unless you say -1",
+    "keras.backend.argmax": "`keras.ops.argmax`; give it `axis=-1`",
+    "keras.backend.constant": "`keras.ops.convert_to_tensor`",
+    "keras.backend.count_params": "`math.prod(x.shape)`",
+    "keras.backend.dot": "`keras.ops.matmul` or `keras.ops.tensordot`",
+    "keras.backend.expand_dims": "`keras.ops.expand_dims`, which wants an `axis`",
+    "keras.backend.function": "a `keras.Model` of the same inputs and outputs",
+    "keras.backend.gradients": "`tf.GradientTape`",
+    "keras.backend.in_train_phase": "the argument `training` of `call`",
+    "keras.backend.learning_phase_scope": "the argument `training` of `call`",
+    "keras.backend.resize_images": "`keras.ops.image.resize`",
+    "keras.backend.set_learning_phase": "the argument `training` of the call",
+    "keras.backend.switch": "`keras.ops.where` or `keras.ops.cond`",
+    "keras.backend.update": "`variable.assign`",
+    "keras.backend.update_add": "`variable.assign_add`",
+    "keras.backend.variable": "`keras.Variable`; give it a `dtype`",
+    "keras.layers.LocallyConnected1D": "nothing takes its place",
+    "keras.layers.LocallyConnected2D": "nothing takes its place",
+    "keras.layers.ThresholdedReLU": "`keras.layers.ReLU(threshold=...)`",
+    "keras.layers.experimental.RandomFourierFeatures": "`RandomFourierFeatures` of your own",
+    "keras.layers.experimental.SyncBatchNormalization": (
+        "`keras.layers.BatchNormalization(synchronized=True)`"
+    ),
+    "keras.losses.Reduction": 'the strings "sum", "none" and "sum_over_batch_size"',
+    "keras.utils.generic_utils": "`keras.saving`",
+    "keras.wrappers.scikit_learn": "the classes of `keras.wrappers`",
+}
+
+# TensorFlow's functions as those of `keras.ops`, which take the symbolic tensors of functional
+# models: the new name there, or a whole one, and the new names of arguments. Only where positions
+# mean the same.
+_REDUCE = {"input_tensor": "x", "axis": "axis", "keepdims": "keepdims"}
+_UNARY = {"x": "x", "input": "x", "features": "x"}
+_BINARY = {"x": "x1", "y": "x2"}
+TF_TO_OPS: dict[str, tuple[str, dict[str, str]]] = {
+    "add_n": ("keras.layers.add", {"inputs": "inputs"}),
+    "math.add_n": ("keras.layers.add", {"inputs": "inputs"}),
+    "broadcast_to": ("broadcast_to", {"input": "x", "shape": "shape"}),
+    "cast": ("cast", {"x": "x", "dtype": "dtype"}),
+    "clip_by_value": (
+        "clip",
+        {"t": "x", "clip_value_min": "x_min", "clip_value_max": "x_max"},
+    ),
+    "concat": ("concatenate", {"values": "xs", "axis": "axis"}),
+    "expand_dims": ("expand_dims", {"input": "x", "axis": "axis"}),
+    "matmul": ("matmul", {"a": "x1", "b": "x2"}),
+    "nn.l2_normalize": ("normalize", {"x": "x", "axis": "axis"}),
+    "math.l2_normalize": ("normalize", {"x": "x", "axis": "axis"}),
+    "nn.softmax": ("softmax", {"logits": "x", "axis": "axis"}),
+    "nn.log_softmax": ("log_softmax", {"logits": "x", "axis": "axis"}),
+    "one_hot": ("one_hot", {"indices": "x", "depth": "num_classes"}),
+    "ones_like": ("ones_like", {"input": "x", "dtype": "dtype"}),
+    "pad": ("pad", {"tensor": "x", "paddings": "pad_width"}),
+    "reshape": ("reshape", {"tensor": "x", "shape": "newshape"}),
+    "squeeze": ("squeeze", {"input": "x", "axis": "axis"}),
+    "stack": ("stack", {"values": "x", "axis": "axis"}),
+    "stop_gradient": ("stop_gradient", {"input": "variable"}),
+    "tile": ("tile", {"input": "x", "multiples": "repeats"}),
+    "transpose": ("transpose", {"a": "x", "perm": "axes"}),
+    "where": ("where", {"condition": "condition", "x": "x1", "y": "x2"}),
+    "zeros_like": ("zeros_like", {"input": "x", "dtype": "dtype"}),
+    **{
+        f"{prefix}reduce_{old}": (new, _REDUCE)
+        for prefix in ("", "math.")
+        for old, new in {
+            **{name: name for name in ("all", "any", "max", "mean", "min", "prod", "sum")},
+            "std": "std",
+            "variance": "var",
+            "logsumexp": "logsumexp",
+        }.items()
+    },
+    **{
+        f"{prefix}{name}": (name, _UNARY)
+        for prefix, names in {
+            "": "abs cos exp floor round sigmoid sign sin sqrt square tanh",
+            "math.": (
+                "abs ceil cos exp floor log log1p reciprocal round rsqrt sigmoid sign sin softplus "
+                "sqrt square tanh"
+            ),
+            "nn.": "elu relu relu6 selu sigmoid silu softplus swish tanh",
+        }.items()
+        for name in names.split()
+    },
+    **{
+        f"{prefix}{name}": (name, _BINARY)
+        for prefix in ("", "math.")
+        for name in (
+            *("add", "divide", "equal", "greater", "greater_equal", "less", "less_equal"),
+            *("logical_and", "logical_or", "maximum", "minimum", "multiply", "not_equal"),
+            *("subtract",),
+        )
+    },
+}

@@ -1,0 +1,238 @@
+"""Rewrites imports, and every name that comes from them."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+import libcst as cst
+
+from official_lite.porting import keras_changes
+from official_lite.porting.bindings import Bindings, LocalNames, dotted_name
+from official_lite.porting.destinations import Destinations
+
+__all__ = ["rename", "with_imports"]
+
+_Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+def rename(module: cst.Module, destinations: Destinations) -> cst.Module:
+    """The module with the new names; `import keras` is added where it has become necessary."""
+    bindings = Bindings()
+    module.visit(bindings)
+    renamer = _Renamer(bindings, destinations)
+    renamed = module.visit(renamer)
+    return with_imports(renamed, ["keras"]) if renamer.needs_keras else renamed
+
+
+def with_imports(module: cst.Module, names: Iterable[str]) -> cst.Module:
+    """With an import of each, unless it is there: Keras before TensorFlow, others at the top."""
+    bindings = Bindings()
+    module.visit(bindings)
+    body = list(module.body)
+    for name in names:
+        if bindings.imported.get(name) != name:
+            _insert_import(body, name, 0 if module.get_docstring() is None else 1)
+    return module.with_changes(body=body)
+
+
+def _insert_import(body: list[_Statement], name: str, top: int) -> None:
+    imports = [index for index, one in enumerate(body) if _is_import(one)]
+    of_tensorflow = [index for index in imports if _is_import(body[index], "tensorflow")]
+    new = cst.ensure_type(cst.parse_statement(f"import {name}"), cst.SimpleStatementLine)
+    if not imports:
+        body.insert(top, new)
+        return
+    at = (of_tensorflow if of_tensorflow and name == "keras" else imports)[0]
+    after = cst.ensure_type(body[at], cst.SimpleStatementLine)
+    body[at : at + 1] = [
+        new.with_changes(leading_lines=after.leading_lines),
+        after.with_changes(leading_lines=()),
+    ]
+
+
+class _NewImport(NamedTuple):
+    """`import module`, or `from module import name`; each with `as alias`, if it has one."""
+
+    module: str
+    name: str = ""
+    alias: str = ""
+
+    def text(self) -> str:
+        ending = f" as {self.alias}" if self.alias and self.alias != self.local else ""
+        if self.name:
+            return f"from {self.module} import {self.name}{ending}"
+        return f"import {self.module}{ending}"
+
+    @property
+    def local(self) -> str:
+        """What is bound without an alias."""
+        return self.name or self.module
+
+
+class _Renamer(cst.CSTTransformer):
+    def __init__(self, bindings: Bindings, destinations: Destinations) -> None:
+        super().__init__()
+        self._bindings = bindings
+        self._translate = destinations.translate
+        self._locals = LocalNames()
+        self.needs_keras = False
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._locals.enter(node)
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        self._locals.leave()
+        return updated_node
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        full = dotted_name(original_node)
+        root = full.partition(".")[0] if full else ""
+        qualified = self._bindings.qualified_name(original_node)
+        if qualified is None or root in self._locals:
+            return updated_node
+        new = self._translate(qualified) or qualified
+        if new in keras_changes.STRINGS:
+            return cst.SimpleString(f'"{keras_changes.STRINGS[new]}"')
+        expression = self._in_terms_of(root, new) if new != qualified else None
+        if expression in (None, full):
+            return updated_node
+        return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
+
+    def _in_terms_of(self, root: str, new: str) -> str | None:
+        """The new dotted name, by the name that the import goes on to bind if that will do."""
+        stands_for = self._bindings.imported[root]
+        begin = self._translate(stands_for) or stands_for
+        keeps_its_name = root != stands_for or root == "orbit"
+        if keeps_its_name and new.startswith(begin + "."):
+            return root + new[len(begin) :]
+        if new.partition(".")[0] == "keras":
+            self.needs_keras = True
+            return new
+        # `import official.core.x` binds the package, and so does what it becomes.
+        return new if root == stands_for else None
+
+    def leave_SimpleStatementLine(
+        self,
+        original_node: cst.SimpleStatementLine,
+        updated_node: cst.SimpleStatementLine,
+    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
+        if len(original_node.body) != 1:
+            return updated_node
+        statement = original_node.body[0]
+        if isinstance(statement, cst.Assign) and (alias := self._alias_of_keras(statement)):
+            return _replaced(original_node, statement, [], [_NewImport("keras", alias=alias)])
+        if isinstance(statement, cst.Import):
+            imports = _sorted_imports([self._port_import(alias) for alias in statement.names])
+            old = [_of_import(alias) for alias in statement.names]
+        elif isinstance(statement, cst.ImportFrom) and not statement.relative:
+            module = dotted_name(statement.module) if statement.module else None
+            if module is None or isinstance(statement.names, cst.ImportStar):
+                return self._port_star(updated_node, statement, module)
+            old = [_of_import_from(module, alias) for alias in statement.names]
+            imports = [self._port_import_from(one) for one in old]
+        else:
+            return updated_node
+        if set(imports) == set(old):
+            return updated_node
+        return _replaced(original_node, statement, old, imports)
+
+    def _alias_of_keras(self, statement: cst.Assign) -> str:
+        """The name to which a statement such as `keras = tf.keras` binds all of Keras."""
+        qualified = self._bindings.qualified_name(statement.value)
+        if qualified is None or self._translate(qualified) != "keras":
+            return ""
+        return dotted_name(statement.targets[0].target) or ""
+
+    def _port_star(
+        self, line: cst.SimpleStatementLine, statement: cst.ImportFrom, module: str | None
+    ) -> cst.SimpleStatementLine:
+        new = self._translate(module) if module else None
+        if new is None:
+            return line
+        return line.with_changes(body=[statement.with_changes(module=_dotted(new))])
+
+    def _port_import(self, alias: cst.ImportAlias) -> _NewImport:
+        old = _of_import(alias)
+        new = self._translate(old.module)
+        if new is None:
+            return old
+        if new.startswith("official_lite.orbit"):
+            return _NewImport("official_lite", "orbit", old.alias)
+        if new.startswith("keras") and not old.alias and "." in old.module:
+            # `import tensorflow.keras` binds `tensorflow`.
+            self.needs_keras = True
+            return _NewImport(old.module.partition(".")[0])
+        return _NewImport(new, alias=old.alias)
+
+    def _port_import_from(self, old: _NewImport) -> _NewImport:
+        new = self._translate(f"{old.module}.{old.name}")
+        if new is None:
+            return old
+        module, _, name = new.rpartition(".")
+        local = old.alias or old.name
+        return _NewImport(module, name, local) if module else _NewImport(name, alias=local)
+
+
+def _of_import(alias: cst.ImportAlias) -> _NewImport:
+    return _NewImport(dotted_name(alias.name) or "", alias=_alias_name(alias))
+
+
+def _of_import_from(module: str, alias: cst.ImportAlias) -> _NewImport:
+    return _NewImport(module, dotted_name(alias.name) or "", _alias_name(alias))
+
+
+def _alias_name(alias: cst.ImportAlias) -> str:
+    return (dotted_name(alias.asname.name) or "") if alias.asname else ""
+
+
+def _sorted_imports(imports: list[_NewImport]) -> list[_NewImport]:
+    return sorted(dict.fromkeys(imports))
+
+
+def _replaced(
+    line: cst.SimpleStatementLine,
+    statement: cst.BaseSmallStatement,
+    old: Sequence[_NewImport],
+    new: Sequence[_NewImport],
+) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
+    modules = {one.module for one in new}
+    only_the_module = isinstance(statement, cst.ImportFrom) and len(modules) == 1
+    if only_the_module and all(_same_names(*pair) for pair in zip(old, new, strict=True)):
+        moved = statement.with_changes(module=_dotted(modules.pop()))
+        return line.with_changes(body=[moved])
+    texts = list(dict.fromkeys(one.text() for one in new))
+    parsed = [cst.ensure_type(cst.parse_statement(t), cst.SimpleStatementLine) for t in texts]
+    # Comments above stay above all of them, the one behind stays behind the last.
+    parsed[0] = parsed[0].with_changes(leading_lines=line.leading_lines)
+    parsed[-1] = parsed[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
+    return parsed[0] if len(parsed) == 1 else cst.FlattenSentinel(parsed)
+
+
+def _same_names(old: _NewImport, new: _NewImport) -> bool:
+    return (
+        bool(new.name)
+        and new.name == old.name
+        and (new.alias or new.name) == (old.alias or old.name)
+    )
+
+
+def _dotted(name: str) -> cst.Attribute | cst.Name:
+    return cast(cst.Attribute | cst.Name, cst.parse_expression(name))
+
+
+def _is_import(statement: cst.CSTNode, package: str = "") -> bool:
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    first = statement.body[0]
+    if isinstance(first, cst.Import):
+        names = [dotted_name(alias.name) or "" for alias in first.names]
+    elif isinstance(first, cst.ImportFrom) and first.module:
+        names = [dotted_name(first.module) or ""]
+    else:
+        return False
+    if "__future__" in names:
+        return False
+    return not package or any(name.partition(".")[0] == package for name in names)

@@ -1,0 +1,175 @@
+"""Ports the files of a project."""
+
+import ast
+import dataclasses
+import difflib
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import libcst as cst
+
+from official_lite.common import errors
+from official_lite.porting import functional_ops, garden, idioms, names, remaining
+from official_lite.porting.destinations import Destinations
+
+__all__ = ["Port", "PortedFile", "port_project"]
+
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
+_NOT_A_FOLDER_NAME = re.compile(r"\W")
+
+
+@dataclasses.dataclass(frozen=True)
+class PortedFile:
+    """A file before and after.
+
+    Attributes:
+        path: Where it is, or will be.
+        before: Its text; empty if it is brought along and does not exist yet.
+        after: The ported text.
+    """
+
+    path: pathlib.Path
+    before: bytes
+    after: bytes
+
+    @property
+    def is_new(self) -> bool:
+        return not self.path.exists()
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """As `diff -u` would show it; empty if nothing changed."""
+        before, after = (
+            text.decode("utf-8", "replace").splitlines(keepends=True)
+            for text in (self.before, self.after)
+        )
+        return "".join(difflib.unified_diff(before, after, f"a/{self.path}", f"b/{self.path}"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """What a port comes to; nothing is written before `write`.
+
+    Attributes:
+        files: All that were read and can be, in order of their paths.
+        remaining: What hands must do, at lines as they are after the port.
+        skipped: Files that are no Python, and why.
+    """
+
+    files: Sequence[PortedFile]
+    remaining: Sequence[remaining.Remaining]
+    skipped: Mapping[str, str]
+
+    def diff(self) -> str:
+        """The unified diff of all files."""
+        return "".join(file.diff() for file in self.files)
+
+    def write(self) -> None:
+        """Writes what changed."""
+        for file in self.files:
+            if file.changed:
+                file.path.parent.mkdir(parents=True, exist_ok=True)
+                file.path.write_bytes(file.after)
+
+
+def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
+    """Ports Python files and all of them in folders.
+
+    Args:
+        paths: Files and folders.
+        alongside: A package beside the first path, or in it if that is a folder, for what the
+            project imports of the Model Garden and `official_lite` lacks. It is copied from the
+            installed Model Garden and ported, but for files that are there already. Empty for none.
+
+    Raises:
+        ConfigValueError: A path does not exist, or `alongside` can't be the name of a package.
+    """
+    if _NOT_A_FOLDER_NAME.search(alongside) or alongside in ("official", "official_lite"):
+        raise errors.ConfigValueError(f"A package can't be called {alongside!r} here.")
+    sources = {path: path.read_bytes() for path in _python_files(paths)}
+    skipped = {str(path): why for path, text in sources.items() if (why := _not_python(text))}
+    sources = {path: text for path, text in sources.items() if str(path) not in skipped}
+    brought = garden.gather(map(_decoded, sources.values())) if alongside else {}
+    folder = _folder_of(paths[0])
+    new = {folder / _path_of(name, alongside, brought): text for name, text in brought.items()}
+    texts = sources | {p: t.encode() for p, t in new.items() if not p.exists()}
+    destinations = Destinations(alongside, frozenset(brought))
+    own = frozenset(filter(None, map(_module_below_official, texts)))
+    files, by_hand = [], []
+    for path, text in sorted(texts.items()):
+        module = _rewritten(cst.parse_module(text), destinations)
+        files.append(PortedFile(path, sources.get(path, b""), module.bytes))
+        found = [*remaining.find(module.code, own), *_on_symbolic(module)]
+        by_hand += [remaining.Remaining(str(path), line, what) for line, what in found]
+    return Port(files, sorted(by_hand), skipped)
+
+
+def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
+    module = names.rename(module, destinations)
+    return functional_ops.rewrite(idioms.rewrite(module))
+
+
+def _on_symbolic(module: cst.Module) -> Iterator[tuple[int, str]]:
+    for line, name in functional_ops.leftover(module):
+        yield line, f"`{name}` can't take what `keras.Input` gives: use `keras.ops`, or a layer"
+
+
+def _python_files(paths: Sequence[str]) -> Iterator[pathlib.Path]:
+    seen: set[pathlib.Path] = set()
+    for path in map(pathlib.Path, paths):
+        if not path.exists():
+            raise errors.ConfigValueError(f"There is no {path}.")
+        found = sorted(_below(path)) if path.is_dir() else [path]
+        yield from (file for file in found if file not in seen)
+        seen.update(found)
+
+
+def _below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    for path in folder.iterdir():
+        if path.is_file() and path.suffix == ".py":
+            yield path
+        elif path.is_dir() and not _is_foreign(path):
+            yield from _below(path)
+
+
+def _is_foreign(folder: pathlib.Path) -> bool:
+    """Whether a folder is not the project's own, such as a virtual environment."""
+    hidden = folder.name.startswith(".") or folder.name in _SKIPPED_FOLDERS
+    return hidden or (folder / "pyvenv.cfg").exists() or folder.is_symlink()
+
+
+def _not_python(source: bytes) -> str:
+    try:
+        ast.parse(source)
+        cst.parse_module(source)
+    except (SyntaxError, ValueError, cst.ParserSyntaxError) as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _decoded(source: bytes) -> str:
+    return cst.parse_module(source).code
+
+
+def _folder_of(path: str) -> pathlib.Path:
+    given = pathlib.Path(path)
+    return given if given.is_dir() else given.parent
+
+
+def _path_of(module: str, alongside: str, brought: Iterable[str]) -> pathlib.Path:
+    parts = [alongside, *module.split(".")[1:]]
+    is_package = any(other.startswith(f"{module}.") for other in brought)
+    path = pathlib.Path(*parts)
+    return path / "__init__.py" if is_package else path.with_suffix(".py")
+
+
+def _module_below_official(path: pathlib.Path) -> str:
+    """`official.vision.x` of a file in a folder `official`, which the project then has itself."""
+    parts = path.with_suffix("").parts
+    if "official" not in parts:
+        return ""
+    return ".".join(parts[parts.index("official") :]).removesuffix(".__init__")

@@ -1,0 +1,83 @@
+// Numbers for people, and axes that show them.
+
+function exact(value) {
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return String(Number(value.toPrecision(5)));
+}
+
+// A number on an axis: in the unit that fits the largest one there, with the digits that tell it from
+// the next one.
+function short(value, step, largest) {
+  if (Math.abs(value) < step * 1e-6) return "0";
+  if (largest >= 1e9 || largest < 1e-3) {
+    return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
+  }
+  const [unit, name] = largest >= 1e6 ? [1e6, "M"] : largest >= 1e4 ? [1e3, "k"] : [1, ""];
+  const decimals = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
+  return (value / unit).toFixed(Math.min(decimals, 6)) + name;
+}
+
+// The mean of all values before, of which older ones count less.
+function smoothed(values, weight) {
+  let sum = 0;
+  let share = 0;
+  return values.map((value) => {
+    if (value === null || weight === 0) return value;
+    sum = weight * sum + (1 - weight) * value;
+    share = weight * share + (1 - weight);
+    return sum / share;
+  });
+}
+
+function linearTicks(low, high, count, leastStep) {
+  const rough = Math.max((high - low) / Math.max(1, count), leastStep);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  const ticks = [];
+  const largest = Math.max(Math.abs(low), Math.abs(high));
+  for (let n = Math.ceil(low / step - 1e-6); n * step <= high + step * 1e-6; n += 1) {
+    ticks.push({ at: n * step, text: short(n * step, step, largest) });
+  }
+  return ticks;
+}
+
+function logTicks(low, high, count) {
+  const decades = Math.log10(high / low);
+  if (decades < 1) return linearTicks(low, high, count, 0).filter((tick) => tick.at > 0);
+  const factors = decades * 3 <= count ? [1, 2, 5] : [1];
+  const every = Math.max(1, Math.ceil(decades / Math.max(2, count)));
+  const ticks = [];
+  for (let n = Math.floor(Math.log10(low)); n <= Math.ceil(Math.log10(high)); n += 1) {
+    if (n % every !== 0) continue;
+    for (const factor of factors) {
+      const at = Number((factor * 10 ** n).toPrecision(6));
+      if (at >= low * 0.999 && at <= high * 1.001) ticks.push({ at, text: short(at, at, at) });
+    }
+  }
+  return ticks;
+}
+
+// An axis from `start` to `end` (pixels) that shows all values.
+function axis(values, { isLog, range, start, end, count, margin, leastStep = 0 }) {
+  let [low, high] = range || [Infinity, -Infinity];
+  for (const value of range ? [] : values) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  // A constant may come out of the smoothing with a difference in its last digit.
+  const isConstant = high - low <= 1e-9 * Math.abs(high);
+  if (isLog) {
+    if (isConstant) [low, high] = [low / 2, high * 2];
+    const stretch = (high / low) ** margin;
+    [low, high] = [low / stretch, high * stretch];
+  } else if (!range) {
+    const pad = isConstant ? 0.1 * Math.abs(high) || 0.5 : margin * (high - low);
+    [low, high] = [low - pad, high + pad];
+  }
+  const map = isLog ? Math.log10 : (value) => value;
+  const scale = (end - start) / (map(high) - map(low));
+  return {
+    place: (value) => start + (map(value) - map(low)) * scale,
+    ticks: isLog ? logTicks(low, high, count) : linearTicks(low, high, count, leastStep),
+  };
+}

@@ -1,0 +1,196 @@
+"""Parts that every section of a page is made of: facts, tables, notes."""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from official_lite.reports.charts import number
+from official_lite.reports.markup import Child, Markup, tag
+
+__all__ = [
+    "Row",
+    "Section",
+    "Table",
+    "code",
+    "duration",
+    "facts",
+    "note",
+    "share",
+    "status",
+    "table",
+    "when",
+]
+
+_GOOD = ("done", "complete")
+_BAD = ("failed", "killed", "fail")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+        name: To which `#name` leads.
+        title: Above it.
+        content: What is in it.
+    """
+
+    name: str
+    title: str
+    content: Child
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        head: What the row is about.
+        cells: The rest; numbers are shown as such, and None as nothing.
+        class_: Its class, such as `best`.
+    """
+
+    head: Child
+    cells: Sequence[Any]
+    class_: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table with a name for each column and each row.
+
+    Attributes:
+        caption: What it is, for all.
+        columns: What stands above the columns, the first included.
+        rows: Its rows.
+        is_sortable: Whether a click on a column sorts it.
+        name: An id, for the field that searches it.
+        class_: Of its frame: `long` keeps it from filling the page, `broken` breaks long words
+            so that it need not be scrolled.
+    """
+
+    caption: str
+    columns: Sequence[Child]
+    rows: Sequence[Row]
+    is_sortable: bool = False
+    name: str | None = None
+    class_: str = ""
+
+
+def facts(entries: Mapping[str, Child], wide: Iterable[str] = ()) -> Markup:
+    """What there is to say in a word each; what is None is left out."""
+    return tag(
+        "dl",
+        [
+            tag("div", tag("dt", key), tag("dd", value), class_="wide" if key in wide else None)
+            for key, value in entries.items()
+            if value is not None
+        ],
+        class_="facts",
+    )
+
+
+def table(content: Table) -> Markup:
+    """The table, in a frame of its own that scrolls if there is not enough room."""
+    numeric = [_is_numeric(row.cells[index] for row in content.rows) for index in _indices(content)]
+    head = [_column(content.columns[0], is_number=False)]
+    head += [
+        _column(name, is_number=is_number)
+        for name, is_number in zip(content.columns[1:], numeric, strict=True)
+    ]
+    element = tag(
+        "table",
+        tag("caption", tag("span", content.caption)),
+        tag("thead", tag("tr", head)),
+        tag("tbody", [_row(row, numeric) for row in content.rows]),
+        class_="sortable" if content.is_sortable else None,
+        id=content.name,
+    )
+    return tag(
+        "div",
+        element,
+        class_=f"scroll {content.class_}".strip(),
+        # So that it can be scrolled by keys.
+        tabindex=0,
+        role="region",
+        aria_label=content.caption,
+    )
+
+
+def note(*children: Child) -> Markup:
+    """Something that the reader has to know."""
+    return tag("p", *children, class_="note")
+
+
+def share(part: float, text: str) -> Markup:
+    """A bar that is filled by a part of 1, and a text beside it."""
+    bar = tag("span", class_="share", style=f"background-size:{100 * part:.1f}% 100%")
+    return tag("span", bar, text)
+
+
+def code(text: str | None) -> Child:
+    """Text as it is typed; None for none."""
+    return tag("code", text) if text else None
+
+
+def status(word: str) -> Markup:
+    """How a run or a trial stands."""
+    kind = "good" if word in _GOOD else "bad" if word in _BAD else ""
+    return tag("span", word, class_=f"status {kind}".strip())
+
+
+def duration(seconds: float | None) -> str | None:
+    """Seconds as people say them."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def when(seconds: float | None) -> str | None:
+    """Seconds since 1970 as a date, in the time zone of who makes the page."""
+    if seconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def _indices(content: Table) -> range:
+    return range(len(content.columns) - 1)
+
+
+def _is_numeric(cells: Iterable[Any]) -> bool:
+    given = [cell for cell in cells if cell is not None]
+    return bool(given) and all(_is_number(cell) for cell in given)
+
+
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def _column(name: Child, *, is_number: bool) -> Markup:
+    return tag("th", name, scope="col", class_="number" if is_number else None)
+
+
+def _row(row: Row, numeric: Sequence[bool]) -> Markup:
+    cells = [_cell(cell, is_number=n) for cell, n in zip(row.cells, numeric, strict=True)]
+    head = tag("th", row.head, scope="row", data_value=_key(row.head))
+    return tag("tr", head, cells, class_=row.class_)
+
+
+def _cell(cell: Any, *, is_number: bool) -> Markup:
+    kind = "number" if is_number else "text"
+    if cell is None:
+        return tag("td", "–", class_=kind, data_value="")
+    if _is_number(cell):
+        return tag("td", number(cell), class_=kind, data_value=_key(cell))
+    return tag("td", cell if isinstance(cell, Markup | str) else str(cell), class_=kind)
+
+
+def _key(value: Any) -> str | None:
+    """What a number is sorted by; None if that is what is shown."""
+    if not _is_number(value):
+        return None
+    return repr(value) if math.isfinite(value) else ""

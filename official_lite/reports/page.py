@@ -1,0 +1,197 @@
+"""A page about runs and studies: one HTML file with its style, its script and its data in it."""
+
+import base64
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Sequence
+
+import official_lite
+from official_lite.common import errors, suggestions
+from official_lite.reports import (
+    comparison,
+    curve_sections,
+    layout,
+    run_reading,
+    run_sections,
+    study_reading,
+    study_sections,
+)
+from official_lite.reports.markup import Child, Markup, tag
+
+__all__ = ["build_page"]
+
+_HERE = pathlib.Path(__file__).parent
+_SCRIPTS = ("axes.js", "plot.js", "tables.js", "page.js")
+# Of a study, whose curves are shown.
+_NUM_BEST_TRIALS = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What is about the same runs: the switches of a part are for its charts only."""
+
+    title: str
+    sections: Sequence[layout.Section]
+
+
+def build_page(directories: Sequence[str], *, title: str = "") -> str:
+    """The page as text.
+
+    Args:
+        directories: Of runs and studies, in the order in which they are shown. Runs stand beside
+            one another, studies one after the other.
+        title: Above it; by default the names of what is shown.
+
+    Raises:
+        errors.ConfigError: One of the directories holds neither.
+    """
+    named = dict(zip(_names(directories), directories, strict=True))
+    studies = {name: path for name, path in named.items() if study_reading.is_study(path)}
+    runs = [_read_run(path, name) for name, path in named.items() if name not in studies]
+    parts = [_run_part(runs)] if runs else []
+    parts += [_study_part(study_reading.read_study(p, name=n)) for n, p in studies.items()]
+    return _document(title or _title(list(named)), parts)
+
+
+def _title(names: Sequence[str]) -> str:
+    most = 3
+    return " · ".join(names) if len(names) <= most else f"{names[0]} and {len(names) - 1} more"
+
+
+def _names(directories: Sequence[str]) -> list[str]:
+    """Each directory by as many of its last parts as it takes to tell it from the others.
+
+    Raises:
+        errors.ConfigValueError: One is given twice.
+    """
+    paths = [os.path.abspath(path) if "://" not in path else path for path in directories]
+    if twice := sorted({path for path in paths if paths.count(path) > 1}):
+        raise errors.ConfigValueError(f"{twice[0]} is given twice; wanted each directory once.")
+    parts = [pathlib.PurePosixPath(path).parts for path in paths]
+    for length in range(1, max(map(len, parts), default=1)):
+        names = ["/".join(own[-length:]) for own in parts]
+        if len(set(names)) == len(names):
+            return names
+    return paths
+
+
+def _read_run(path: str, name: str) -> run_reading.Run:
+    try:
+        return run_reading.read_run(path, name=name)
+    except errors.ConfigValueError as error:
+        raise errors.ConfigValueError(f"{error} {_what_is_near(path)}".rstrip()) from error
+
+
+def _what_is_near(path: str) -> str:
+    """Runs and studies below a folder, or its siblings; empty if there are none."""
+    if not os.path.isdir(path):
+        parent = os.path.dirname(os.path.abspath(path))
+        siblings = os.listdir(parent) if os.path.isdir(parent) else []
+        near = suggestions.nearest(os.path.basename(path), siblings)
+        return f"Did you mean {' or '.join(near)}?" if near else ""
+    below = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    found = [one for one in below if study_reading.is_study(one) or run_reading.is_run(one)]
+    return f"There are {', '.join(found[:5])}{', …' if len(found) > 5 else ''}." if found else ""
+
+
+def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
+    sections = [
+        run_sections.overview(runs),
+        curve_sections.curves(runs),
+        run_sections.architectures(runs),
+        curve_sections.throughput(runs),
+        run_sections.checkpoints(runs),
+        comparison.config(runs),
+        comparison.environment(runs),
+    ]
+    title = f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs"
+    return _Part(title=title, sections=[one for one in sections if one is not None])
+
+
+def _study_part(study: study_reading.Study) -> _Part:
+    sections = study_sections.study_sections(study)
+    if best := _best_runs(study):
+        curves = curve_sections.curves(best)
+        title = "Curves of the best trials"
+        sections.append(dataclasses.replace(curves, title=title))
+    return _Part(title=f"Study {study.name}", sections=sections)
+
+
+def _best_runs(study: study_reading.Study) -> list[run_reading.Run]:
+    """Those of the best trials that were trainings."""
+    by_number = {trial.number: trial for trial in study.trials}
+    best = [by_number[number] for number in study.ranking[:_NUM_BEST_TRIALS]]
+    return [
+        run_reading.read_run(trial.model_dir, name=f"trial {trial.number}")
+        for trial in best
+        if run_reading.is_run(trial.model_dir)
+    ]
+
+
+def _document(title: str, parts: Sequence[_Part]) -> str:
+    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    script = _script()
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=f"official_lite {official_lite.__version__}"),
+        tag("title", title),
+        tag("style", Markup(style)),
+    )
+    body = tag(
+        "body",
+        tag("header", tag("h1", title), _contents(parts)),
+        tag("noscript", layout.note("The charts of this page are drawn by its script.")),
+        tag("main", [_part(parts, number) for number in range(len(parts))]),
+        tag("script", Markup(script)),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _script() -> str:
+    parts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    return '"use strict";\n' + "\n".join(parts)
+
+
+def _policy(script: str) -> str:
+    """This script and no other, even if something were taken for one; and no network at all."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def _contents(parts: Sequence[_Part]) -> Child:
+    lists = [
+        tag(
+            "ul",
+            tag("li", part.title) if len(parts) > 1 else None,
+            [
+                tag("li", tag("a", one.title, href=f"#{_anchor(parts, number, one)}"))
+                for one in part.sections
+            ],
+        )
+        for number, part in enumerate(parts)
+    ]
+    return tag("nav", lists, aria_label="Sections")
+
+
+def _part(parts: Sequence[_Part], number: int) -> Markup:
+    part = parts[number]
+    sections = [
+        tag(
+            "section",
+            tag("h2", one.title),
+            one.content,
+            id=_anchor(parts, number, one),
+        )
+        for one in part.sections
+    ]
+    heading = tag("h1", part.title) if len(parts) > 1 else None
+    return tag("div", heading, sections, class_="part")
+
+
+def _anchor(parts: Sequence[_Part], number: int, section: layout.Section) -> str:
+    return section.name if len(parts) == 1 else f"part{number}-{section.name}"

@@ -1,0 +1,390 @@
+// A chart: draws its data as SVG, and says what is under the pointer. Text that comes from files
+// only ever becomes text: nothing here reads it as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const PALETTE = 8;
+const MOST_TIP_ROWS = 10;
+const MOST_MARKED_POINTS = 60;
+
+// What the switches of a part of the page say.
+const switches = new Map();
+
+function switchesOf(node) {
+  const part = node.closest(".part");
+  if (!switches.has(part)) {
+    const nothing = { hiddenRuns: new Set(), hiddenSplits: new Set() };
+    switches.set(part, { smoothing: 0, isOverTime: false, ...nothing });
+  }
+  return switches.get(part);
+}
+
+function add(parent, name, attributes = {}, text = null) {
+  const isSvg = parent instanceof SVGElement || name === "svg";
+  const node = isSvg ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== null) node.textContent = text;
+  parent.append(node);
+  return node;
+}
+
+class Plot {
+  constructor(figure) {
+    this.figure = figure;
+    this.data = JSON.parse(figure.querySelector("script").textContent);
+    this.area = figure.querySelector(".plot");
+    this.switches = switchesOf(figure);
+    this.hidden = new Set();
+    this.isLog = false;
+    this.drawnWidth = 0;
+    this.tip = add(figure, "div", { class: "tip", role: "status", hidden: "" });
+    this.addLogSwitch();
+    this.connectLegend();
+    new ResizeObserver(() => {
+      if (this.area.clientWidth !== this.drawnWidth) this.draw();
+    }).observe(this.area);
+  }
+
+  get isOverTime() {
+    return this.switches.isOverTime && this.data.series.every((one) => one.minutes.length);
+  }
+
+  get xLabel() {
+    return this.isOverTime ? "minutes" : this.data.xLabel;
+  }
+
+  get hasNamedPoints() {
+    return this.data.series.some((one) => one.labels.length > 0);
+  }
+
+  addLogSwitch() {
+    const isPositive = (one) => one.y.some((value) => value !== null && value > 0);
+    if (this.data.yRange || !this.data.series.some(isPositive)) return;
+    const caption = this.figure.querySelector("figcaption");
+    const button = add(caption, "button", { type: "button", "aria-pressed": "false" }, "log");
+    button.className = "log";
+    button.title = "Logarithmic scale";
+    button.addEventListener("click", () => {
+      this.isLog = !this.isLog;
+      button.setAttribute("aria-pressed", String(this.isLog));
+      this.draw();
+    });
+  }
+
+  connectLegend() {
+    this.figure.querySelectorAll(".legend button").forEach((button, index) => {
+      button.addEventListener("click", () => {
+        if (!this.hidden.delete(index)) this.hidden.add(index);
+        button.setAttribute("aria-pressed", String(!this.hidden.has(index)));
+        this.draw();
+      });
+    });
+  }
+
+  // What is to be seen, as numbers.
+  visible() {
+    const shown = this.data.series.filter(
+      (one, index) =>
+        !this.hidden.has(index) &&
+        !this.switches.hiddenRuns.has(one.run) &&
+        !this.switches.hiddenSplits.has(one.split),
+    );
+    const weight = this.data.smooth ? this.switches.smoothing : 0;
+    return shown.map((one) => ({
+      ...one,
+      x: this.isOverTime ? one.minutes : one.x,
+      y: smoothed(one.y, weight),
+      raw: one.y,
+    }));
+  }
+
+  canPlace(x, y) {
+    return x !== null && y !== null && (!this.isLog || y > 0) && (!this.data.xLog || x > 0);
+  }
+
+  draw() {
+    const width = this.area.clientWidth;
+    if (!width) return;
+    this.drawnWidth = width;
+    this.hideTip();
+    this.area.replaceChildren();
+    const series = this.visible();
+    const xs = [];
+    const ys = [];
+    for (const one of series) {
+      one.x.forEach((x, index) => {
+        for (const y of [one.y[index], one.raw[index]]) {
+          if (this.canPlace(x, y)) xs.push(x), ys.push(y);
+        }
+      });
+    }
+    if (!xs.length) {
+      add(this.area, "p", { class: "empty" }, "Nothing to show.");
+      this.series = [];
+      return;
+    }
+    const height = Math.round(Math.min(280, Math.max(190, width * 0.6)));
+    this.layOut(xs, ys, width, height);
+    this.drawFrame(series, width, height);
+    for (const one of series) this.drawSeries(one);
+    this.series = series;
+    this.cursor = add(this.svg, "g", { class: "cursor" });
+    this.listen(width, height);
+  }
+
+  layOut(xs, ys, width, height) {
+    const names = this.data.xNames;
+    this.bottom = height - 34;
+    const y = {
+      isLog: this.isLog,
+      range: this.data.yRange,
+      start: this.bottom,
+      end: 10,
+      count: Math.floor(height / 45),
+      margin: 0.05,
+    };
+    this.y = axis(ys, y);
+    const longest = Math.max(...this.y.ticks.map((tick) => tick.text.length), 1);
+    this.left = 14 + 6.6 * longest;
+    this.right = width - 14;
+    this.x = axis(xs, {
+      isLog: this.data.xLog,
+      range: names.length ? [-0.5, names.length - 0.5] : null,
+      start: this.left,
+      end: this.right,
+      count: Math.floor((this.right - this.left) / 60),
+      margin: this.hasNamedPoints ? 0.04 : 0,
+      // There is no half of a step or of a trial.
+      leastStep: xs.every(Number.isInteger) ? 1 : 0,
+    });
+    if (names.length) this.x.ticks = this.nameTicks(names);
+  }
+
+  nameTicks(names) {
+    const room = (this.right - this.left) / names.length / 6.6 - 1;
+    const cut = (name) => (name.length > room ? name.slice(0, Math.max(1, room - 1)) + "…" : name);
+    return names.map((name, at) => ({ at, text: cut(name) }));
+  }
+
+  drawFrame(series, width, height) {
+    const { title, yLabel } = this.data;
+    const box = { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: 0 };
+    this.svg = add(this.area, "svg", box);
+    const named = series.map((one) => one.name).join(", ");
+    add(this.svg, "title", {}, title);
+    add(this.svg, "desc", {}, `${yLabel} by ${this.xLabel}: ${named}`);
+    const grid = add(this.svg, "g", { class: "grid" });
+    const texts = add(this.svg, "g", { class: "ticks" });
+    for (const tick of this.y.ticks) {
+      const y = this.y.place(tick.at);
+      add(grid, "line", { x1: this.left, x2: this.right, y1: y, y2: y });
+      add(texts, "text", { x: this.left - 6, y: y + 4, "text-anchor": "end" }, tick.text);
+    }
+    this.drawXTicks(texts);
+    add(grid, "line", {
+      class: "axis",
+      x1: this.left,
+      x2: this.right,
+      y1: this.bottom,
+      y2: this.bottom,
+    });
+    const middle = (this.left + this.right) / 2;
+    add(texts, "text", { x: middle, y: height - 3, "text-anchor": "middle" }, this.xLabel);
+  }
+
+  // The outermost ones stay within the picture.
+  drawXTicks(texts) {
+    let free = -Infinity;
+    for (const tick of this.x.ticks) {
+      const half = tick.text.length * 3.3;
+      const x = this.x.place(tick.at);
+      const centre = Math.min(Math.max(x, half + 1), this.right + 13 - half);
+      if (centre - half < free) continue;
+      free = centre + half + 6;
+      add(texts, "line", { x1: x, x2: x, y1: this.bottom, y2: this.bottom + 4 });
+      const place = { x: centre, y: this.bottom + 16, "text-anchor": "middle" };
+      add(texts, "text", place, tick.text);
+    }
+  }
+
+  drawSeries(one) {
+    const group = add(this.svg, "g", { class: `series ${one.look} c${one.colour % PALETTE}` });
+    const isLine = !["dots", "rings"].includes(one.look);
+    if (isLine) {
+      if (one.raw !== one.y && this.switches.smoothing > 0 && this.data.smooth) {
+        add(group, "path", { class: "raw", d: this.path(one, one.raw) });
+      }
+      add(group, "path", { class: "line", d: this.path(one, one.y) });
+    }
+    const isMarked = one.look === "solid" && one.x.length <= MOST_MARKED_POINTS;
+    const number = one.y.filter((value) => value !== null).length;
+    if (!isLine || isMarked || number === 1) {
+      one.x.forEach((x, index) => {
+        if (this.canPlace(x, one.y[index])) this.mark(group, one, x, one.y[index], 3);
+      });
+    }
+  }
+
+  path(one, values) {
+    let text = "";
+    let isDown = false;
+    one.x.forEach((x, index) => {
+      if (!this.canPlace(x, values[index])) {
+        // A staircase goes on; a curve has a hole where there was no number.
+        isDown = isDown && one.look === "steps";
+        return;
+      }
+      const [px, py] = [this.x.place(x).toFixed(1), this.y.place(values[index]).toFixed(1)];
+      if (!isDown) text += `M${px} ${py}`;
+      else text += one.look === "steps" ? `H${px}V${py}` : `L${px} ${py}`;
+      isDown = true;
+    });
+    return text;
+  }
+
+  // Colours that come again have another sign.
+  mark(parent, one, x, y, size) {
+    const [px, py] = [this.x.place(x), this.y.place(y)];
+    const shape = Math.floor(one.colour / PALETTE) % 4;
+    const corners = {
+      1: `M${px - size} ${py - size}h${2 * size}v${2 * size}h${-2 * size}z`,
+      2: `M${px} ${py - size * 1.3}l${size * 1.2} ${size * 2.2}h${-2.4 * size}z`,
+      3: `M${px} ${py - size * 1.4}l${size * 1.4} ${size * 1.4}l${-size * 1.4} ${size * 1.4}l${-size * 1.4} ${-size * 1.4}z`,
+    };
+    if (shape === 0) add(parent, "circle", { class: "mark", cx: px, cy: py, r: size });
+    else add(parent, "path", { class: "mark", d: corners[shape] });
+  }
+
+  listen(width, height) {
+    const hit = add(this.svg, "rect", { class: "hit", x: 0, y: 0, width, height });
+    // Without it, the title of the picture would come up beside the values.
+    add(hit, "title");
+    const point = (event) => {
+      const box = this.svg.getBoundingClientRect();
+      const scale = width / box.width;
+      this.pointAt((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
+    };
+    this.svg.addEventListener("pointermove", point);
+    this.svg.addEventListener("pointerdown", point);
+    this.svg.addEventListener("pointerleave", (event) => {
+      // A finger is lifted to look.
+      if (event.pointerType === "mouse") this.hideTip();
+    });
+    this.svg.addEventListener("blur", () => this.hideTip());
+    this.svg.addEventListener("keydown", (event) => this.moveCursor(event));
+  }
+
+  points() {
+    return this.series.flatMap((one) =>
+      one.x
+        .map((x, index) => ({ one, index, x, y: one.y[index] }))
+        .filter(({ x, y }) => this.canPlace(x, y)),
+    );
+  }
+
+  pointAt(px, py) {
+    const points = this.points();
+    const away = ({ x, y }) =>
+      this.hasNamedPoints
+        ? Math.hypot(this.x.place(x) - px, this.y.place(y) - py)
+        : Math.abs(this.x.place(x) - px);
+    const named = points.filter(({ one }) => !this.hasNamedPoints || one.labels.length);
+    if (!named.length) return;
+    const nearest = named.reduce((best, point) => (away(point) < away(best) ? point : best));
+    if (this.hasNamedPoints) this.showPoint(nearest);
+    else this.showColumn(nearest.x, py);
+  }
+
+  moveCursor(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Escape") this.hideTip();
+    if (!by) return;
+    event.preventDefault();
+    if (this.hasNamedPoints) {
+      const named = this.points().filter(({ one }) => one.labels.length);
+      named.sort((a, b) => a.x - b.x);
+      this.current = Math.min(Math.max((this.current ?? -1) + by, 0), named.length - 1);
+      this.showPoint(named[this.current]);
+      return;
+    }
+    const xs = [...new Set(this.points().map(({ x }) => x))].sort((a, b) => a - b);
+    const now = this.column === undefined ? -1 : xs.indexOf(this.column);
+    this.showColumn(xs[Math.min(Math.max(now + by, 0), xs.length - 1)], null);
+  }
+
+  showPoint({ one, index, x, y }) {
+    this.cursor.replaceChildren();
+    this.mark(add(this.cursor, "g", { class: `c${one.colour % PALETTE}` }), one, x, y, 6);
+    const { xNames, yLabel } = this.data;
+    const label = one.labels[index];
+    const rows = [{ name: yLabel, value: exact(y) }];
+    const place = xNames.length ? xNames[x] : exact(x);
+    if (`${this.xLabel} ${place}` !== label) rows.unshift({ name: this.xLabel, value: place });
+    this.showTip(label, rows, this.x.place(x));
+  }
+
+  showColumn(x, py) {
+    this.column = x;
+    this.cursor.replaceChildren();
+    const at = this.x.place(x);
+    add(this.cursor, "line", { x1: at, x2: at, y1: 10, y2: this.bottom });
+    let rows = this.series.map((one) => this.nearestIn(one, x)).filter((row) => row !== null);
+    if (rows.length > MOST_TIP_ROWS && py !== null) {
+      const away = ({ y }) => Math.abs(this.y.place(y) - py);
+      rows.sort((a, b) => away(a) - away(b));
+    }
+    rows = rows.slice(0, MOST_TIP_ROWS);
+    for (const { one, x: own, y } of rows) {
+      this.mark(add(this.cursor, "g", { class: `c${one.colour % PALETTE}` }), one, own, y, 4);
+    }
+    const label = (row) => (row.x === x ? "" : ` at ${exact(row.x)}`);
+    const value = (row) => exact(row.y) + (row.raw === row.y ? "" : ` (${exact(row.raw)})`);
+    const shown = rows.map((row) => ({
+      one: row.one,
+      name: row.one.name + label(row),
+      value: value(row),
+    }));
+    this.showTip(`${this.xLabel} ${exact(x)}`, shown, at);
+  }
+
+  // The point of a series that is nearest, unless the series is elsewhere.
+  nearestIn(one, x) {
+    let best = null;
+    one.x.forEach((own, index) => {
+      if (!this.canPlace(own, one.y[index])) return;
+      if (best === null || Math.abs(own - x) < Math.abs(best.x - x)) {
+        best = { one, x: own, y: one.y[index], raw: one.raw[index] };
+      }
+    });
+    const first = one.x[0];
+    const last = one.x[one.x.length - 1];
+    return best && (best.x === x || (x >= first && x <= last)) ? best : null;
+  }
+
+  showTip(title, rows, at) {
+    this.tip.replaceChildren();
+    add(this.tip, "strong", {}, title);
+    for (const { one, name, value } of rows) {
+      const line = add(this.tip, "div");
+      const label = add(line, "span");
+      if (one) {
+        add(label, "span", { class: `swatch ${one.look} c${one.colour % PALETTE}` });
+      }
+      add(label, "span", {}, name);
+      add(line, "b", {}, value);
+    }
+    this.tip.hidden = false;
+    const room = this.figure.clientWidth - this.tip.offsetWidth;
+    const left = this.area.offsetLeft + at;
+    const beside = left + 14 > room ? left - 14 - this.tip.offsetWidth : left + 14;
+    this.tip.style.left = `${Math.max(0, Math.min(beside, room))}px`;
+    // On a small screen there is no room beside the pointer.
+    const isBelow = this.tip.offsetWidth > this.figure.clientWidth / 2;
+    this.tip.style.top = `${this.area.offsetTop + (isBelow ? this.bottom + 20 : 4)}px`;
+  }
+
+  hideTip() {
+    this.tip.hidden = true;
+    this.column = this.current = undefined;
+    if (this.cursor) this.cursor.replaceChildren();
+  }
+}

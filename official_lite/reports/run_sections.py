@@ -1,0 +1,194 @@
+"""What a run is and what it has kept: its overview, its checkpoints, its architecture."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from official_lite.common import errors
+from official_lite.reports import architecture_reading, charts, layout
+from official_lite.reports.architecture_reading import FoundArch
+from official_lite.reports.markup import Child, Markup, tag
+from official_lite.reports.run_reading import Run
+
+__all__ = ["architectures", "checkpoints", "overview"]
+
+# More charts than this are shown to who opens them.
+_MOST_OPEN_CHARTS = 6
+
+
+def overview(runs: Sequence[Run]) -> layout.Section:
+    """The section that says what the runs are, and how they ended."""
+    shown = _one(runs[0]) if len(runs) == 1 else _several(runs)
+    content = [shown, [_problems(run) for run in runs]]
+    return layout.Section(name="overview", title="Overview", content=content)
+
+
+def checkpoints(runs: Sequence[Run]) -> layout.Section | None:
+    """The section with what can be restored; None if there is nothing."""
+    rows = [
+        layout.Row(
+            head=run.name,
+            cells=[
+                one.step,
+                round(one.size / 1e6, 3),
+                "yes" if one.is_committed else "not known",
+                layout.code(one.path),
+            ],
+        )
+        for run in runs
+        for one in run.checkpoints
+    ]
+    best = [_best_row(run) for run in runs if run.best]
+    if not rows and not best:
+        return None
+    shown: list[Child] = []
+    if best:
+        columns = ["run", "step", "metrics", "checkpoint"]
+        caption = "The best evaluation of each run"
+        shown.append(layout.table(layout.Table(caption=caption, columns=columns, rows=best)))
+    if rows:
+        columns = ["run", "step", "MB", "complete", "checkpoint"]
+        caption = "What a run can go on from"
+        shown.append(
+            layout.table(
+                layout.Table(caption=caption, columns=columns, rows=rows, is_sortable=True)
+            )
+        )
+    return layout.Section(name="checkpoints", title="Checkpoints", content=shown)
+
+
+def architectures(runs: Sequence[Run]) -> layout.Section | None:
+    """The section with what searches have found; None if none of the runs is one."""
+    shown = [_architecture(run, has_title=len(runs) > 1) for run in runs]
+    if not any(shown):
+        return None
+    return layout.Section(name="architecture", title="Architecture search", content=shown)
+
+
+def _one(run: Run) -> Markup:
+    entries = _facts(run)
+    wide = ("How it ended", "Command", "Folder")
+    return layout.facts({name: _shown(value) for name, value in entries.items()}, wide=wide)
+
+
+def _several(runs: Sequence[Run]) -> Markup:
+    found = [_facts(run) for run in runs]
+    rows = [
+        layout.Row(head=name, cells=[_shown(facts[name]) for facts in found])
+        for name in found[0]
+        if any(facts[name] is not None for facts in found)
+    ]
+    columns = ["", *(run.name for run in runs)]
+    return layout.table(
+        layout.Table(caption="Side by side", columns=columns, rows=rows, class_="broken")
+    )
+
+
+def _shown(value: Any) -> Child:
+    return charts.number(value) if isinstance(value, int | float) else value
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    of_all = "" if run.train_steps is None else f" of {run.train_steps:,}"
+    return {
+        "Status": layout.status(run.status),
+        "Experiment": run.experiment or None,
+        "Mode": run.mode or None,
+        "Step": f"{run.step:,}{of_all}",
+        "Best": _best(run),
+        "Parameters": run.num_parameters,
+        "Duration": layout.duration(run.seconds),
+        "Steps per second": run.steps_per_second,
+        "Examples per second": run.examples_per_second,
+        "Started": layout.when(run.start_time),
+        "Seed": None if run.seed is None else str(run.seed),
+        "How it ended": run.exit_reason or None,
+        "Command": layout.code(run.command),
+        "Folder": layout.code(run.model_dir),
+    }
+
+
+def _best(run: Run) -> str | None:
+    if run.best is None:
+        return None
+    name = _best_metric(run)
+    if name not in run.best.metrics:
+        return f"at step {run.best.step:,}"
+    return f"{name} {charts.number(run.best.metrics[name])} at step {run.best.step:,}"
+
+
+def _best_metric(run: Run) -> str:
+    """The metric that decided; nested ones are joined by `|` in the config."""
+    trainer = run.config.get("trainer") or {}
+    return str(trainer.get("best_checkpoint_eval_metric") or "").replace("|", "/")
+
+
+def _best_row(run: Run) -> layout.Row:
+    if run.best is None:
+        return layout.Row(head=run.name, cells=[None] * 3)
+    values = [f"{name} {charts.number(value)}" for name, value in run.best.metrics.items()]
+    return layout.Row(
+        head=run.name, cells=[run.best.step, ", ".join(values), layout.code(run.best.path)]
+    )
+
+
+def _problems(run: Run) -> Child:
+    return [layout.note(f"{run.name}: {problem}") for problem in run.problems]
+
+
+def _architecture(run: Run, *, has_title: bool) -> Child:
+    title = tag("h3", run.name) if has_title else None
+    try:
+        found = architecture_reading.read_found_arch(run.model_dir)
+    except errors.ConfigValueError as error:
+        return [title, layout.note(str(error))]
+    if found is None:
+        return None
+    at = "" if found.step is None else f" at step {found.step:,}"
+    labels = list(found.options) or list(found.arch)
+    rows = [layout.Row(head=label, cells=_choice(found, label)) for label in labels]
+    columns = ["label", "chosen", "options, and how probable each has become"]
+    table = layout.Table(caption=f"What is chosen{at}", columns=columns, rows=rows)
+    return [title, layout.table(table), _history(found)]
+
+
+def _choice(found: FoundArch, label: str) -> list[Child]:
+    chosen = found.arch.get(label)
+    options = [str(option) for option in found.options.get(label, ())]
+    probs = found.probs.get(label, ())
+    if len(options) != len(probs):
+        return [None if chosen is None else str(chosen), ", ".join(options)]
+    shares = [
+        layout.share(p, f"{option} {100 * p:.1f} %")
+        for option, p in zip(options, probs, strict=True)
+    ]
+    return [None if chosen is None else str(chosen), tag("div", shares, class_="shares")]
+
+
+def _history(found: FoundArch) -> Child:
+    drawn = [_chart(found, label) for label in found.probs]
+    if len(found.history) < 2 or not drawn:
+        return None
+    if len(drawn) <= _MOST_OPEN_CHARTS:
+        return charts.grid(drawn)
+    return tag("details", tag("summary", f"{len(drawn)} choices over time"), charts.grid(drawn))
+
+
+def _chart(found: FoundArch, label: str) -> charts.Chart:
+    options = [str(option) for option in found.options.get(label, ())]
+    return charts.Chart(
+        title=label,
+        y_label="probability",
+        y_range=(0.0, 1.0),
+        series=[
+            charts.Series(
+                name=option,
+                colour=index,
+                points=[
+                    (step, probs[label][index])
+                    for step, probs in found.history
+                    if index < len(probs.get(label, ()))
+                ],
+            )
+            for index, option in enumerate(options)
+        ],
+    )

@@ -1,0 +1,137 @@
+"""Charts of a study: its values by trial, on the way, by what was tried, against one another."""
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from official_lite.reports import charts
+from official_lite.reports.study_reading import Param, Study, Trial
+
+__all__ = ["history", "pareto_fronts", "reports", "slices"]
+
+_COLOUR, _BEST_COLOUR = 0, 1
+# More lines than these can't be told from one another.
+_MOST_LINES = 40
+
+
+def history(study: Study) -> list[charts.Chart]:
+    """A chart for each metric: the value of each trial; of a single metric the best so far, too."""
+    return [_history(study, index) for index in range(len(study.metrics))]
+
+
+def reports(study: Study) -> charts.Chart | None:
+    """What the best trials have reported on the way, the best one in front; None if none has."""
+    ranked = {number: rank for rank, number in enumerate(study.ranking)}
+    told = [trial for trial in study.trials if trial.reports]
+    told.sort(key=lambda trial: ranked.get(trial.number, math.inf))
+    if not told:
+        return None
+    return charts.Chart(
+        title=f"{study.metrics[0]} on the way",
+        # The last one that is drawn is in front.
+        series=[_report(trial) for trial in reversed(told[:_MOST_LINES])],
+        has_legend=False,
+        is_smoothed=False,
+    )
+
+
+def slices(study: Study) -> list[charts.Chart]:
+    """A chart for each path of the space: the first metric by what was tried."""
+    return [_slice(study, param) for param in study.params]
+
+
+def pareto_fronts(study: Study) -> list[charts.Chart]:
+    """A chart for each two metrics; none for a single one."""
+    return [_front(study, x, y) for x, y in itertools.combinations(range(len(study.metrics)), 2)]
+
+
+def _history(study: Study, metric: int) -> charts.Chart:
+    known = _with_values(study)
+    series = _by_state(known, lambda trial: (trial.number, trial.values[metric]))
+    if len(study.metrics) == 1:
+        series.append(_best_so_far(study))
+    return charts.Chart(title=study.metrics[metric], series=series, x_label="trial")
+
+
+def _best_so_far(study: Study) -> charts.Series:
+    complete = [trial for trial in study.trials if trial.state == "complete" and trial.values]
+    pick = min if study.is_minimized else max
+    values = list(itertools.accumulate((trial.values[0] for trial in complete), pick))
+    points = list(zip((trial.number for trial in complete), values, strict=True))
+    if points:
+        points.append((len(study.trials) - 1, values[-1]))
+    return charts.Series(name="best so far", points=points, colour=_BEST_COLOUR, look="steps")
+
+
+def _report(trial: Trial) -> charts.Series:
+    return charts.Series(
+        name=f"trial {trial.number}{', the best' if trial.is_best else ''}",
+        points=trial.reports,
+        colour=_BEST_COLOUR if trial.is_best else _COLOUR,
+        look="solid" if trial.is_best else "dashed",
+    )
+
+
+def _slice(study: Study, param: Param) -> charts.Chart:
+    def point(trial: Trial) -> tuple[float, float]:
+        value = trial.params[param.path]
+        return param.choices.index(_named(value)) if param.choices else value, trial.values[0]
+
+    return charts.Chart(
+        title=param.short_name,
+        x_label=param.short_name,
+        y_label=study.metrics[0],
+        x_names=param.choices,
+        x_is_log=param.is_log,
+        series=_by_state([t for t in _with_values(study) if param.path in t.params], point),
+    )
+
+
+def _front(study: Study, x: int, y: int) -> charts.Chart:
+    known = [trial for trial in _with_values(study) if trial.state == "complete"]
+    groups = {
+        "Pareto front": [trial for trial in known if trial.is_best],
+        "others": [trial for trial in known if not trial.is_best],
+    }
+    return charts.Chart(
+        title=f"{study.metrics[y]} and {study.metrics[x]}",
+        x_label=study.metrics[x],
+        y_label=study.metrics[y],
+        series=[
+            charts.Series(
+                name=name,
+                points=[(trial.values[x], trial.values[y]) for trial in trials],
+                labels=[f"trial {trial.number}" for trial in trials],
+                colour=_BEST_COLOUR if name == "Pareto front" else _COLOUR,
+                look="dots" if name == "Pareto front" else "rings",
+            )
+            for name, trials in groups.items()
+            if trials
+        ],
+    )
+
+
+def _by_state(trials: Sequence[Trial], point: Any) -> list[charts.Series]:
+    """Points of trials; those that were pruned stand back, as their values are not final."""
+    looks: dict[str, charts.Look] = {"complete": "dots", "pruned": "rings"}
+    return [
+        charts.Series(
+            name=state,
+            points=[point(trial) for trial in trials if trial.state == state],
+            labels=[f"trial {trial.number}" for trial in trials if trial.state == state],
+            colour=_COLOUR,
+            look=look,
+        )
+        for state, look in looks.items()
+        if any(trial.state == state for trial in trials)
+    ]
+
+
+def _with_values(study: Study) -> list[Trial]:
+    return [trial for trial in study.trials if len(trial.values) == len(study.metrics)]
+
+
+def _named(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

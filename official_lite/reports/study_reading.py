@@ -1,0 +1,211 @@
+"""What a study has come to, as one object."""
+
+import dataclasses
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from official_lite.common import errors, files
+
+if TYPE_CHECKING:
+    import optuna
+
+    from official_lite.search import search_config
+
+__all__ = ["Param", "Study", "Trial", "is_study", "read_study"]
+
+_CONFIG = "search.yaml"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Param:
+    """What a study varies.
+
+    Attributes:
+        path: Into the config.
+        short_name: As much of it as tells it from the others.
+        definition: The values that it may take, in words.
+        choices: These values, if they are choices.
+        is_log: Whether they are drawn on a logarithmic scale.
+        importance: Its share of what makes trials good; None if that can't be said.
+    """
+
+    path: str
+    short_name: str
+    definition: str
+    choices: Sequence[str]
+    is_log: bool
+    importance: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial.
+
+    Attributes:
+        number: Its number.
+        state: `complete`, `pruned`, `fail`, `running` or `waiting`.
+        values: One for each metric; none if it has not come to any.
+        params: What it has tried, by path.
+        seconds: What it took; None while it runs.
+        reports: Steps, and what was reported there.
+        is_best: Whether no other one is better; of several metrics, whether none is in all.
+        model_dir: Its directory.
+        reason: Why it has failed.
+    """
+
+    number: int
+    state: str
+    values: Sequence[float]
+    params: Mapping[str, Any]
+    seconds: float | None
+    reports: Sequence[tuple[int, float]]
+    is_best: bool
+    model_dir: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study.
+
+    Attributes:
+        name: Of its directory.
+        study_dir: Its directory.
+        config: What is searched, and how.
+        metrics: The names of what counts, one for each direction.
+        params: What is varied, the most important first if that is known.
+        trials: By number.
+        ranking: The numbers of the best trials, the best first.
+    """
+
+    name: str
+    study_dir: str
+    config: "search_config.SearchConfig"
+    metrics: Sequence[str]
+    params: Sequence[Param]
+    trials: Sequence[Trial]
+    ranking: Sequence[int]
+
+    @property
+    def is_minimized(self) -> bool:
+        """Whether less is better, of the first metric."""
+        return self.config.directions[0] == "minimize"
+
+
+def is_study(directory: str) -> bool:
+    """Whether a directory is that of a study."""
+    return files.exists(os.path.join(directory, _CONFIG))
+
+
+def read_study(study_dir: str, *, name: str | None = None) -> Study:
+    """Reads a study, whether or not it has ended.
+
+    Args:
+        study_dir: Its directory.
+        name: How to call it; by default like its directory.
+
+    Raises:
+        errors.ConfigError: It can't be opened, or Optuna is not installed.
+    """
+    # Only who looks at a study needs Optuna.
+    from official_lite.search import results, search_config, storage
+    from official_lite.search.space import Space
+
+    config = search_config.SearchConfig.from_yaml(os.path.join(study_dir, _CONFIG))
+    study = storage.open_study(config, study_dir)
+    space = Space(config.space)
+    ranking = [trial.number for trial in results.best_trials(study)]
+    return Study(
+        name=name or os.path.basename(os.path.abspath(study_dir)),
+        study_dir=study_dir,
+        config=config,
+        metrics=config.metrics or _unnamed(len(config.directions)),
+        params=_params(study, space.distributions),
+        trials=[
+            _trial(trial, space.decode(trial.params), study_dir, _best(study, ranking))
+            for trial in study.get_trials(deepcopy=False)
+        ],
+        ranking=ranking,
+    )
+
+
+def _unnamed(number: int) -> list[str]:
+    return ["value"] if number == 1 else [f"value_{index}" for index in range(number)]
+
+
+def _best(study: "optuna.Study", ranking: Sequence[int]) -> Sequence[int]:
+    return ranking if len(study.directions) > 1 else ranking[:1]
+
+
+def _params(study: "optuna.Study", distributions: Mapping[str, Any]) -> list[Param]:
+    from official_lite.search import results
+
+    short = results.short_names(distributions)
+    importances = _importances(study)
+    found = [
+        Param(
+            path=path,
+            short_name=short[path],
+            definition=" | ".join(_choices(one)) or _range(one),
+            choices=_choices(one),
+            is_log=bool(getattr(one, "log", False)),
+            importance=importances.get(path),
+        )
+        for path, one in distributions.items()
+    ]
+    return sorted(found, key=lambda param: -(param.importance or 0.0))
+
+
+def _choices(distribution: Any) -> list[str]:
+    found = getattr(distribution, "choices", ())
+    return [one if isinstance(one, str) else json.dumps(one) for one in found]
+
+
+def _range(distribution: Any) -> str:
+    step = "" if distribution.step in (None, 1) else f", step {distribution.step:g}"
+    log = ", log" if distribution.log else ""
+    return f"{distribution.low:g} … {distribution.high:g}{step}{log}"
+
+
+def _importances(study: "optuna.Study") -> dict[str, float]:
+    """By Optuna's own estimate; none if there are too few trials for it."""
+    import optuna
+
+    with warnings.catch_warnings():
+        # It says how its estimate may be off, to who calls it.
+        warnings.simplefilter("ignore")
+        try:
+            return dict(optuna.importance.get_param_importances(study))
+        except (RuntimeError, ValueError):
+            return {}
+
+
+def _trial(trial: Any, params: dict[str, Any], study_dir: str, best: Sequence[int]) -> Trial:
+    from official_lite.search import worker
+
+    model_dir = worker.trial_dir(study_dir, trial.number)
+    state = trial.state.name.lower()
+    return Trial(
+        number=trial.number,
+        state=state,
+        values=trial.values or (),
+        params=params,
+        seconds=trial.duration.total_seconds() if trial.duration else None,
+        reports=sorted(trial.intermediate_values.items()),
+        is_best=trial.number in best,
+        model_dir=model_dir,
+        reason=_reason(model_dir) if state == "fail" else "",
+    )
+
+
+def _reason(model_dir: str) -> str:
+    from official_lite.search import trial_run
+
+    try:
+        outcome = trial_run.Outcome.read(model_dir)
+    except (KeyError, TypeError, ValueError) as error:
+        raise errors.ConfigValueError(f"The trial in {model_dir} can't be read: {error}") from error
+    return outcome.reason if outcome else ""

@@ -1,0 +1,164 @@
+"""The average of several checkpoints of a run, as one more."""
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from official_lite.checkpoint import (
+    async_checkpoint_manager,
+    commit,
+    keras2_checkpoint,
+    latest,
+    model_state,
+)
+from official_lite.common import errors, files
+from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit.hooks import batch_norm_statistics
+from official_lite.tools.exporting import run_model
+
+__all__ = ["find_checkpoints", "write_average"]
+
+_KERAS_FILES = (".weights.h5", ".keras")
+
+
+def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
+    """The checkpoints that are meant, once each.
+
+    Args:
+        sources: Checkpoints, and folders of them.
+        last: How many of each folder, from the newest; 0 takes all.
+
+    Raises:
+        errors.CheckpointError: There are fewer than two, or one is damaged.
+    """
+    found: dict[str, None] = {}
+    for source in sources:
+        prefixes = [run_model.find_checkpoint(source)]
+        if tf.io.gfile.isdir(source):
+            prefixes = latest.find_checkpoints(source) or latest.find_unlisted(source)
+            prefixes = prefixes[-last:]
+        found |= dict.fromkeys(prefixes)
+    for prefix in found:
+        if damage := commit.find_damage(prefix):
+            raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+    if len(found) < 2:
+        raise errors.CheckpointError(
+            f"There is only {', '.join(found)}; wanted two checkpoints at least. How many a run "
+            "keeps, `trainer.max_to_keep` says."
+        )
+    return list(found)
+
+
+def write_average(
+    params: Any, paths: Sequence[str], output: str, *, recalibration_steps: int = 0
+) -> str:
+    """Averages the weights in float64, and writes them in the place of those of the last one.
+
+    Args:
+        params: The config of the run.
+        paths: The checkpoints.
+        output: A folder; or a file that ends in `.weights.h5` or `.keras`.
+        recalibration_steps: Batches of training data from which batch normalization gets its
+            statistics; 0 averages them like all else.
+
+    Returns:
+        What was written: the path of the checkpoint, or of the file.
+
+    Raises:
+        errors.CheckpointError: They are of different models.
+        errors.ConfigValueError: The folder is that of a run.
+    """
+    _require_one_model(paths)
+    _require_other_folder(output, paths)
+    with run_model.built(params, "train" if recalibration_steps else "") as (ctx, build):
+        trainer: Any = build.make_trainer(ctx)
+        averages = _averages(trainer.model, paths)
+        # What is no weight is that of the last one.
+        run_model.read_checkpoint(trainer.checkpoint, paths[-1])
+        for weight, average in zip(_weights(trainer.model), averages, strict=True):
+            weight.assign(average)
+        if recalibration_steps:
+            batch_norm_statistics.BatchNormStatistics(trainer).update(recalibration_steps)
+        if output.endswith(_KERAS_FILES):
+            return _save_keras_file(trainer.model, output)
+        return _save_checkpoint(trainer, output, paths)
+
+
+def _require_one_model(paths: Sequence[str]) -> None:
+    first = _saved_weights(paths[0])
+    for path in paths[1:]:
+        other = _saved_weights(path)
+        for one, two in itertools.zip_longest(first, other):
+            # Not by name: that of a layer may have another number in another process.
+            if one is None or two is None or one.shape != two.shape:
+                raise errors.CheckpointError(
+                    f"{paths[0]} and {path} are of different models: where one holds "
+                    f"{_describe(one)}, the other holds {_describe(two)}."
+                )
+
+
+def _saved_weights(path: str) -> list[keras2_checkpoint.Tensor]:
+    """What a checkpoint holds of the model, in the order of its objects."""
+    top = keras2_checkpoint.Keras2Checkpoint(path).node(0).children
+    parts = [top[name] for name in ("model", "hidden_weights") if name in top]
+    return [tensor for part in parts for tensor in part.tensors()]
+
+
+def _describe(tensor: keras2_checkpoint.Tensor | None) -> str:
+    if tensor is None:
+        return "no more variables"
+    return f"`{tensor.full_name or tensor.key}` of shape {list(tensor.shape)}"
+
+
+def _require_other_folder(output: str, paths: Sequence[str]) -> None:
+    folders = {os.path.realpath(os.path.dirname(path)) for path in paths}
+    if os.path.realpath(output) in folders or files.exists(os.path.join(output, "params.yaml")):
+        raise errors.ConfigValueError(
+            f"--output={output} has checkpoints of a run, one of which might be replaced. Give "
+            "another folder."
+        )
+
+
+def _averages(model: Any, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]:
+    checkpoint = tf.train.Checkpoint(**model_state.weight_items(model))
+    sums = [np.zeros(weight.shape) for weight in _weights(model)]
+    for path in paths:
+        run_model.read_checkpoint(checkpoint, path)
+        for total, weight in zip(sums, _weights(model), strict=True):
+            total += weight.numpy().astype(np.float64)
+    return [total / len(paths) for total in sums]
+
+
+def _weights(model: Any) -> list[Any]:
+    """Those of which there is a mean: not counters, nor rows of an integer table."""
+    return [weight for weight in model.weights if tf.as_dtype(weight.dtype).is_floating]
+
+
+def _save_keras_file(model: Any, path: str) -> str:
+    files.makedirs(os.path.dirname(path) or os.curdir)
+    if path.endswith(".keras"):
+        model.save(path)
+    else:
+        model.save_weights(path)
+    return path
+
+
+def _save_checkpoint(trainer: Any, directory: str, paths: Sequence[str]) -> str:
+    step = int(trainer.global_step.numpy())
+    moving_average = ema_optimizer.get_moving_average(trainer.optimizer)
+    manager = async_checkpoint_manager.AsyncCheckpointManager(
+        trainer.checkpoint, directory, max_to_keep=1
+    )
+    # It is the average of the optimizer that an evaluation would take.
+    with moving_average.following_weights() if moving_average else contextlib.nullcontext():
+        written = manager.save(checkpoint_number=step)
+    record = {"global_step": step, "checkpoints": list(paths)}
+    files.write_text(os.path.join(directory, "info.json"), json.dumps(record, indent=4) + "\n")
+    return str(written)

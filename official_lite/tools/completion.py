@@ -1,0 +1,134 @@
+"""Prints a script by which a shell completes these commands, and the flags of train.py.
+
+    source <(python -m official_lite.tools completion bash)            in ~/.bashrc
+    python -m official_lite.tools completion zsh > ~/.zsh/_official-lite
+    python -m official_lite.tools completion fish > ~/.config/fish/completions/official-lite.fish
+
+It completes commands, arguments, folders and names of experiments after `official-lite`, which pip
+installs, and flags and names of experiments after `train.py`; under bash also after
+`python -m official_lite.tools` and `python train.py`. It needs shtab:
+pip install 'official-lite[completion]'.
+"""
+
+import argparse
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+from absl import flags
+
+from official_lite.common import errors
+from official_lite.common import flags as experiment_flags
+from official_lite.tools import __main__ as tools
+
+__all__ = ["add_arguments", "run"]
+
+SHELLS = ("bash", "zsh", "fish")
+_A_NAME = "The name of the experiment."
+_NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"
+
+# By what an argument is called, whatever the command.
+_DIRECTORIES = {"directories", "folder", "folders", "log_dir", "model_dir", "study_dir"}
+_FILES = {"a", "b", "config_file", "gin_file", "output", "path", "source"}
+
+# Under `python`, what comes before is the program. Bash takes `--mode=train` for three words.
+_MORE_BASH = """
+_official_lite_call() {
+  local words=() index word
+  for (( index = $2; index <= COMP_CWORD; index++ )); do
+    word="${COMP_WORDS[index]}"
+    if [[ "$word" != "=" ]]; then
+      words+=("$word")
+    elif (( index == COMP_CWORD )); then
+      words+=("")
+    fi
+  done
+  local COMP_WORDS=("${words[@]}") COMP_CWORD=$(( ${#words[@]} - 1 ))
+  "$1"
+}
+_official_lite_tools() { _official_lite_call _shtab_official_lite 0; }
+_official_lite_train() { _official_lite_call _shtab_train_py 0; }
+_official_lite_python() {
+  if [[ "${COMP_WORDS[1]} ${COMP_WORDS[2]}" == "-m official_lite.tools" ]]; then
+    (( COMP_CWORD > 2 )) && _official_lite_call _shtab_official_lite 2
+  elif [[ "${COMP_WORDS[1]}" == *train.py ]]; then
+    (( COMP_CWORD > 1 )) && _official_lite_call _shtab_train_py 1
+  else
+    return 1
+  fi
+}
+complete -o bashdefault -F _official_lite_tools official-lite
+complete -o bashdefault -o default -F _official_lite_train train.py
+complete -o bashdefault -o default -F _official_lite_python python python3
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the shell."""
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the script.
+
+    Raises:
+        errors.ConfigValueError: shtab is not installed.
+    """
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        raise errors.ConfigValueError(
+            "Completion needs shtab: pip install 'official-lite[completion]'"
+        ) from error
+    parsers = {"official_lite": _tools_parser(), "train_py": _train_parser()}
+    for prefix, parser in parsers.items():
+        _say_what_is_what(parser, shtab)
+        print(shtab.complete(parser, shell=args.shell, root_prefix=prefix))
+    if args.shell == "bash":
+        print(_MORE_BASH, end="")
+    return int(errors.ExitCode.DONE)
+
+
+def _tools_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="official-lite")
+    commands = parser.add_subparsers()
+    for name, what in tools.commands().items():
+        module = importlib.import_module(f"official_lite.tools.{name}")
+        module.add_arguments(commands.add_parser(name, help=what))
+    return parser
+
+
+def _train_parser() -> argparse.ArgumentParser:
+    """The flags of train.py, which absl has."""
+    parser = argparse.ArgumentParser(prog="train.py")
+    experiment_flags.define_flags()
+    for flag in flags.FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
+        if flag.boolean:
+            parser.add_argument(f"--{flag.name}", action="store_true", help=flag.help)
+        else:
+            values = getattr(flag.parser, "enum_values", None)
+            parser.add_argument(f"--{flag.name}", choices=values, help=flag.help)
+    return parser
+
+
+def _say_what_is_what(parser: argparse.ArgumentParser, shtab: ModuleType) -> None:
+    """Tells shtab which arguments are files, folders or experiments."""
+    for action in _actions(parser):
+        if action.choices:
+            continue
+        # An attribute that argparse knows nothing of is shtab's way.
+        if action.dest in _DIRECTORIES:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.dest in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.dest == "experiment" or action.help == _A_NAME:
+            action.complete = shtab.cmd(_NAMES)  # type: ignore[attr-defined]
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -1,0 +1,216 @@
+"""Looks at what a training would find on this machine, and lets a small one run.
+
+    python -m official_lite.tools doctor
+    python -m official_lite.tools doctor --model_dir=/data/runs --json
+
+Versions of what is installed, devices and the strategy that would be chosen, the cluster in
+TF_CONFIG, room on the disk and in memory, and a training of a few seconds on made-up numbers.
+The exit code is 0 if nothing is wrong, 1 if something is.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import os
+import pathlib
+import platform
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+from packaging import requirements
+
+from official_lite.common import cluster, errors, slurm
+from official_lite.core import run_record
+from official_lite.tools import listing
+
+__all__ = ["Check", "add_arguments", "run"]
+
+_PACKAGE = "official-lite"
+# Too few to begin with.
+_LEAST_DISK = 1_000_000_000
+_LEAST_MEMORY = 1_000_000_000
+_MARKS = {True: "ok", False: "WRONG", None: ""}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        section: What it is about.
+        name: What it is.
+        value: What was found.
+        ok: Whether it is as it should be; None if that is nobody's to say.
+    """
+
+    section: str
+    name: str
+    value: str
+    ok: bool | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument(
+        "--model_dir", default=os.curdir, help="Where runs would be kept. Default: this directory."
+    )
+    parser.add_argument(
+        "--skip_smoke_run", action="store_true", help="Look only; train and compile nothing."
+    )
+    listing.add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what was found; returns 1 if something is wrong."""
+    looks: dict[str, Callable[[], Iterator[Check]]] = {
+        "packages": _packages,
+        "machine": lambda: _machine(args.model_dir),
+        "cluster": _cluster,
+        "devices": _devices,
+    }
+    if not args.skip_smoke_run:
+        looks["smoke run"] = _smoke_run
+    checks = [check for section, look in looks.items() for check in _attempt(section, look)]
+    is_well = all(check.ok is not False for check in checks)
+    if args.json:
+        listing.print_json({"ok": is_well, "checks": [dataclasses.asdict(each) for each in checks]})
+    else:
+        rows = [{**dataclasses.asdict(each), "": _MARKS[each.ok]} for each in checks]
+        listing.print_table(rows, ["section", "name", "", "value"])
+        print("\nNothing is wrong." if is_well else "\nSomething is WRONG; see above.")
+    return int(errors.ExitCode.DONE if is_well else errors.ExitCode.FAILED)
+
+
+def _attempt(section: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+    """What a look has found. If it fails, that is what was found: the others go on."""
+    found: list[Check] = []
+    try:
+        found += look()
+    except Exception as error:
+        if not isinstance(error, errors.OfficialLiteError):
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"
+        found.append(Check(section=section, name="failed", value=text, ok=False))
+    return found
+
+
+def _packages() -> Iterator[Check]:
+    yield Check(section="packages", name="python", value=platform.python_version(), ok=True)
+    version = importlib.metadata.version(_PACKAGE)
+    yield Check(section="packages", name=_PACKAGE, value=version, ok=True)
+    for text in importlib.metadata.requires(_PACKAGE) or []:
+        wanted = requirements.Requirement(text)
+        extra = _extra_of(text)
+        if extra != "dev":
+            yield _package(wanted, extra)
+
+
+def _extra_of(text: str) -> str:
+    """The extra that a requirement belongs to; empty if everybody needs it."""
+    _, _, condition = text.partition("extra ==")
+    return condition.strip().strip("'\"")
+
+
+def _package(wanted: requirements.Requirement, extra: str) -> Check:
+    try:
+        version = importlib.metadata.version(wanted.name)
+    except importlib.metadata.PackageNotFoundError:
+        hint = f"not installed; pip install '{_PACKAGE}[{extra}]'" if extra else "not installed"
+        return Check(section="packages", name=wanted.name, value=hint, ok=None if extra else False)
+    fits = wanted.specifier.contains(version, prereleases=True)
+    value = version if fits else f"{version}; wanted {wanted.specifier}"
+    return Check(section="packages", name=wanted.name, value=value, ok=fits)
+
+
+def _machine(model_dir: str) -> Iterator[Check]:
+    yield Check(section="machine", name="platform", value=platform.platform())
+    yield Check(section="machine", name="CPUs", value=f"{_num_cpus()} of {os.cpu_count()}")
+    memory = _available_memory()
+    if memory is not None:
+        value = f"{listing.bytes_text(memory)} available"
+        yield Check(section="machine", name="memory", value=value, ok=memory >= _LEAST_MEMORY)
+    run_record.check_model_dir(model_dir)
+    there = pathlib.Path(model_dir).absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    value = f"{listing.bytes_text(free)} free in {model_dir}"
+    yield Check(section="machine", name="disk", value=value, ok=free >= _LEAST_DISK)
+
+
+def _num_cpus() -> int:
+    """Those that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _available_memory() -> int | None:
+    """Bytes; None where the system does not say."""
+    try:
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = dict(line.split(":", 1) for line in lines)
+    available = int(sizes["MemAvailable"].split()[0]) * 1024
+    # What a container may have, if it is in one.
+    limit, used = (_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    return available if limit is None or used is None else min(available, limit - used)
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _cluster() -> Iterator[Check]:
+    found = cluster.read_tf_config()
+    if found is not None:
+        jobs = ", ".join(f"{len(addresses)} {job}" for job, addresses in found.jobs.items())
+        value = f"{found.name} of {jobs}"
+    else:
+        value = "a Slurm step" if slurm.read_step(os.environ) else "not set: one process"
+    yield Check(section="cluster", name="TF_CONFIG", value=value, ok=True)
+
+
+def _devices() -> Iterator[Check]:
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices():
+        details = tf.config.experimental.get_device_details(device)
+        name = device.name.removeprefix("/physical_device:")
+        value = str(details.get("device_name", device.device_type))
+        yield Check(section="devices", name=name, value=value)
+    if not tf.config.list_physical_devices("GPU"):
+        built = "TensorFlow is built with" + ("" if tf.test.is_built_with_cuda() else "out")
+        yield Check(section="devices", name="GPUs", value=f"none; {built} CUDA")
+    yield _strategy()
+
+
+def _strategy() -> Check:
+    """The one that `runtime` means if nothing is set in it."""
+    from official_lite.core import runtime, runtime_config
+
+    config = runtime_config.RuntimeConfig()
+    strategy = runtime.build_strategy(config)
+    value = (
+        f"{type(strategy).__name__} with {strategy.num_replicas_in_sync} replica(s), by "
+        f"distribution_strategy={config.distribution_strategy}, num_gpus={config.num_gpus}"
+    )
+    return Check(section="devices", name="strategy", value=value, ok=True)
+
+
+def _smoke_run() -> Iterator[Check]:
+    from official_lite.tools import smoke_run
+
+    result = smoke_run.run()
+    value = (
+        f"{result.steps} steps and two starts in {result.seconds:.1f} s; loss "
+        f"{result.first_loss:.3g} -> {result.last_loss:.3g}; went on from step "
+        f"{result.resumed_from}"
+    )
+    yield Check(section="smoke run", name="training", value=value, ok=result.is_good)

@@ -1,0 +1,125 @@
+"""Lists the registered experiments, or shows one of them.
+
+    python -m official_lite.tools experiments list
+    python -m official_lite.tools experiments list 'vision/*'
+    python -m official_lite.tools experiments show vision/digits_cnn
+
+They are those that train.py knows when it is started in the same directory: what its
+`registry_imports.py` imports, and what --import names.
+"""
+
+import argparse
+import fnmatch
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from official_lite.common import errors, suggestions
+from official_lite.core import config_changes, exp_factory
+from official_lite.tools import listing, registrations
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `list` and `show`."""
+    acts = parser.add_subparsers(dest="act", required=True, metavar="list|show")
+    one = acts.add_parser("list", help="All experiments, one a line.")
+    one.add_argument(
+        "pattern", nargs="?", default="*", help="A name with `*` and `?`, or a part of names."
+    )
+    one.add_argument("--names", action="store_true", help="Only the names, for a script.")
+    other = acts.add_parser("show", help="One of them: what it trains, and for how long.")
+    other.add_argument("name", help="The name of the experiment.")
+    for parser_of_act in (one, other):
+        registrations.add_import_argument(parser_of_act)
+        listing.add_json_argument(parser_of_act)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the list, or the experiment."""
+    registrations.load(args.imports)
+    if args.act == "list":
+        _list(args)
+    else:
+        _show(args)
+    return int(errors.ExitCode.DONE)
+
+
+def _list(args: argparse.Namespace) -> None:
+    known = exp_factory.list_experiments()
+    found = [name for name in known if _fits(name, args.pattern)]
+    if not found and args.pattern != "*":
+        raise errors.UnknownNameError(
+            f"No experiment fits {args.pattern!r}. "
+            f"{suggestions.did_you_mean(args.pattern, known)}".rstrip()
+        )
+    if args.names and not args.json:
+        print(*found, sep="\n")
+        return
+    rows = [_row(name) for name in found]
+    if args.json:
+        listing.print_json(rows)
+    else:
+        listing.print_table(rows, ["name", "summary"])
+
+
+def _fits(name: str, pattern: str) -> bool:
+    is_pattern = any(sign in pattern for sign in "*?[")
+    return fnmatch.fnmatchcase(name, pattern) if is_pattern else pattern in name
+
+
+def _row(name: str) -> dict[str, Any]:
+    factory = exp_factory.get_config_factory(name)
+    summary, _, _ = _doc(factory).partition("\n")
+    return {"name": name, "summary": summary, "module": exp_factory.get_origin(name)}
+
+
+def _show(args: argparse.Namespace) -> None:
+    factory = exp_factory.get_config_factory(args.name)
+    params = exp_factory.get_exp_config(args.name)
+    file = inspect.getsourcefile(inspect.unwrap(factory))
+    experiment = {
+        **_row(args.name),
+        "description": _doc(factory),
+        "file": file and os.path.relpath(file),
+        "readme": _readme(file),
+        **_essentials(params),
+    }
+    if args.json:
+        listing.print_json({**experiment, "config": params.as_dict()})
+        return
+    rows = [
+        {"field": key, "value": value}
+        for key, value in experiment.items()
+        if key != "summary" and value not in (None, "", [])
+    ]
+    listing.print_table(rows, ["field", "value"])
+    print(f"\nThe whole config: python -m official_lite.tools config show {args.name}")
+
+
+def _essentials(params: Any) -> dict[str, Any]:
+    """What one asks first; None for what an experiment does not have."""
+    fields = config_changes.flatten(params.as_dict())
+    task = type(params.task)
+    return {
+        "task_config": f"{task.__module__}:{task.__qualname__}",
+        "global_batch_size": fields.get("task.train_data.global_batch_size"),
+        "train_steps": fields.get("trainer.train_steps") or None,
+        "train_epochs": fields.get("trainer.train_epochs"),
+        "optimizer": fields.get("trainer.optimizer_config.optimizer.type"),
+        "learning_rate": fields.get("trainer.optimizer_config.learning_rate.type"),
+        "metric": fields.get("trainer.best_checkpoint_eval_metric") or None,
+        "phases": [phase["name"] for phase in fields.get("phases") or []],
+        "distribution_strategy": fields.get("runtime.distribution_strategy"),
+    }
+
+
+def _doc(factory: Callable[..., Any]) -> str:
+    return inspect.getdoc(factory) or ""
+
+
+def _readme(file: str | None) -> str | None:
+    path = os.path.join(os.path.dirname(file or ""), "README.md")
+    return os.path.relpath(path) if file and os.path.exists(path) else None

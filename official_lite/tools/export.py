@@ -1,0 +1,85 @@
+"""Exports the model of a run: as a SavedModel, `.keras`, LiteRT or ONNX.
+
+    python -m official_lite.tools export runs/digits
+    python -m official_lite.tools export runs/digits/best_ckpt --format=litert --format=onnx
+
+What is written is loaded back, called with the first examples of the validation data, and compared
+with the model; if they differ by more than --tolerance, the command ends with exit code 1. The
+model has the weights that an evaluation of the checkpoint has: the averaged ones if there are any.
+LiteRT and ONNX need: pip install 'official-lite[export]'
+"""
+
+import argparse
+import dataclasses
+import os
+
+from official_lite.common import errors
+from official_lite.tools import listing, run_source
+
+__all__ = ["add_arguments", "run"]
+
+_FORMATS = ("tf_saved_model", "keras", "litert", "onnx")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument(
+        "source",
+        help="The folder of a run, whose newest checkpoint is taken; or a checkpoint, or a folder "
+        "of checkpoints, in it: RUN/ckpt-500, RUN/best_ckpt.",
+    )
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=_FORMATS,
+        help="Repeatable. Default: tf_saved_model.",
+    )
+    parser.add_argument("--output", metavar="DIR", help="Where to. Default: RUN/export.")
+    parser.add_argument(
+        "--random_inputs",
+        action="store_true",
+        help="Compare on random inputs: for functional models on a machine without the data.",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-4,
+        metavar="X",
+        help="How much an output may differ, as a part of the largest one if that is above 1. "
+        "Default: %(default)g.",
+    )
+    run_source.add_arguments(parser)
+    listing.add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes and compares the model in each format."""
+    source = run_source.read(args.source, args)
+    if not source.run_dir:
+        raise errors.ConfigValueError(
+            f"{args.source} is an experiment, which has no weights; wanted the folder of a run."
+        )
+    from official_lite.tools.exporting import checked_export, run_model
+
+    exports = checked_export.export_checkpoint(
+        source.params,
+        source.run_dir,
+        run_model.find_checkpoint(args.source),
+        args.format or _FORMATS[:1],
+        directory=args.output or os.path.join(source.run_dir, "export"),
+        is_random=args.random_inputs,
+    )
+    if args.json:
+        listing.print_json([dataclasses.asdict(export) for export in exports])
+    else:
+        listing.print_table(
+            [dataclasses.asdict(export) for export in exports],
+            ["format", "path", "size", "max_difference"],
+            formats={"size": listing.bytes_text},
+        )
+    if different := [export.path for export in exports if not export.is_within(args.tolerance)]:
+        raise errors.OfficialLiteError(
+            f"Not what the model computes, by --tolerance={args.tolerance:g}: "
+            f"{', '.join(different)}."
+        )
+    return int(errors.ExitCode.DONE)

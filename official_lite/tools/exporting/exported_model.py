@@ -1,0 +1,128 @@
+"""Calls an exported model, as whoever serves it would: without the code that it was made with."""
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.tools.exporting.model_inputs import ModelInputs
+
+__all__ = ["call_exported", "largest_difference", "outputs_of"]
+
+Outputs = list[Any]
+
+
+def call_exported(path: str, format: str, inputs: ModelInputs) -> Outputs:
+    """Loads an exported model and calls it.
+
+    Args:
+        path: What was written.
+        format: One of `modeling.model_export.FORMATS`.
+        inputs: What to call it with.
+
+    Returns:
+        The arrays of its result, in the order of `keras.tree.flatten`.
+
+    Raises:
+        errors.ConfigValueError: A package that could load it is not installed.
+    """
+    return _CALLS[format](path, inputs)
+
+
+def outputs_of(result: Any) -> Outputs:
+    """The arrays of a model's result."""
+    return [np.asarray(each) for each in keras.tree.flatten(result)]
+
+
+def largest_difference(expected: Outputs, found: Outputs) -> float:
+    """Between any two numbers that belong together; infinite if they don't, or are no numbers."""
+    if [each.shape for each in expected] != [each.shape for each in found]:
+        return float("inf")
+    return max(map(_difference, expected, found), default=0.0)
+
+
+def _call_keras(path: str, inputs: ModelInputs) -> Outputs:
+    return outputs_of(keras.models.load_model(path, compile=False)(*inputs.args))
+
+
+def _call_saved_model(path: str, inputs: ModelInputs) -> Outputs:
+    loaded = tf.saved_model.load(path)
+    return outputs_of(loaded.serve(*keras.tree.map_structure(tf.constant, list(inputs.args))))
+
+
+def _call_litert(path: str, inputs: ModelInputs) -> Outputs:
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        raise _not_installed("LiteRT", "ai-edge-litert")
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=path)
+    runner = interpreter.get_signature_runner()
+    (signature,) = interpreter.get_signature_list().values()
+    result = runner(**_by_name(signature["inputs"], inputs.arrays()))
+    return [result[name] for name in sorted(result, key=_with_numbers)]
+
+
+def _call_onnx(path: str, inputs: ModelInputs) -> Outputs:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise _not_installed("ONNX", "onnxruntime")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    found: Outputs = session.run(None, _by_name(names, inputs.arrays()))
+    return found
+
+
+_CALLS: Mapping[str, Callable[[str, ModelInputs], Outputs]] = {
+    "keras": _call_keras,
+    "tf_saved_model": _call_saved_model,
+    "litert": _call_litert,
+    "onnx": _call_onnx,
+}
+
+
+def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What is wanted, which may be less than there is: a converter leaves out what has no effect.
+
+    A converter may have found a name taken, and made another one of it; then the order decides.
+    """
+    if set(wanted) <= set(arrays):
+        return {name: arrays[name] for name in wanted}
+    if len(wanted) == len(arrays):
+        return dict(zip(wanted, arrays.values(), strict=True))
+    raise errors.ConfigValueError(
+        f"What was exported takes {', '.join(wanted)}; the model was called with "
+        f"{', '.join(arrays)}."
+    )
+
+
+def _with_numbers(name: str) -> list[Any]:
+    """A key that sorts `output_10` behind `output_9`."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _difference(expected: Any, found: Any) -> float:
+    if not expected.size:
+        return 0.0
+    if expected.dtype.kind not in "biuf":
+        # Not numbers; and those of `bfloat16`, which are none for NumPy.
+        if expected.dtype.kind in "OSU":
+            return 0.0 if np.array_equal(expected, found) else float("inf")
+        expected, found = expected.astype(np.float32), np.asarray(found).astype(np.float32)
+    one, two = (np.asarray(each).astype(np.float64) for each in (expected, found))
+    # Where both are NaN, or the same infinity, they agree.
+    same = (one == two) | (np.isnan(one) & np.isnan(two))
+    gaps = np.abs(np.subtract(one, two, out=np.zeros_like(one), where=~same))
+    return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max())
+
+
+def _not_installed(what: str, package: str) -> errors.ConfigValueError:
+    return errors.ConfigValueError(
+        f"{what} was written, but can't be loaded back and compared: {package} is not installed. "
+        "pip install 'official-lite[export]'"
+    )

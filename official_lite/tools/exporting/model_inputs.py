@@ -1,0 +1,183 @@
+"""What a model is called with: the specs of its arguments, and an example of each.
+
+A task may do with a batch what it likes before the model sees it. So its own validation step is
+watched: traced on the spec of the data for the shapes, and run on a batch for the values.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.tools.exporting import run_model
+
+__all__ = ["ModelInputs", "random_inputs", "real_inputs"]
+
+# More would only take longer.
+_MOST_EXAMPLES = 8
+# Of a random example, where the spec leaves it open.
+_OPEN_SIZE = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelInputs:
+    """A call of a model.
+
+    Attributes:
+        args: Its arguments, each a nest of arrays.
+        names: The names of the arrays, in the order of `keras.tree.flatten(args)`.
+        signature: Specs for an export; None where Keras knows them from the model.
+    """
+
+    args: Sequence[Any]
+    names: Sequence[str]
+    signature: Sequence[Any] | None = None
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by their names."""
+        return dict(zip(self.names, keras.tree.flatten(list(self.args)), strict=True))
+
+
+def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
+    """Random numbers; of integers 0 and 1, which any table has rows for.
+
+    Raises:
+        errors.ConfigValueError: The model does not say what it is called with.
+    """
+    specs = _own_specs(model)
+    if specs is None:
+        raise errors.ConfigValueError(
+            f"{type(model).__name__} does not say by itself what it is called with, as a "
+            "functional model does; that takes a look at the data of the task."
+        )
+    generator = np.random.default_rng(seed)
+    args = keras.tree.map_structure(lambda spec: _draw(spec, generator), specs)
+    return ModelInputs(args=args, names=_names(specs))
+
+
+def real_inputs(ctx: ExperimentContext) -> ModelInputs:
+    """What the task calls the model with in an evaluation: its first examples.
+
+    Raises:
+        errors.DataError: There are no data.
+        errors.ConfigValueError: The task does not call the model, or not with plain tensors.
+    """
+    model = ctx.require("model")
+    dataset = run_model.evaluation_data(ctx)
+    batch = next(iter(dataset), None)
+    if batch is None:
+        raise errors.DataError("The data of the evaluation are empty: there is no example of it.")
+    args = _args_of_call(ctx, batch)
+    arrays = [np.asarray(each) for each in keras.tree.flatten(args)]
+    own_specs = _own_specs(model)
+    if own_specs is not None:
+        return ModelInputs(args=_few(args, arrays, own_specs), names=_names(own_specs))
+    traced: list[Any] = []
+
+    def step(inputs: Any) -> None:
+        traced.extend(_args_of_call(ctx, inputs))
+
+    tf.function(step).get_concrete_function(dataset.element_spec)
+    specs = keras.tree.pack_sequence_as(
+        traced,
+        [
+            tf.TensorSpec([None, *leaf.shape[1:]], _portable(leaf.dtype), name)
+            for leaf, name in zip(keras.tree.flatten(traced), _names(traced), strict=True)
+        ],
+    )
+    return ModelInputs(args=_few(args, arrays, specs), names=_names(specs), signature=specs)
+
+
+def _args_of_call(ctx: ExperimentContext, batch: Any) -> list[Any]:
+    """The tensors that the task passes to the model for a batch."""
+    model = ctx.require("model")
+    with _watching(model) as calls:
+        ctx.require("task").validation_step(batch, model, [])
+    if not calls:
+        raise errors.ConfigValueError(
+            f"The validation step of {type(ctx.task).__name__} does not call its model, so nobody "
+            "knows with what to."
+        )
+    for leaf in keras.tree.flatten(calls[0]):
+        if not tf.is_tensor(leaf) or isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+            raise errors.ConfigValueError(
+                f"The task calls its model with a {type(leaf).__name__}; wanted dense tensors."
+            )
+    return calls[0]
+
+
+@contextlib.contextmanager
+def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
+    """Within it, the arguments of each call of the model are noted."""
+    call, calls = model.call, []
+    signature = inspect.signature(call)
+
+    def noting_call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        calls.append([value for name, value in given.items() if _is_input(name, value)])
+        return call(*args, **kwargs)
+
+    # Past Keras' `__setattr__`, which looks for things to track.
+    model.__dict__["call"] = noting_call
+    try:
+        yield calls
+    finally:
+        del model.__dict__["call"]
+
+
+def _is_input(name: str, value: Any) -> bool:
+    leaves = keras.tree.flatten(value)
+    return name not in ("training", "mask") and any(map(tf.is_tensor, leaves))
+
+
+def _own_specs(model: keras.Model) -> list[Any] | None:
+    """Those of a functional or sequential model; None of any other."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return None
+    structure = [inputs[0] if isinstance(model, keras.Sequential) else model.input]
+    return keras.tree.map_structure(
+        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype, x.name), structure
+    )
+
+
+def _names(specs: Any) -> list[str]:
+    """A name for each leaf: its own, or that of its place."""
+    names = []
+    for path, leaf in keras.tree.flatten_with_path(specs):
+        own = leaf.name if isinstance(leaf, tf.TensorSpec) else None
+        place = "_".join(map(str, path[1:])) or "inputs"
+        names.append(own or (place if len(specs) == 1 else f"{place}_{path[0]}"))
+    return names
+
+
+def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
+    """The first examples, in the precision that the model is given them in."""
+    sizes = {array.shape[0] if array.ndim else None for array in arrays}
+    rows = slice(_MOST_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
+    leaves = [
+        array[rows].astype(spec.dtype.as_numpy_dtype) if array.ndim else array
+        for array, spec in zip(arrays, keras.tree.flatten(specs), strict=True)
+    ]
+    return keras.tree.pack_sequence_as(args, leaves)
+
+
+def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
+    shape = [_OPEN_SIZE if size is None else size for size in spec.shape]
+    if spec.dtype == tf.string:
+        return np.full(shape, b"")
+    if spec.dtype.is_floating:
+        return generator.standard_normal(shape).astype(spec.dtype.as_numpy_dtype)
+    return generator.integers(0, 2, shape).astype(spec.dtype.as_numpy_dtype)
+
+
+def _portable(dtype: tf.DType) -> tf.DType:
+    """Under mixed precision, a model converts its inputs before it looks at them."""
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

@@ -1,0 +1,106 @@
+"""Task and model of a run, made on one device from its config, with the weights of a checkpoint.
+
+Nothing is written, and no data are read unless the model needs them to be built.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.checkpoint import commit, model_state, warm_start
+from official_lite.common import errors
+from official_lite.core import model_building, runtime
+from official_lite.modeling.optimization import ema_optimizer, preparation
+from official_lite.pipeline import stage_factory
+from official_lite.pipeline.build import Build
+from official_lite.pipeline.context import ExperimentContext
+
+__all__ = ["built", "evaluation_data", "find_checkpoint", "load_weights", "read_checkpoint"]
+
+
+@contextlib.contextmanager
+def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Build]]:
+    """Within it there are task, model and optimizer, as the `build` stage of the config makes them.
+
+    Args:
+        params: The config.
+        mode: What a trainer that is made of them is for: `train`, `eval`, or neither.
+    """
+    params = params.replace(runtime={"distribution_strategy": "off"})
+    stage = stage_factory.find_stages(params)["build"]
+    with tempfile.TemporaryDirectory() as directory:
+        ctx = ExperimentContext(
+            params=params, mode=mode, model_dir=directory, strategy=tf.distribute.get_strategy()
+        )
+        build: Any = stage(stage.view(ctx))
+        with ctx.exit_stack:
+            ctx.task = build.make_task(ctx)
+            ctx.exit_stack.enter_context(runtime.seed_and_precision(params.runtime))
+            ctx.model = build.make_model(ctx)
+            if not model_building.has_variables(ctx.model):
+                spec = evaluation_data(ctx).element_spec
+                model_building.build_by_task(ctx.model, ctx.require("task"), spec, training=False)
+            ctx.optimizer = build.make_optimizer(ctx)
+            yield ctx, build
+
+
+def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
+    """What the task evaluates; of a task that only trains, what it trains on."""
+    config = ctx.params.task
+    data = getattr(config, "validation_data", None) or getattr(config, "train_data", None)
+    return ctx.require("task").build_inputs(data)
+
+
+def find_checkpoint(path: str) -> str:
+    """The checkpoint at a path, or the newest one in a folder.
+
+    Raises:
+        errors.CheckpointError: There is none.
+    """
+    found = warm_start.find_checkpoint(path)
+    if found is None:
+        raise errors.CheckpointError(
+            f"There is no checkpoint at {path}. Wanted a folder with one, or a path such as "
+            f"{os.path.join(path, 'ckpt-1000')}."
+        )
+    return found
+
+
+def load_weights(ctx: ExperimentContext, prefix: str) -> None:
+    """Gives the model the weights that an evaluation of the checkpoint has.
+
+    Those are the averaged ones if the optimizer keeps an average.
+
+    Raises:
+        errors.CheckpointError: It is damaged, or of another model.
+    """
+    model = ctx.require("model")
+    items = model_state.weight_items(model)
+    average = ema_optimizer.get_moving_average(ctx.optimizer)
+    if average is None:
+        read_checkpoint(tf.train.Checkpoint(**items), prefix)
+        return
+    optimizer = preparation.prepare_optimizer(ctx.optimizer, model)
+    read_checkpoint(tf.train.Checkpoint(optimizer=optimizer, **items), prefix)
+    average.swap_weights()
+
+
+def read_checkpoint(checkpoint: tf.train.Checkpoint, prefix: str) -> None:
+    """Reads all that a checkpoint is made of from the files at a prefix.
+
+    Raises:
+        errors.CheckpointError: They are damaged, or lack some of it, or have it in another shape.
+    """
+    damage = commit.find_damage(prefix)
+    if damage is not None:
+        raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+    try:
+        checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise errors.CheckpointError(
+            f"{prefix} does not fit what the config makes: {str(error).strip()[:500]}"
+        ) from error

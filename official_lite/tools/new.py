@@ -1,0 +1,94 @@
+"""Writes a project to start from: an experiment of its own that trains at once, with its test.
+
+python -m official_lite.tools new demo
+cd demo && python train.py --experiment=demo/lines --mode=train_and_eval --model_dir=/tmp/demo
+
+It has its own config, task, model and reading of data, out of memory or TFRecord files; nothing is
+downloaded. The name becomes that of the folder, the package, the experiment and, in CamelCase, the
+task.
+"""
+
+import argparse
+import importlib.resources
+import importlib.util
+import keyword
+import pathlib
+import re
+import string
+from collections.abc import Iterator
+
+from official_lite.common import errors
+
+__all__ = ["add_arguments", "run", "write_project"]
+
+# Names that the project's own files have.
+_TAKEN = frozenset({"registry_imports", "tests", "train"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("name", help="Of the package; may have a path to the folder in front.")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the project and says how to begin."""
+    folder = pathlib.Path(args.name)
+    write_project(folder)
+    name = folder.name
+    print(
+        f"cd {folder}\n"
+        f"python train.py --experiment={name}/lines --mode=train_and_eval --model_dir=/tmp/{name}\n"
+        f"python -m pytest"
+    )
+    return int(errors.ExitCode.DONE)
+
+
+def write_project(folder: pathlib.Path) -> None:
+    """Writes the project of the name of `folder` there.
+
+    Raises:
+        ConfigValueError: The name can't be that of a package, or something is there already.
+    """
+    if folder.exists():
+        raise errors.ConfigValueError(f"{folder} exists already, and nothing in it was changed.")
+    name = folder.name
+    _check(name)
+    values = {"name": name, "camel": "".join(map(_capitalized, name.split("_")))}
+    for path, text in _templates():
+        target = folder / _target(path, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(string.Template(text).substitute(values), encoding="utf-8")
+
+
+def _templates() -> Iterator[tuple[pathlib.PurePath, str]]:
+    """Paths below the starter's folder, and texts."""
+    starter = importlib.resources.files("official_lite.tools") / "starter"
+    with importlib.resources.as_file(starter) as folder:
+        for path in sorted(folder.rglob("*.template")):
+            yield path.relative_to(folder), path.read_text(encoding="utf-8")
+
+
+def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
+    path = template.with_suffix("")
+    if path.name == "gitignore":
+        # Without its dot in the wheel, where it would be taken for ours.
+        return path.with_name(".gitignore")
+    return pathlib.PurePath(name, *path.parts[1:]) if path.parts[0] == "package" else path
+
+
+def _check(name: str) -> None:
+    if not name.isidentifier() or not name.isascii():
+        wish = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        hint = f" `{wish}` can." if wish.isidentifier() else ""
+        raise errors.ConfigValueError(f"{name!r} can't be the name of a Python package.{hint}")
+    if keyword.iskeyword(name):
+        raise errors.ConfigValueError(f"{name!r} is a word of Python itself. `my_{name}` isn't.")
+    if name in _TAKEN or importlib.util.find_spec(name) is not None:
+        raise errors.ConfigValueError(
+            f"There is a module {name!r} already, which the project would hide. Take another name, "
+            f"such as `my_{name}`."
+        )
+
+
+def _capitalized(word: str) -> str:
+    return word[:1].upper() + word[1:]

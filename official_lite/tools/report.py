@@ -1,0 +1,49 @@
+"""Writes a page about runs and studies: curves, configs, checkpoints, trials, in one HTML file.
+
+    python -m official_lite.tools report /tmp/digits --output page.html
+    python -m official_lite.tools report runs/a runs/b /tmp/study --output page.html
+
+Several runs stand side by side. The page needs no network and no server: open the file, send it, or
+print it. docs/tools.md says what is in it.
+"""
+
+import argparse
+import os
+import pathlib
+
+from official_lite.common import errors, files
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Defines the arguments of the command."""
+    parser.add_argument(
+        "directories",
+        nargs="+",
+        metavar="RUN_OR_STUDY",
+        help="The --model_dir of a run, or of a search.",
+    )
+    parser.add_argument(
+        "--output",
+        default="report.html",
+        metavar="FILE",
+        help="Where the page goes; one that is there is replaced. Default: %(default)s.",
+    )
+    parser.add_argument("--title", default="", help="Default: the names of what is shown.")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the page, and says where it is."""
+    from official_lite.reports import page
+
+    text = page.build_page(args.directories, title=args.title)
+    try:
+        files.makedirs(os.path.dirname(args.output) or os.curdir)
+        files.write_text(args.output, text)
+    except OSError as error:
+        raise errors.ConfigValueError(
+            f"--output={args.output} can't be written: {error.strerror or error}."
+        ) from error
+    print(args.output if files.is_remote(args.output) else pathlib.Path(args.output).resolve())
+    return int(errors.ExitCode.DONE)

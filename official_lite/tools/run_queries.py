@@ -1,0 +1,185 @@
+"""Picks and sorts runs by what is known of them: fields, metrics, and values of their configs."""
+
+import dataclasses
+import fnmatch
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_lite.common import errors, suggestions
+from official_lite.core import config_changes
+from official_lite.reports.run_reading import Run
+
+__all__ = ["FIELDS", "Facts", "facts_of", "metric_names", "resolve", "select", "sort"]
+
+# What is known of every run, beside its metrics and its config.
+FIELDS = (
+    "name",
+    "model_dir",
+    "status",
+    "experiment",
+    "mode",
+    "step",
+    "train_steps",
+    "num_parameters",
+    "seed",
+    "start_time",
+    "end_time",
+    "seconds",
+    "steps_per_second",
+    "examples_per_second",
+    "best_step",
+    "exit_reason",
+)
+
+_CONDITION = re.compile(r"\s*([^=!<>~\s]+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a run, by name.
+
+    Attributes:
+        run: The run.
+        fields: Those of `FIELDS`.
+        metrics: The last value of each, as `split/name`; of the best evaluation as `best/name`.
+        config: The fields of its config by their paths.
+    """
+
+    run: Run
+    fields: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    config: Mapping[str, Any]
+
+    def get(self, name: str) -> Any:
+        """The value of a name in full; None if this run has none."""
+        for values in (self.fields, self.metrics, self.config):
+            if name in values:
+                return values[name]
+        return None
+
+
+def facts_of(run: Run) -> Facts:
+    """All that is known of a run."""
+    fields = {name: getattr(run, name) for name in FIELDS if name != "best_step"}
+    best = run.best.metrics if run.best else {}
+    return Facts(
+        run=run,
+        fields={**fields, "best_step": run.best.step if run.best else None},
+        metrics={**run.last_metrics(), **{f"best/{name}": value for name, value in best.items()}},
+        config=config_changes.flatten(run.config),
+    )
+
+
+def metric_names(runs: Sequence[Facts]) -> list[str]:
+    """All metrics that some run has: of validation, of the best one, of training, then others."""
+    names = dict.fromkeys(name for facts in runs for name in facts.metrics)
+    order = {"validation": 0, "best": 1, "train": 2}
+    return sorted(names, key=lambda name: order.get(name.partition("/")[0], 3))
+
+
+def resolve(name: str, runs: Sequence[Facts]) -> str:
+    """The full name that a short one means: `accuracy` is `validation/accuracy` if there is one.
+
+    Raises:
+        errors.UnknownNameError: None of the runs has it.
+    """
+    metrics = metric_names(runs)
+    paths = list(dict.fromkeys(path for facts in runs for path in facts.config))
+    known = [*FIELDS, *metrics, *paths]
+    if name in known:
+        return name
+    ends = (f"/{name}", f".{name}")
+    fitting = [other for other in known if other.endswith(ends)]
+    if not fitting:
+        raise errors.UnknownNameError(
+            f"No run has a field, metric or config value {name!r}. "
+            f"{suggestions.did_you_mean(name, [*known, *_short(metrics)])}".rstrip()
+        )
+    if len(fitting) > 1 and fitting[0] not in metrics:
+        raise errors.UnknownNameError(
+            f"{name!r} may be {' or '.join(f'`{each}`' for each in fitting[:5])}. Say which."
+        )
+    return fitting[0]
+
+
+def select(runs: Sequence[Facts], conditions: Sequence[str]) -> list[Facts]:
+    """The runs for which all conditions hold.
+
+    Args:
+        runs: The runs.
+        conditions: `name=value`, `!=`, `<`, `<=`, `>`, `>=`, or `name~part`, where the part may
+            have `*` and `?` in it. What a run does not have fulfils none but `!=`.
+
+    Raises:
+        errors.ConfigError: A condition that can't be read, or of something that no run has.
+    """
+    kept = list(runs)
+    for condition in conditions:
+        matched = _CONDITION.fullmatch(condition)
+        if not matched:
+            raise errors.ConfigValueError(
+                f"The condition {condition!r} can't be read. Wanted, say: 'status=done', "
+                "'accuracy>0.9' or 'name~digits'."
+            )
+        short, sign, wanted = matched.groups()
+        name = resolve(short, runs) if runs else short
+        kept = [facts for facts in kept if _holds(facts.get(name), sign, wanted, condition)]
+    return kept
+
+
+def sort(runs: Sequence[Facts], name: str, *, descending: bool = False) -> list[Facts]:
+    """The runs by a field, a metric or a value of the config; those without it come last."""
+    full = resolve(name, runs) if runs else name
+    known = [facts for facts in runs if _is_known(facts.get(full))]
+    others = [facts for facts in runs if not _is_known(facts.get(full))]
+    return sorted(known, key=lambda facts: _key(facts.get(full)), reverse=descending) + others
+
+
+def _holds(value: Any, sign: str, wanted: str, condition: str) -> bool:
+    if not _is_known(value):
+        return sign == "!="
+    if sign == "~":
+        pattern = wanted if any(each in wanted for each in "*?[") else f"*{wanted}*"
+        return fnmatch.fnmatchcase(str(value), pattern)
+    if sign in ("=", "!="):
+        return _is_equal(value, wanted) == (sign == "=")
+    try:
+        return _COMPARE[sign](float(value), float(wanted))
+    except (TypeError, ValueError) as error:
+        raise errors.ConfigValueError(
+            f"The condition {condition!r} compares {value!r} with {wanted!r}; wanted numbers."
+        ) from error
+
+
+def _is_equal(value: Any, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return str(value).lower() == wanted.lower()
+    if isinstance(value, int | float):
+        try:
+            return float(value) == float(wanted)
+        except ValueError:
+            return False
+    return str(value) == wanted
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _key(value: Any) -> tuple[bool, Any]:
+    """Numbers before texts, of which one column may hold both."""
+    is_number = isinstance(value, int | float)
+    return not is_number, value if is_number else str(value)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    return [name.rpartition("/")[2] for name in names]

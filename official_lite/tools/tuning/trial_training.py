@@ -1,0 +1,64 @@
+"""A training that is only to be tried: built as by `train.py`, in a folder that is removed."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_lite import pipeline
+from official_lite.common import errors
+
+__all__ = ["train"]
+
+# What would be written, or done about numbers that are meant to blow up.
+_LEFT_OUT = {
+    "hooks": [],
+    "writers": [],
+    "recovery_max_trials": -1,
+    "best_checkpoint_export_subdir": "",
+    "best_checkpoint_eval_metric": "",
+}
+
+
+def train(
+    params: Any,
+    run: Callable[[pipeline.ExperimentContext], None],
+    *,
+    trainer: Mapping[str, Any],
+    task: Mapping[str, Any] | None = None,
+) -> None:
+    """Prepares, builds and initializes a training, and hands it over where it would begin.
+
+    Args:
+        params: The config. Its hooks and writers are left out.
+        run: Takes the place of the `run` stage.
+        trainer: Overrides of `params.trainer`.
+        task: Overrides of `params.task`.
+
+    Raises:
+        errors.ConfigValueError: The experiment has phases.
+        errors.OfficialLiteError: Whatever the training raises.
+    """
+    if getattr(params, "phases", None):
+        raise errors.ConfigValueError(
+            "The experiment has `phases`: which of them is meant? Give the folder of a phase's "
+            "run, or set `phases=[]` and the fields of that phase."
+        )
+    changed = params.replace(trainer={**_LEFT_OUT, **trainer}, task=dict(task or {}))
+    changed.validate()
+    changed.lock()
+
+    class Trial(pipeline.Run):
+        def __call__(self, ctx: pipeline.ExperimentContext) -> str | None:
+            run(ctx)
+            return None
+
+    stages = {"run": Trial, "finalize": _Silence}
+    with tempfile.TemporaryDirectory() as model_dir:
+        pipeline.RunPipeline(changed, "train", model_dir, stages=stages).run()
+
+
+class _Silence(pipeline.Finalize):
+    """There are no results to show, nor to pass on."""
+
+    def __call__(self, ctx: pipeline.ExperimentContext) -> str | None:
+        return None

@@ -1,0 +1,189 @@
+"""A real browser for tests: Debian's Chromium without a window, by its DevTools protocol.
+
+Over a pipe, so that neither a driver nor a port is needed.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import pathlib
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_SECONDS = 60.0
+_FLAGS = (
+    "--headless=new",
+    "--remote-debugging-pipe",
+    # A container's root has no other choice, and the pages are our own.
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+
+
+class Tab:
+    """A page that is open, and what has gone wrong with it.
+
+    Attributes:
+        problems: Errors and warnings of the console, exceptions, and requests to the network.
+    """
+
+    def __init__(self, browser: "Browser", session: str) -> None:
+        self._browser = browser
+        self._session = session
+        self.problems: list[str] = []
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """A command of the DevTools protocol."""
+        return self._browser.call(method, session=self._session, **params)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in answer:
+            raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def point_at(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+        """Moves the mouse over an element, to a place given in parts of its size."""
+        box = self.evaluate(
+            f"(() => {{ const node = document.querySelector({selector!r});"
+            "node.scrollIntoView({block: 'center'}); const box = node.getBoundingClientRect();"
+            "return [box.x, box.y, box.width, box.height]; })()"
+        )
+        place = {"x": box[0] + x * box[2], "y": box[1] + y * box[3]}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
+
+    def screenshot(self, path: str | os.PathLike[str]) -> None:
+        """The whole page as a PNG file."""
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        pathlib.Path(path).write_bytes(base64.b64decode(shot["data"]))
+
+    def note(self, method: str, params: dict[str, Any]) -> None:
+        """Takes an event of the protocol."""
+        if method == "Runtime.exceptionThrown":
+            self.problems.append(str(params["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.problems.append(str(params["args"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.problems.append(params["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            url = params["request"]["url"]
+            if not url.startswith(("file:", "data:")):
+                self.problems.append(f"asked the network for {url}")
+
+
+class Browser:
+    """Chromium, started."""
+
+    def __init__(self, command: list[str]) -> None:
+        to_browser, self._out = os.pipe()
+        self._in, from_browser = os.pipe()
+        # The numbers that it reads from and writes to are given.
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],
+            pass_fds=(to_browser, from_browser),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._rest = b""
+        self._last_id = 0
+        self._tabs: dict[str, Tab] = {}
+        self._seen: set[tuple[str, str]] = set()
+
+    def open(self, path: str | os.PathLike[str], width: int = 1280, *, dark: bool = False) -> Tab:
+        """Opens a file, as wide as asked for, and waits until it is there."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        tab = self._tabs[session] = Tab(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            tab.call(f"{domain}.enable")
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        tab.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        tab.call("Emulation.setEmulatedMedia", features=[scheme])
+        answer = tab.call("Page.navigate", url=pathlib.Path(path).resolve().as_uri())
+        assert "errorText" not in answer, answer["errorText"]
+        while (session, "Page.loadEventFired") not in self._seen:
+            self._take(self._receive())
+        # Until what has been laid out has been drawn.
+        tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        return tab
+
+    def call(self, method: str, *, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """A command of the DevTools protocol, and its answer."""
+        self._last_id += 1
+        number = self._last_id
+        message: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if session:
+            message["sessionId"] = session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") != number:
+                self._take(answer)
+            elif "error" in answer:
+                raise AssertionError(f"{method}: {answer['error']}")
+            else:
+                return dict(answer["result"])
+
+    def close(self) -> None:
+        """Ends it."""
+        with contextlib.suppress(OSError):
+            os.write(self._out, b'{"id":0,"method":"Browser.close"}\0')
+        os.close(self._out)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._in)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        session, method = message.get("sessionId", ""), message.get("method", "")
+        self._seen.add((session, method))
+        if session in self._tabs:
+            self._tabs[session].note(method, message["params"])
+
+    def _receive(self) -> dict[str, Any]:
+        deadline = time.monotonic() + _SECONDS
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
+            read = os.read(self._in, 1 << 20) if ready else b""
+            if not read:
+                raise AssertionError("Chromium does not answer.")
+            self._rest += read
+        text, _, self._rest = self._rest.partition(b"\0")
+        return dict(json.loads(text))
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Browser]:
+    """A browser; skips the test where there is none."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(_NAMES)} is installed")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        browser = Browser([found, *_FLAGS, f"--user-data-dir={profile}"])
+        try:
+            yield browser
+        finally:
+            browser.close()

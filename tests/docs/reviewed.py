@@ -1,0 +1,46 @@
+"""What of the pages is not run by itself, and why. Each entry is looked at by hand."""
+
+# Pages whose commands are run, not only checked; those in one line follow one another.
+SESSIONS = [
+    ("docs/start.md", "docs/tools.md"),
+    ("docs/concepts.md",),
+    ("docs/how_to/own_data.md", "docs/how_to/own_task.md"),
+    ("docs/how_to/own_trainer.md",),
+    ("docs/how_to/own_hook.md",),
+    ("docs/how_to/own_stage.md",),
+    ("docs/how_to/own_package.md",),
+    ("docs/coming_from_keras.md",),
+    ("docs/coming_from_lightning.md",),
+    ("docs/coming_from_libai.md",),
+    ("docs/coming_from_paddlerec.md",),
+    ("docs/coming_from_nni.md",),
+]
+
+# Those that take long.
+SLOW = {"docs/tools.md", "docs/how_to/own_task.md", "docs/how_to/own_hook.md"}
+
+# By page and by how the block begins.
+NOT_RUN = {
+    ("docs/start.md", "git clone"): "fetches and installs",
+    ("docs/how_to/own_package.md", "python -m official_lite.tools new"): (
+        "tests/tools/test_new.py does it"
+    ),
+    ("docs/coming_from_lightning.md", "import lightning"): "Lightning is not installed",
+    ("docs/coming_from_libai.md", "from libai"): "LiBai is not installed",
+    ("docs/coming_from_paddlerec.md", "from paddlerec"): "PaddleRec is not installed",
+    ("docs/coming_from_nni.md", "import nni"): "NNI is not installed",
+    ("docs/coming_from_tfm.md", "from official_lite.checkpoint import keras2"): (
+        "needs a checkpoint of Keras 2; tests/checkpoint/test_keras2_converter.py makes some"
+    ),
+}
+
+# Experiments of readers.
+NOT_REGISTERED = {"demo/lines": "is in what `tools new demo` writes"}
+
+# Blocks under a comment such as `<!-- driver -->` are run by the page's own test.
+OWN_TESTS = {
+    "docs/hooks.md": "tests/end_to_end/test_hooks_page.py",
+    "docs/nas.md": "tests/end_to_end/test_nas_page.py",
+    "docs/search.md": "tests/end_to_end/test_search_page.py",
+    "docs/stages.md": "tests/end_to_end/test_stages.py",
+}

@@ -1,0 +1,124 @@
+"""Does what a reader does: writes the files of a page, runs its code and its commands, in order."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+
+from tests import commands
+from tests.docs import blocks, reviewed
+
+_PLAIN = ("cat", "cut", "ls", "mkdir")
+
+
+class Session:
+    """One reader in one folder.
+
+    Args:
+        directory: Where the reader is, in the place of the repository's folder. What a page puts
+            into `/tmp` comes to `tmp` in it.
+    """
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._directory = directory
+        (directory / "tmp").mkdir()
+        (directory / "registry_imports.py").symlink_to(commands.ROOT / "registry_imports.py")
+        self._python: list[blocks.Block] = []
+        self._printed = ""
+        self._expected: list[str] = []
+
+    def read(self, shown: Sequence[blocks.Block]) -> None:
+        """Does what the blocks of a page say."""
+        for block in shown:
+            self._do(block)
+        self._run_python()
+        self._compare()
+
+    def converse(self, block: blocks.Block) -> None:
+        """Types in what a console shows, whatever the exit code, and compares the answers."""
+        for command in block.commands:
+            _, script, *arguments = shlex.split(self._moved(command))
+            done = commands.run([commands.ROOT / script, *arguments], cwd=self._directory)
+            self._printed += done.stdout + done.stderr
+        lines = block.text.splitlines()
+        self._expected = [line for line in lines if not line.startswith("$ ")]
+        self._compare()
+
+    def _do(self, block: blocks.Block) -> None:
+        if block.language == "text":
+            self._expected += block.text.splitlines()
+        elif block.file:
+            path = self._directory / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self._moved(block.text))
+        elif why_not_run(block):
+            return
+        elif block.language == "python":
+            if not self._python:
+                self._compare()
+            self._python.append(block)
+        elif block.language == "bash":
+            self._run_python()
+            self._compare()
+            for command in block.commands:
+                self._run_command(command)
+
+    def _run_python(self) -> None:
+        if not self._python:
+            return
+        # Each line where it is in the page, so that a traceback leads there.
+        lines: list[str] = []
+        for block in self._python:
+            lines += [""] * (block.line - len(lines)) + block.text.splitlines()
+        self._python = []
+        script = self._directory / "page.py"
+        script.write_text(self._moved("\n".join(lines)))
+        self._execute([script.name])
+
+    def _run_command(self, command: str) -> None:
+        words = shlex.split(self._moved(command), comments=True)
+        environment = {}
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            name, _, value = words.pop(0).partition("=")
+            environment[name] = value
+        program, *arguments = words
+        if program == "python":
+            if arguments[0] == "train.py":
+                arguments[0] = str(commands.ROOT / "train.py")
+            self._execute(arguments, environment)
+            return
+        assert program in _PLAIN, f"What is {command!r}? Run it, or review it."
+        done = subprocess.run(words, cwd=self._directory, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        self._printed += done.stdout
+
+    def _execute(self, arguments: list[str], environment: dict[str, str] | None = None) -> None:
+        root = str(commands.ROOT)
+        own = (environment or {}).get("PYTHONPATH", "")
+        paths = {"PYTHONPATH": os.pathsep.join([own, root] if own else [root])}
+        done = commands.run(arguments, env={**(environment or {}), **paths}, cwd=self._directory)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        self._printed += done.stdout
+
+    def _compare(self) -> None:
+        """Each line that the page shows has been printed, in this order; `…` is anything."""
+        printed = iter(self._printed.splitlines())
+        for line in self._expected:
+            pattern = ".*".join(map(re.escape, line.split("…")))
+            assert any(re.fullmatch(pattern, one) for one in printed), (line, self._printed)
+        self._printed, self._expected = "", []
+
+    def _moved(self, text: str) -> str:
+        return text.replace("/tmp/", f"{self._directory}/tmp/")
+
+
+def why_not_run(block: blocks.Block) -> str | None:
+    """Why the block is not run here; None if it is."""
+    if block.comment and not block.file and block.page in reviewed.OWN_TESTS:
+        return reviewed.OWN_TESTS[block.page]
+    for (page, beginning), reason in reviewed.NOT_RUN.items():
+        if block.page == page and block.text.startswith(beginning):
+            return reason
+    return None

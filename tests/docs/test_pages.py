@@ -1,0 +1,108 @@
+"""The pages tell the truth: what they show runs, or is at least what the parsers take."""
+
+import json
+import os
+import pathlib
+import re
+import tomllib
+
+import pytest
+import yaml
+
+from official_lite.core import exp_factory
+from tests.docs import blocks, reviewed, session, shown_commands
+
+WRITTEN = {page for pages in reviewed.SESSIONS for page in pages}
+BLOCKS = [block for page in blocks.PAGES for block in blocks.blocks_of(page)]
+LANGUAGES = {"", "bash", "console", "indented", "json", "python", "text", "toml", "yaml"}
+SECTIONS = ("trainer", "runtime", "pipeline")
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        pytest.param(pages, id=pages[-1], marks=[pytest.mark.slow] * (pages[-1] in reviewed.SLOW))
+        for pages in reviewed.SESSIONS
+    ],
+)
+def test_page_can_be_followed(pages: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+    reader = session.Session(tmp_path)
+    for page in pages:
+        reader.read(blocks.blocks_of(page))
+
+
+@pytest.mark.parametrize(
+    "page", sorted({b.page for b in BLOCKS if b.language == "python"} - WRITTEN)
+)
+def test_python_of_page_runs(page: str, tmp_path: pathlib.Path) -> None:
+    shown = [block for block in blocks.blocks_of(page) if block.language == "python"]
+    session.Session(tmp_path).read(shown)
+
+
+@pytest.mark.parametrize("page", blocks.PAGES)
+def test_commands_of_page_are_what_their_parsers_take(page: str) -> None:
+    shown = blocks.blocks_of(page)
+    for block in shown:
+        if block.language == "bash" and page not in WRITTEN and not session.why_not_run(block):
+            for command in block.commands:
+                shown_commands.check(command)
+    for line in [x for b in shown if not b.language for x in b.commands] + blocks.spans_of(page):
+        if line.startswith("python "):
+            # What follows after a gap, or goes to another program, is no part of the command.
+            shown_commands.check(re.split(r"  | \|", line)[0])
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "console"], ids=str)
+def test_console_shows_what_is_answered(block: blocks.Block, tmp_path: pathlib.Path) -> None:
+    session.Session(tmp_path).converse(block)
+
+
+def test_flags_by_themselves_are_what_the_command_takes() -> None:
+    flags = [b.text for b in BLOCKS if b.language == "indented" and b.text.startswith("--")]
+    for text in flags:
+        (flag,) = shown_commands.words(text)
+        shown_commands.check_train_flags(["--experiment=vision/digits_mlp", flag])
+    assert flags
+
+
+@pytest.mark.parametrize("page", blocks.PAGES)
+def test_fields_that_page_names_are_there(page: str) -> None:
+    pattern = rf"(?:--set=)?((?:{'|'.join(SECTIONS)})\.[a-z_.*]+)(?:[:=].*)?"
+    named = [found[1] for span in blocks.spans_of(page) if (found := re.fullmatch(pattern, span))]
+    assert [path for path in named if not shown_commands.is_a_path(path)] == []
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
+)
+def test_data_are_what_they_say(block: blocks.Block) -> None:
+    if block.language == "yaml":
+        config = yaml.safe_load(block.text)
+        params = exp_factory.get_exp_config("vision/digits_mlp")
+        params.override({k: v for k, v in config.items() if k != "search"})
+    elif block.language == "json":
+        json.loads(block.text)
+    else:
+        tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("page", blocks.PAGES)
+def test_links_of_page_lead_somewhere(page: str) -> None:
+    folder = (blocks.ROOT / page).parent
+    targets = [link.partition("#")[0] for link in blocks.links_of(page) if "://" not in link]
+    assert [target for target in targets if not (folder / target).exists()] == []
+
+
+def test_every_block_is_of_a_language_that_is_looked_at() -> None:
+    assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
+
+
+def test_review_is_up_to_date() -> None:
+    reviewed_blocks = [
+        (page, beginning)
+        for page, beginning in reviewed.NOT_RUN
+        if any(b.page == page and b.text.startswith(beginning) for b in BLOCKS)
+    ]
+    assert reviewed_blocks == list(reviewed.NOT_RUN)
+    for page, test in reviewed.OWN_TESTS.items():
+        assert os.path.basename(page) in (blocks.ROOT / test).read_text()

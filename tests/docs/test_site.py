@@ -1,0 +1,32 @@
+"""The site is built without a complaint: no broken link, no page that is not in the navigation."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.docs import blocks
+
+DOCS = blocks.ROOT / "docs"
+CONFIG = DOCS / "site" / "mkdocs.yml"
+
+
+def test_navigation_has_each_page_once() -> None:
+    listed = re.findall(r"[\w/]+\.(?:md|ipynb)", str(yaml.safe_load(CONFIG.read_text())["nav"]))
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    pages = [page for page in pages if not page.startswith("decisions/")]
+    assert sorted(listed) == sorted([*pages, "notebook.ipynb"])
+
+
+@pytest.mark.slow
+def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command += ["--config-file", str(CONFIG), "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    reference = (tmp_path / "reference" / "core.html").read_text()
+    assert "What is trained, seen from a single replica." in reference
+    assert (tmp_path / "repository" / "deploy" / "kubernetes" / "workers.yaml").exists()

@@ -1,0 +1,100 @@
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments.language.gpt2 import configs, data, task
+from experiments.language.tokenizer import library, train, write_records
+from official_lite import pipeline
+from official_lite.common import errors
+
+pytest.importorskip("tokenizers")
+
+TEXT = "the cat sat on the mat.\nthe dog sat on the cat,\nand the mat sat there.\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Two texts, a tokenizer made of them by the command, and one of them as records."""
+    root = tmp_path_factory.mktemp("text")
+    for name in ("a.txt", "b.txt"):
+        (root / name).write_text(f"{name} {TEXT}" * 10)
+    train.main([f"--input_path={root}/*.txt", f"--output={root}/bpe.json", "--vocab_size=300"])
+    arguments = [f"--input_path={root}/a.txt", f"--tokenizer={root}/bpe.json", "--seq_length=8"]
+    write_records.main([*arguments, f"--output={root}/a.tfrecord"])
+    return root
+
+
+def _params(root: pathlib.Path, file_type: str):
+    params = configs.gpt2()
+    params.task.tokenizer_path = str(root / "bpe.json")
+    params.task.model.override(
+        {
+            "vocab_size": 320,
+            "seq_length": 8,
+            "num_layers": 1,
+            "num_attention_heads": 2,
+            "hidden_size": 16,
+        }
+    )
+    suffix = {"text": "txt", "tfrecord": "tfrecord"}[file_type]
+    for part in (params.task.train_data, params.task.validation_data):
+        part.override(
+            {
+                "input_path": str(root / f"a.{suffix}"),
+                "file_type": file_type,
+                "global_batch_size": 4,
+            }
+        )
+    return params
+
+
+def test_tokens_are_the_text_again_and_each_file_has_an_end(files: pathlib.Path) -> None:
+    paths = (str(files / "a.txt"), str(files / "b.txt"))
+    tokens = data.load_tokens(paths, str(files / "bpe.json"))
+    end = library.load_tokenizer(str(files / "bpe.json")).token_to_id(train.END_OF_TEXT)
+    first, second = np.split(tokens, np.flatnonzero(tokens == end)[:1] + 1)
+    gpt2 = task.Gpt2Task(_params(files, "text").task)
+    assert gpt2.decode(first[:-1]) == (files / "a.txt").read_text()
+    assert gpt2.decode(second[:-1]) == (files / "b.txt").read_text()
+    assert second[-1] == end
+    assert 256 < gpt2.vocab_size <= 300
+
+
+def test_records_hold_the_stretches_of_the_text(files: pathlib.Path) -> None:
+    def stretches(file_type: str) -> list[np.ndarray]:
+        params = _params(files, file_type).task
+        batches = task.Gpt2Task(params).build_inputs(params.validation_data)
+        return [np.concatenate(part) for part in zip(*batches.as_numpy_iterator(), strict=True)]
+
+    of_text, of_records = stretches("text"), stretches("tfrecord")
+    # What does not fill a stretch is an evaluation's only.
+    assert 0 <= len(of_text[0]) - len(of_records[0]) <= 1
+    for text, records in zip(of_text, of_records, strict=True):
+        np.testing.assert_array_equal(text[: len(records)], records)
+
+
+@pytest.mark.parametrize("file_type", ["text", "tfrecord"])
+def test_run_trains_and_evaluates(files: pathlib.Path, tmp_path, file_type: str) -> None:
+    params = _params(files, file_type)
+    params.trainer.override({"train_steps": 2, "grad_accum_steps": 2})
+    params.runtime.override({"execution": "graph", "distribution_strategy": "one_device"})
+    _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
+    assert logs["bits_per_token"] == pytest.approx(np.log2(320), abs=0.1)
+    assert logs["validation_loss"] == pytest.approx(np.log(320), abs=0.1)
+
+
+def test_tokenizer_that_is_none_is_refused(files: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"tokenizer\.train"):
+        library.load_tokenizer("")
+    with pytest.raises(errors.DataError, match="there is no file"):
+        library.load_tokenizer(str(files / "bqe.json"))
+    with pytest.raises(errors.DataError, match="is no tokenizer"):
+        library.load_tokenizer(str(files / "a.txt"))
+
+
+def test_model_needs_a_row_for_each_token(files: pathlib.Path) -> None:
+    params = _params(files, "text")
+    params.task.model.vocab_size = 200
+    with pytest.raises(errors.ConfigValueError, match=r"is 200, and there are \d+ tokens"):
+        task.Gpt2Task(params.task).build_model()

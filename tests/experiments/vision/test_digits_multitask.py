@@ -1,0 +1,71 @@
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments.vision.digits_multitask import configs, task
+from official_lite import pipeline
+from official_lite.core import task_factory
+from tests import commands
+
+
+@pytest.fixture
+def params() -> configs.multitask.MultiTaskExperimentConfig:
+    params = configs.digits_multitask()
+    params.override(
+        {
+            "task": {"model": {"filters": [4], "units": [8]}},
+            "trainer": {"train_steps": 4, "validation_interval": 2, "writers": ["jsonl"]},
+            "runtime": {"execution": "graph"},
+        }
+    )
+    return params
+
+
+def test_parity_is_known_of_all_digits_and_what_they_are_of_few(params) -> None:
+    tasks = task_factory.get_task(params.task).tasks
+    labels = {
+        name: np.concatenate(
+            [
+                y
+                for _, y in one.build_inputs(one.task_config.train_data)
+                .take(30)
+                .as_numpy_iterator()
+            ]
+        )
+        for name, one in tasks.items()
+    }
+    assert set(labels["digit"]) == set(range(10))
+    assert set(labels["parity"]) == {0, 1}
+    # Thirty epochs of the same 20 digits.
+    assert np.bincount(labels["digit"]).tolist() == [60] * 10
+
+
+def test_models_have_all_layers_but_the_last_in_common(params) -> None:
+    models = task_factory.get_task(params.task).build_multitask_model()
+    weights = {name: {id(w) for w in m.weights} for name, m in models.sub_tasks.items()}
+    assert len(weights["digit"] & weights["parity"]) == 4
+    assert len(models.trainable_variables) == 4 + 2 * 2
+    assert {n: m.output_shape[-1] for n, m in models.sub_tasks.items()} == task.NUM_CLASSES
+
+
+def test_both_targets_are_trained_evaluated_and_kept(params, tmp_path: pathlib.Path) -> None:
+    _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
+    best = json.loads((tmp_path / "best_ckpt" / "info.json").read_text())
+    assert {"digit", "parity"} <= best.keys()
+    _, evaluated = pipeline.RunPipeline(params, "eval", str(tmp_path)).run()
+    for name in ("digit", "parity"):
+        assert float(evaluated[name]["accuracy"]) == float(logs[name]["accuracy"])
+
+
+@pytest.mark.slow
+def test_parity_helps_as_the_readme_says(tmp_path: pathlib.Path) -> None:
+    def last_accuracy(name: str, *flags: str) -> float:
+        command = ["train.py", "--experiment=vision/digits_multitask", "--mode=train_and_eval"]
+        assert commands.run([*command, f"--model_dir={tmp_path / name}", *flags]).returncode == 0
+        lines = map(json.loads, (tmp_path / name / "metrics.json").read_text().splitlines())
+        return [r["digit/accuracy"] for r in lines if r["split"] == "validation"][-1]
+
+    alone = last_accuracy("alone", "--set=task.task_routines[1].task_weight=0")
+    assert last_accuracy("both") > alone

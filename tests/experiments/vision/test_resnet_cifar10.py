@@ -1,0 +1,150 @@
+import pathlib
+import pickle
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.vision.resnet_cifar10 import configs, data, model, task
+from official_lite import pipeline
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.data import position
+
+NUM_IMAGES = {"data_batch_1": 20, "data_batch_2": 20, "test_batch": 13}
+
+
+@pytest.fixture
+def directory(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Files as those of CIFAR-10's Python version, with fewer images."""
+    rng = np.random.default_rng(0)
+    for name, count in NUM_IMAGES.items():
+        pixels = rng.integers(256, size=(count, 3072), dtype=np.uint8)
+        content = {b"data": pixels, b"labels": [i % 10 for i in range(count)]}
+        # The protocol of the original files.
+        (tmp_path / name).write_bytes(pickle.dumps(content, protocol=4))
+    return tmp_path
+
+
+def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConfig:
+    params = configs.resnet_cifar10()
+    files = {"input_path": str(directory)}
+    params.override(
+        {
+            "task": {
+                "model": {"num_blocks": 1, "filters": 4},
+                "train_data": {**files, "global_batch_size": 8},
+                "validation_data": {**files, "global_batch_size": 5},
+            },
+            "trainer": {
+                "train_steps": train_steps,
+                "validation_interval": 6,
+                "checkpoint_interval": 3,
+                "writers": ["jsonl"],
+                "optimizer_config": {"learning_rate": {"type": "constant"}},
+            },
+            "runtime": {"distribution_strategy": "one_device", "execution": "graph"},
+        }
+    )
+    return params
+
+
+def test_files_are_read_channel_by_channel(directory: pathlib.Path) -> None:
+    images, labels = data.load_split(str(directory), "train")
+    assert (images.shape, images.dtype) == ((40, 32, 32, 3), np.uint8)
+    with (directory / "data_batch_2").open("rb") as file:
+        pixels = pickle.load(file)[b"data"]
+    np.testing.assert_array_equal(images[20, 1, 5], pixels[0, 32 + 5 :: 1024])
+    np.testing.assert_array_equal(labels[:20], np.arange(20) % 10)
+    assert len(data.load_split(str(directory), "test")[1]) == 13
+
+
+def test_other_files_are_refused(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (directory / "test_batch").write_bytes(pickle.dumps({b"data": pathlib.Path("x")}))
+    with pytest.raises(errors.DataError, match="no part of a file of CIFAR-10"):
+        data.load_split(str(directory), "test")
+    with pytest.raises(errors.DataError, match=r"keras\.datasets\.cifar10\.load_data"):
+        data.load_split(str(tmp_path / "nowhere"), "train")
+
+
+def test_changes_are_crops_of_the_padded_image_or_of_its_mirror_image() -> None:
+    params = configs.Cifar10Config().train_data
+    image = np.random.default_rng(0).integers(256, size=(1, 32, 32, 3), dtype=np.uint8)
+    change = data._change_at_random(params)
+    images, _ = change(tf.constant(3, tf.int64), (tf.repeat(image, 64, axis=0), tf.zeros([64])))
+    windows = set()
+    for mirrored in (False, True):
+        padded = np.pad(image[0, :, ::-1] if mirrored else image[0], [(4, 4), (4, 4), (0, 0)])
+        for i in range(9):
+            for j in range(9):
+                window = padded[i : i + 32, j : j + 32]
+                is_it = (images.numpy() == window).all(axis=(1, 2, 3))
+                windows |= {(mirrored, i, j)} if is_it.any() else set()
+    assert len(windows) > 30
+    assert {mirrored for mirrored, _, _ in windows} == {False, True}
+
+
+@pytest.mark.parametrize(("num_blocks", "num_parameters"), [(3, 0.27e6), (9, 0.85e6)])
+def test_network_has_the_size_of_the_paper(num_blocks: int, num_parameters: float) -> None:
+    config = configs.Cifar10ResNetConfig(num_blocks=num_blocks)
+    built = model.build_model(config, data.IMAGE_SHAPE, data.NUM_CLASSES)
+    assert built.count_params() == pytest.approx(num_parameters, rel=0.02)
+
+
+def test_only_kernels_decay() -> None:
+    config = configs.Cifar10Config()
+    built = task.Cifar10Task(config).build_model()
+    kernels = [w for w in built.trainable_weights if w.path.endswith("kernel")]
+    expected = sum(float(tf.nn.l2_loss(kernel)) for kernel in kernels) * 1e-4
+    assert len(kernels) == 20
+    assert float(tf.add_n(built.losses)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_smoothed_loss_is_that_of_smoothed_labels() -> None:
+    config = configs.Cifar10Config()
+    config.losses.label_smoothing = 0.1
+    logits = tf.random.stateless_normal([4, 10], (1, 2))
+    labels = tf.constant([0, 3, 3, 9])
+    expected = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(
+        tf.one_hot(labels, 10), logits
+    )
+    loss = task.Cifar10Task(config).build_losses(labels, logits)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_training_goes_on_as_if_it_had_not_been_interrupted(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    def train(name: str, train_steps: int) -> tuple[keras.Model, dict]:
+        params = _experiment(directory, train_steps)
+        return pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / name)).run()
+
+    unbroken, logs = train("unbroken", 6)
+    # A share of the 13 test images, none of which is left out.
+    assert float(logs["accuracy"]) * 13 == pytest.approx(round(float(logs["accuracy"]) * 13))
+    train("resumed", 3)
+    resumed, _ = train("resumed", 6)
+    for one, other in zip(unbroken.weights, resumed.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.random.default_rng(0).integers(256, size=(11, 32, 32, 3), dtype=np.uint8)
+    examples = {"id": np.arange(11), "image": images, "label": np.arange(11) % 10}
+    tfds = types.ModuleType("tensorflow_datasets")
+    tfds.ReadConfig = types.SimpleNamespace
+    tfds.builder = lambda name: types.SimpleNamespace(info=types.SimpleNamespace(splits=None))
+    tfds.load = lambda **kwargs: tf.data.Dataset.from_tensor_slices(examples)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", tfds)
+    params = configs.Cifar10Config().validation_data.replace(
+        input_path="", tfds_name="cifar10", tfds_split="test", global_batch_size=4
+    )
+    batches = list(data.build_dataset(params).as_numpy_iterator())
+    assert [len(labels) for _, labels in batches] == [4, 4, 3]
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), images)
+    with position.begin_at(0, seed=1):
+        endless = data.build_dataset(params.replace(is_training=True, drop_remainder=True))
+    assert next(iter(endless))[0].shape == (4, 32, 32, 3)

@@ -1,0 +1,48 @@
+import keras
+import numpy as np
+import pytest
+
+from official_lite.common import errors
+from official_lite.modeling import model_export
+
+# Keras itself, with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+INPUTS = np.ones([1, 3], np.float32)
+
+
+def _model(**kwargs):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, **kwargs)])
+
+
+def test_one_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "models" / "one.keras"
+    for _ in range(2):
+        model = _model()
+        model_export.write_model(model, str(path), "keras")
+    assert [each.name for each in path.parent.iterdir()] == ["one.keras"]
+    np.testing.assert_array_equal(keras.models.load_model(path)(INPUTS), model(INPUTS))
+
+
+def test_one_that_can_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "one.keras"
+    path.write_text("old")
+
+    def save(self, path):
+        raise OSError("no space")
+
+    monkeypatch.setattr(keras.Sequential, "save", save)
+    with pytest.raises(OSError, match="no space"):
+        model_export.write_model(_model(), str(path), "keras")
+    assert path.read_text() == "old"
+
+
+def test_onnx_says_what_it_needs(tmp_path, monkeypatch):
+    model = _model()
+    model.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
+    path = str(tmp_path / "one.onnx")
+    with pytest.raises(errors.ConfigValueError, match="computes in bfloat16"):
+        model_export.write_model(model, path, "onnx")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(errors.ConfigValueError, match=r"official-lite\[export\]"):
+        model_export.write_model(model, path, "onnx")

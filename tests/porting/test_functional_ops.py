@@ -1,0 +1,39 @@
+import textwrap
+
+import libcst as cst
+import pytest
+
+from official_lite.porting import functional_ops
+
+
+def _module(body: str) -> cst.Module:
+    head = "import keras\nimport tensorflow as tf\n\n\ndef build():\n  x = keras.Input((3,))\n"
+    return cst.parse_module(head + textwrap.indent(body, "  ") + "\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("tf.concat([x, 2 * x], -1)", "keras.ops.concatenate([x, 2 * x], -1)"),
+        ("tf.reduce_mean(input_tensor=x, axis=1)", "keras.ops.mean(x=x, axis=1)"),
+        ("tf.nn.relu(x, name='act')", "keras.ops.relu(x)"),
+        ("tf.add_n([x, x])", "keras.layers.add([x, x])"),
+        ("tf.identity(x, name='a/b')", "keras.layers.Identity(name='a_b')(x)"),
+        ("tf.cast(tf.math.square(x), y)", "keras.ops.cast(keras.ops.square(x), y)"),
+    ],
+)
+def test_same_function_of_keras_ops_is_called(before: str, after: str) -> None:
+    assert functional_ops.rewrite(_module(before)).code == _module(after).code
+    assert functional_ops.leftover(_module(after)) == []
+
+
+def test_what_has_no_such_function_is_listed_with_its_line() -> None:
+    module = _module("y = [x]\nz = tf.matmul(y[0], y[0], transpose_b=True)")
+    assert functional_ops.rewrite(module).code == module.code
+    assert functional_ops.leftover(module) == [(8, "tensorflow.matmul")]
+
+
+def test_tensors_of_other_kinds_are_left_alone() -> None:
+    module = _module("a = tf.constant(x.shape[-1])\nb = tf.cast(a, tf.float32)\ntf.nest.flatten(x)")
+    assert functional_ops.rewrite(module).code == module.code
+    assert functional_ops.leftover(module) == []

@@ -1,0 +1,78 @@
+import libcst as cst
+import pytest
+
+from official_lite.porting import idioms
+
+
+def _rewritten(text: str) -> str:
+    return idioms.rewrite(cst.parse_module("import keras\n" + text)).code.removeprefix(
+        "import keras\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("m.reset_states()", "m.reset_state()"),
+        ("def reset_states(self): pass", "def reset_state(self): pass"),
+        ("x.get_shape()", "x.shape"),
+        ("x.get_shape().as_list()[1:]", "list(x.shape)[1:]"),
+        ("x.get_shape().as_list()[-1]", "x.shape[-1]"),
+        ("len(x.shape.as_list())", "len(x.shape)"),
+        ("input_shape.as_list()", "list(input_shape)"),
+        ("x.shape.rank - 1", "len(x.shape) - 1"),
+        ("x.shape.rank is None", "x.shape.rank is None"),
+        ("self.optimizer.lr", "self.optimizer.learning_rate"),
+        ("self.add_weight('kernel', shape=s)", "self.add_weight(name='kernel', shape=s)"),
+        (
+            "self.add_weight('w', s, 'float32')",
+            "self.add_weight(name='w', shape=s, dtype='float32')",
+        ),
+        ("self.add_weight(experimental_autocast=False)", "self.add_weight(autocast=False)"),
+        ("keras.optimizers.Adam(lr=0.1)", "keras.optimizers.Adam(learning_rate=0.1)"),
+        ("keras.optimizers.SGD(0.1, jit_compile=True)", "keras.optimizers.SGD(0.1)"),
+        (
+            "keras.activations.serialize(a, use_legacy_format=True)",
+            "keras.activations.serialize(a)",
+        ),
+        ("keras.backend.int_shape(x)", "tuple(x.shape)"),
+        ("keras.backend.learning_phase()", "False"),
+        ("keras.backend.set_value(v, 1)", "v.assign(1)"),
+        (
+            "keras.layers.experimental.SyncBatchNormalization(axis=1)",
+            "keras.layers.BatchNormalization(synchronized=True, axis=1)",
+        ),
+        ("optimizer.get_scaled_loss(loss)", "optimizer.scale_loss(loss)"),
+    ],
+)
+def test_idiom(before: str, after: str) -> None:
+    assert _rewritten(before) == after
+
+
+def test_gradients_are_not_unscaled_twice() -> None:
+    after = _rewritten(
+        "def step(optimizer, loss):\n"
+        "  # Before.\n"
+        "  if isinstance(optimizer, Scaled):\n"
+        "    grads = optimizer.get_unscaled_gradients(grads)\n"
+        "  optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients(g), v))\n"
+    )
+    assert after == ("def step(optimizer, loss):\n  optimizer.apply_gradients(zip(g, v))\n")
+
+
+def test_whether_a_model_was_compiled_is_asked_of_the_model() -> None:
+    after = _rewritten("if metrics:\n  a()\nelif model.compiled_metrics:\n  b()\n")
+    assert after == "if metrics:\n  a()\nelif model.compiled:\n  b()\n"
+
+
+def test_class_of_synchronized_layers_stays_a_class() -> None:
+    before = "import a\nfrom keras import layers\nb = layers.experimental.SyncBatchNormalization\n"
+    assert idioms.rewrite(cst.parse_module(before)).code == (
+        "import functools\nimport keras\nimport a\nfrom keras import layers\n"
+        "b = functools.partial(keras.layers.BatchNormalization, synchronized=True)\n"
+    )
+
+
+def test_what_it_needs_is_imported() -> None:
+    after = idioms.rewrite(cst.parse_module("from keras import backend as K\nK.flatten(x)")).code
+    assert after == "import keras\nfrom keras import backend as K\nkeras.ops.reshape(x, [-1])"

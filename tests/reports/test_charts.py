@@ -1,0 +1,34 @@
+import json
+import math
+import re
+
+from official_lite.reports import charts
+
+
+def _data(chart: charts.Chart) -> dict:
+    found = re.search(r"<script[^>]*>(.*)</script>", charts.figure(chart))
+    return json.loads(found[1])
+
+
+def test_large_series_makes_a_small_figure() -> None:
+    points = [(step, math.sin(step / 1e3) / 3) for step in range(100_000)]
+    figure = charts.figure(charts.Chart(title="a", series=[charts.Series(name="b", points=points)]))
+    assert len(figure) < 30_000
+    assert "99999" in figure
+
+
+def test_value_that_is_not_finite_is_a_hole() -> None:
+    points = [(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)]
+    chart = charts.Chart(title="a", series=[charts.Series(name="b", points=points)])
+    assert _data(chart)["series"][0]["y"] == [1.0, None, None, 2.0]
+
+
+def test_points_that_have_names_all_stay() -> None:
+    points = [(float(n), 0.5) for n in range(3000)]
+    named = charts.Series(name="b", points=points, labels=[f"trial {n}" for n in range(3000)])
+    assert len(_data(charts.Chart(title="a", series=[named]))["series"][0]["x"]) == 3000
+
+
+def test_number_is_short_and_keeps_integers() -> None:
+    shown = [charts.number(value) for value in (1234567, 2.0, 0.123456789, 1e-9, math.nan, None)]
+    assert shown == ["1,234,567", "2", "0.12346", "1e-09", "nan", "–"]

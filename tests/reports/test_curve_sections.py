@@ -1,0 +1,59 @@
+import json
+import re
+
+from official_lite.reports import curve_sections, run_reading
+from official_lite.reports.markup import tag
+from tests.reports import made_runs
+
+
+def _charts(section) -> dict[str, dict]:
+    found = re.findall(
+        r'<script type="application/json">(.*?)</script>', tag("div", section.content)
+    )
+    return {chart["title"]: chart for chart in map(json.loads, found)}
+
+
+def _runs(tmp_path, number: int) -> list[run_reading.Run]:
+    directories = [made_runs.make_run(tmp_path / f"run{n}", offset=n / 10) for n in range(number)]
+    return [run_reading.read_run(str(one)) for one in directories]
+
+
+def test_training_and_validation_share_a_chart(tmp_path) -> None:
+    section = curve_sections.curves(_runs(tmp_path, 1))
+    charts = _charts(section)
+    assert list(charts) == ["loss", "accuracy", "learning_rate"]
+    assert [one["name"] for one in charts["loss"]["series"]] == ["train", "validation"]
+    assert {one["colour"] for one in charts["loss"]["series"]} == {0, 1}
+    assert charts["loss"]["smooth"] is True
+
+
+def test_curves_can_be_drawn_over_time(tmp_path) -> None:
+    (run,) = _runs(tmp_path, 1)
+    section = curve_sections.curves([run])
+    series = _charts(section)["loss"]["series"][0]
+    # The first report came after 50 steps.
+    assert series["minutes"][:2] == [0.0, 0.05]
+    assert len(series["minutes"]) == len(series["x"])
+    assert "data-clock" in tag("div", section.content)
+
+
+def test_each_of_several_runs_has_its_colour_and_switch(tmp_path) -> None:
+    section = curve_sections.curves(_runs(tmp_path, 3))
+    series = _charts(section)["loss"]["series"]
+    assert {(one["run"], one["colour"]) for one in series} == {(0, 0), (1, 1), (2, 2)}
+    assert {one["look"] for one in series if one["split"] == "train"} == {"dashed"}
+    assert all(f'data-run="{number}"' in tag("div", section.content) for number in range(3))
+
+
+def test_speed_has_a_section_of_its_own(tmp_path) -> None:
+    runs = _runs(tmp_path, 1)
+    section = curve_sections.throughput(runs)
+    assert list(_charts(section)) == ["steps_per_second"]
+    assert "6,496" in tag("div", section.content)
+
+
+def test_run_without_numbers_has_a_word_about_it(tmp_path) -> None:
+    (tmp_path / "params.yaml").write_text("{}")
+    runs = [run_reading.read_run(str(tmp_path))]
+    assert "No metrics" in tag("div", curve_sections.curves(runs).content)
+    assert curve_sections.throughput(runs) is None

@@ -1,0 +1,141 @@
+"""The pages, in a real browser: without it nobody would know whether their script works."""
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from official_lite import search
+from official_lite.common import errors
+from official_lite.nas import architecture
+from official_lite.reports import page
+from tests import chromium
+from tests.reports import made_runs
+from tests.search import toys
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+WIDTHS = (1280, 390)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    with chromium.started() as browser:
+        yield browser
+
+
+def _write(tmp_path: pathlib.Path, *directories: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "page.html"
+    path.write_text(page.build_page([str(one) for one in directories]), encoding="utf-8")
+    return path
+
+
+def _require_soundness(tab: chromium.Tab, width: int) -> None:
+    assert tab.problems == []
+    # Not `innerWidth`: on a phone that grows with what does not fit.
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate(
+        "[...document.querySelectorAll('.plot')].every(one => !one.clientWidth ||"
+        " one.querySelector('svg title').textContent)"
+    )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_of_runs_draws_and_obeys(browser, tmp_path, width) -> None:
+    runs = [made_runs.make_run(tmp_path / name, offset=n / 10) for n, name in enumerate("ab")]
+    tab = browser.open(_write(tmp_path, *runs), width)
+    _require_soundness(tab, width)
+    lines = "document.querySelectorAll('#curves .line')"
+    assert tab.evaluate(f"{lines}.length") == 2 * (2 + 2 + 1)
+
+    before = tab.evaluate(f"{lines}[0].getAttribute('d')")
+    tab.evaluate(
+        "{const slider = document.querySelector('[data-smoothing]');"
+        "slider.value = 0.9; slider.dispatchEvent(new Event('input'));}"
+    )
+    assert tab.evaluate(f"{lines}[0].getAttribute('d')") != before
+    tab.evaluate("document.querySelector('.chart .log').click()")
+    tab.evaluate("document.querySelector('[data-run=\"0\"]').click()")
+    assert tab.evaluate(f"{lines}.length") == 2 + 2 + 1
+
+    tab.evaluate("document.querySelector('[data-clock]').click()")
+    tab.point_at("#curves .plot svg")
+    shown = tab.evaluate("document.querySelector('.tip').textContent")
+    assert shown.startswith("minutes")
+    assert "b, validation" in shown
+    assert "a, validation" not in shown
+    press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+    tab.evaluate(f"document.querySelector('#curves svg').{press}")
+    assert tab.evaluate("document.querySelector('.tip').textContent") != shown
+    _require_soundness(tab, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_of_a_study_sorts_its_trials(browser, tmp_path, width) -> None:
+    space = {**toys.SPACE, "trainer.optimizer_config.initial_learning_rate": ["a", "b"]}
+    search.run_study(toys.curve, toys.config(space=space, num_trials=12), str(tmp_path / "study"))
+    tab = browser.open(_write(tmp_path, tmp_path / "study"), width)
+    _require_soundness(tab, width)
+    assert tab.evaluate("document.querySelectorAll('#history .mark').length") >= 12
+    values = (
+        "[...document.querySelectorAll('#trials tbody tr')]"
+        ".map(row => Number(row.cells[2].dataset.value))"
+    )
+    for direction in ("ascending", "descending"):
+        tab.evaluate("document.querySelectorAll('#trials thead button')[2].click()")
+        found = tab.evaluate(values)
+        assert found == sorted(found, reverse=direction == "descending")
+        sort = tab.evaluate("document.querySelectorAll('#trials th')[2].getAttribute('aria-sort')")
+        assert sort == direction
+    tab.point_at("#history .plot svg")
+    assert "trial" in tab.evaluate("document.querySelector('#history .tip strong').textContent")
+    _require_soundness(tab, width)
+
+
+def test_text_from_files_is_never_run(browser, tmp_path) -> None:
+    config = {"task": {HOSTILE: HOSTILE}}
+    record = {"exit_reason": HOSTILE, "argv": [HOSTILE], "host": HOSTILE, "status": HOSTILE}
+    # No directory can have a slash in its name.
+    run = made_runs.make_run(tmp_path / HOSTILE.replace("/", "|"), config=config, record=record)
+    made_runs.write_metrics(run, [{"step": n, "split": HOSTILE, HOSTILE: n} for n in (1, 2)])
+    space = {HOSTILE: [HOSTILE, "b"]}
+    probs = {HOSTILE: [0.5, 0.5]}
+    architecture.write_arch(str(run), {HOSTILE: HOSTILE}, space=space, probs=probs)
+    lines = [architecture.to_history_line(n, probs) for n in (1, 2)]
+    (run / architecture.HISTORY_FILE).write_text("\n".join(lines) + "\n")
+    tab = browser.open(_write(tmp_path, run))
+    tab.point_at(".plot svg")
+    _require_soundness(tab, WIDTHS[0])
+    assert tab.evaluate("document.querySelectorAll('img').length") == 0
+    assert tab.evaluate("document.querySelectorAll('script:not([type])').length") == 1
+    assert HOSTILE in tab.evaluate("document.body.textContent")
+
+
+def test_long_run_makes_a_small_page(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "a", num_reports=20_000)
+    assert _write(tmp_path, run).stat().st_size < 200_000
+
+
+def test_same_names_are_told_apart(tmp_path) -> None:
+    runs = [made_runs.make_run(tmp_path / name / "run") for name in "ab"]
+    text = page.build_page([str(one) for one in runs])
+    assert "<title>a/run · b/run</title>" in text
+    with pytest.raises(errors.ConfigValueError, match="given twice"):
+        page.build_page([str(runs[0]), str(runs[0])])
+
+
+def test_directory_that_holds_runs_names_them(tmp_path) -> None:
+    made_runs.make_run(tmp_path / "all" / "pretrain")
+    with pytest.raises(errors.ConfigValueError, match=r"There are .*pretrain"):
+        page.build_page([str(tmp_path / "all")])
+    with pytest.raises(errors.ConfigValueError, match="Did you mean all"):
+        page.build_page([str(tmp_path / "alll")])
+
+
+def test_runs_and_studies_stand_on_one_page(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "a")
+    search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "s"))
+    text = page.build_page([str(run), str(tmp_path / "s")])
+    assert "<h1>Run a</h1>" in text
+    assert "<h1>Study s</h1>" in text
+    ids = [part.partition('"')[0] for part in text.split(' id="')[1:]]
+    assert len(set(ids)) == len(ids)

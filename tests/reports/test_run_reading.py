@@ -1,0 +1,85 @@
+import json
+import os
+import pathlib
+import time
+
+import pytest
+
+from official_lite import pipeline
+from official_lite.common import errors
+from official_lite.core import execution_record, model_dir_lock
+from official_lite.reports import run_reading
+from official_lite.tools import smoke_run
+from tests.reports import made_runs
+
+
+def test_training_is_read_as_it_was(tmp_path: pathlib.Path) -> None:
+    before = time.time()
+    params = smoke_run.experiment(20)
+    pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
+    run = run_reading.read_run(str(tmp_path / "run"))
+    assert (run.name, run.status, run.mode, run.problems) == ("run", "done", "train_and_eval", ())
+    assert (run.step, run.train_steps, run.num_parameters) == (20, 20, 3)
+    assert run.series["validation"]["validation_loss"].steps == (10, 20)
+    times = run.series["train"]["training_loss"].wall_times
+    assert all(before - 1 < each <= time.time() for each in times)
+    assert [each.step for each in run.checkpoints] == [20]
+    assert run.checkpoints[0].is_committed
+    assert run.config["trainer"]["train_steps"] == run.given["trainer.train_steps"] == 20
+    assert run.environment.keys() >= {"host", "platform", "python", "tensorflow"}
+    assert run.examples_per_second == pytest.approx(32 * run.steps_per_second)
+    assert run.start_time <= run.end_time
+
+
+def test_command_best_checkpoint_and_last_metrics(tmp_path: pathlib.Path) -> None:
+    directory = str(made_runs.make_run(tmp_path / "a"))
+    execution = execution_record.ExecutionRecord(execution="xla", reason="faster", train_steps=9)
+    execution_record.save(execution, directory)
+    run = run_reading.read_run(directory)
+    assert run.execution == execution
+    assert run.experiment == "vision/digits_cnn"
+    assert (run.best.step, run.best.metrics, run.best.path) == (800, {"accuracy": 0.9}, None)
+    assert run.last_metrics()["validation/accuracy"] == pytest.approx(0.88)
+    assert [each.is_committed for each in run.checkpoints] == [False, False]
+    argv = ["train.py", "--experiment", "other", "--mode=train"]
+    made_runs.make_run(tmp_path / "b", record={"argv": argv})
+    assert run_reading.read_run(str(tmp_path / "b")).experiment == "other"
+
+
+def test_runs_are_found_however_deep(tmp_path: pathlib.Path) -> None:
+    for name in ("b", "study/trials/0000", "study/trials/0001"):
+        made_runs.make_run(tmp_path / name)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    names = [run.name for run in run_reading.read_runs(str(tmp_path))]
+    assert names == ["b", "study/trials/0000", "study/trials/0001"]
+    assert [run.name for run in run_reading.read_runs(str(tmp_path / "b"))] == ["b"]
+    with pytest.raises(errors.ConfigValueError, match="no folder"):
+        run_reading.read_runs(str(tmp_path / "c"))
+
+
+def test_torn_files_are_told_and_hide_nothing_else(tmp_path: pathlib.Path) -> None:
+    directory = made_runs.make_run(tmp_path / "a")
+    (directory / "run.json").write_text('{"status"')
+    (directory / "execution.json").write_text("[]")
+    (directory / "params.yaml").write_bytes(b"\xff")
+    run = run_reading.read_run(str(directory))
+    assert (run.status, run.config, run.execution) == ("unknown", {}, None)
+    assert run.step == 1000
+    assert run.best.step == 800
+    assert len(run.problems) == 3
+
+
+def test_directory_without_anything_of_a_run_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigValueError, match="no directory of a run"):
+        run_reading.read_run(str(tmp_path))
+
+
+def test_run_whose_process_is_gone_was_killed(tmp_path: pathlib.Path) -> None:
+    directory = made_runs.make_run(tmp_path / "a", record={"status": "running"})
+    assert run_reading.read_run(str(directory)).status == "killed"
+    with model_dir_lock.ModelDirLock(str(directory)):
+        assert run_reading.read_run(str(directory)).status == "running"
+        holder = json.loads((directory / ".lock").read_text())
+    (directory / ".lock").write_text(json.dumps({**holder, "host": "elsewhere"}))
+    assert run_reading.read_run(str(directory)).status == "running"
+    assert os.listdir(directory).count(".lock") == 1

@@ -1,0 +1,62 @@
+import json
+
+from official_lite.nas import architecture
+from official_lite.reports import run_reading, run_sections
+from official_lite.reports.markup import tag
+from tests.reports import made_runs
+
+
+def _read(directory) -> run_reading.Run:
+    return run_reading.read_run(str(directory))
+
+
+def test_overview_says_how_it_ended(tmp_path) -> None:
+    reason = "DivergedError: loss is <nan>"
+    record = {"status": "failed", "exit_reason": reason, "global_step": 400}
+    run = _read(made_runs.make_run(tmp_path / "a", record=record))
+    shown = tag("div", run_sections.overview([run]).content)
+    assert "DivergedError: loss is &lt;nan&gt;" in shown
+    assert "400 of 1,000" in shown
+    assert "accuracy 0.9 at step 800" in shown
+
+
+def test_several_runs_stand_in_a_table(tmp_path) -> None:
+    runs = [_read(made_runs.make_run(tmp_path / name)) for name in "ab"]
+    shown = tag("div", run_sections.overview(runs).content)
+    assert shown.count('scope="col"') == 3
+    assert shown.count("accuracy 0.9 at step 800") == 2
+
+
+def test_what_cannot_be_read_is_told(tmp_path) -> None:
+    directory = made_runs.make_run(tmp_path / "a")
+    (directory / "run.json").write_text("{torn")
+    assert "run.json" in tag("div", run_sections.overview([_read(directory)]).content)
+
+
+def test_checkpoints_have_their_size(tmp_path) -> None:
+    shown = tag(
+        "div", run_sections.checkpoints([_read(made_runs.make_run(tmp_path / "a"))]).content
+    )
+    assert "ckpt-500" in shown
+    assert "0.052" in shown
+
+
+def test_architecture_has_its_choices_and_how_they_came(tmp_path) -> None:
+    directory = made_runs.make_run(tmp_path / "a")
+    assert run_sections.architectures([_read(directory)]) is None
+    space, probs = {"first": ["conv", "pool"]}, {"first": [0.9, 0.1]}
+    architecture.write_arch(str(directory), {"first": "conv"}, space=space, probs=probs, step=20)
+    lines = [
+        architecture.to_history_line(n, {"first": [p, 1 - p]}) for n, p in ((10, 0.5), (20, 0.9))
+    ]
+    (directory / architecture.HISTORY_FILE).write_text("\n".join(lines) + "\n")
+    shown = tag("div", run_sections.architectures([_read(directory)]).content)
+    assert "conv 90.0 %" in shown
+    data = json.loads(shown.partition('application/json">')[2].partition("</script>")[0])
+    assert [one["y"] for one in data["series"]] == [[0.5, 0.9], [0.5, 0.1]]
+
+
+def test_damaged_architecture_does_not_hide_the_run(tmp_path) -> None:
+    directory = made_runs.make_run(tmp_path / "a")
+    (directory / "arch.json").write_text("{torn")
+    assert "is no JSON file" in tag("div", run_sections.architectures([_read(directory)]).content)

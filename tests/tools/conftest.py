@@ -1,0 +1,145 @@
+"""Runs of an experiment that was registered by a file of one's own."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Callable
+
+import pytest
+
+EXPERIMENT = '''
+import dataclasses
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite.core import base_task, exp_factory, task_factory
+from official_lite.core import config_definitions as cfg
+from official_lite.data import arrays
+
+X = np.random.default_rng(0).normal(3.0, 2.0, (48, 5)).astype(np.float32)
+ROWS = np.arange(48, dtype=np.int32) % 7
+
+
+@keras.saving.register_keras_serializable("tests_tools")
+class Model(keras.Model):
+    """Has no variables before it is called, with a dict, and keeps some of them in a list."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+        self.table = keras.layers.Embedding(7, 2)
+        self.blocks = [keras.layers.BatchNormalization(), keras.layers.Dense(units)]
+
+    def call(self, inputs, training=False):
+        x = keras.ops.concatenate([inputs["x"], self.table(inputs["row"])], axis=-1)
+        x = self.blocks[0](x, training=training)
+        return {"logits": self.blocks[1](x), "mean": keras.ops.mean(x, axis=-1)}
+
+    def get_config(self):
+        return {"units": self.units}
+
+
+@dataclasses.dataclass
+class Config(cfg.TaskConfig):
+    units: int = 3
+
+
+@task_factory.register_task_cls(Config)
+class Task(base_task.Task):
+    def build_model(self):
+        return Model(self.task_config.units)
+
+    def build_inputs(self, params, input_context=None):
+        training = bool(params.is_training)
+        rows = {"x": X, "row": ROWS}, (X.sum(axis=1) > 15).astype(np.int32)
+        return arrays.from_arrays(rows, params.global_batch_size, shuffle=training, repeat=training)
+
+    def inference_step(self, inputs, model):
+        return model({"row": inputs["row"], "x": 2.0 * inputs["x"]}, training=False)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return tf.reduce_mean(
+            keras.losses.sparse_categorical_crossentropy(
+                labels, model_outputs["logits"], from_logits=True
+            )
+        )
+
+
+@exp_factory.register_config_factory("tests/tools")
+def experiment():
+    return cfg.ExperimentConfig(
+        task=Config(
+            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
+            validation_data=cfg.DataConfig(global_batch_size=12, is_training=False),
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=6,
+            checkpoint_interval=2,
+            writers=["jsonl"],
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+                }
+            ),
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy="off"),
+    )
+'''
+
+
+@pytest.fixture(scope="session")
+def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Trains the experiment for six steps, with a checkpoint after every second; once for each set
+    of overrides, `path=value`. Returns the folder."""
+    root = tmp_path_factory.mktemp("runs")
+    file = root / "mine.py"
+    file.write_text(EXPERIMENT)
+    runs: dict[tuple[str, ...], str] = {}
+
+    def train(*overrides: str) -> str:
+        if overrides in runs:
+            return runs[overrides]
+        from official_lite import pipeline
+        from official_lite.tools import run_source
+
+        sets = [f"--set={each}" for each in overrides]
+        given = [f"--import={file}", *sets]
+        params = run_source.read("tests/tools", parse(*given, source="tests/tools")).params
+        model_dir = str(root / f"run{len(runs)}")
+        with pytest.MonkeyPatch.context() as patch:
+            # What `run.json` keeps.
+            patch.setattr(sys, "argv", ["train.py", "--experiment", "tests/tools", *given])
+            pipeline.RunPipeline(params, "train", model_dir).run()
+        runs[overrides] = model_dir
+        return model_dir
+
+    return train
+
+
+@pytest.fixture
+def trained(train_run: Callable[..., str]) -> str:
+    """The folder of a run."""
+    return train_run()
+
+
+def parse(*arguments: str, source: str) -> argparse.Namespace:
+    from official_lite.tools import run_source
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source")
+    run_source.add_arguments(parser)
+    return parser.parse_args([source, *arguments])
+
+
+@pytest.fixture
+def read_run() -> Callable[..., object]:
+    """Reads the config of a run, with arguments on top."""
+    from official_lite.tools import run_source
+
+    def read(source: str | pathlib.Path, *arguments: str) -> run_source.RunSource:
+        return run_source.read(str(source), parse(*arguments, source=str(source)))
+
+    return read

@@ -1,0 +1,58 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.tools.exporting import model_inputs, run_model
+
+
+def test_model_is_watched_for_what_the_task_calls_it_with(read_run, trained):
+    with run_model.built(read_run(trained).params) as (ctx, _):
+        inputs = model_inputs.real_inputs(ctx)
+        data, _ = next(iter(run_model.evaluation_data(ctx)))
+        with pytest.raises(errors.ConfigValueError, match="does not say by itself"):
+            model_inputs.random_inputs(ctx.model)
+        assert "call" not in ctx.model.__dict__
+    assert [*inputs.arrays()] == ["row", "x"]
+    # A few examples, as the task has made them.
+    np.testing.assert_array_equal(inputs.args[0]["x"], 2.0 * data["x"][:8])
+    assert inputs.args[0]["row"].dtype == np.int32
+    (signature,) = inputs.signature
+    assert signature["x"] == tf.TensorSpec([None, 5], tf.float32, "x")
+    assert signature["row"] == tf.TensorSpec([None], tf.int32, "row")
+
+
+def test_functional_model_says_itself_what_it_takes():
+    layers = keras.layers
+    words = layers.Input((None,), dtype="int32", name="words")
+    length = layers.Input((2,), name="length")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(2, 3)(words))
+    model = keras.Model({"words": words, "length": length}, layers.Concatenate()([x, length]))
+    inputs = model_inputs.random_inputs(model)
+    assert inputs.signature is None
+    assert {name: array.dtype for name, array in inputs.arrays().items()} == {
+        "length": np.float32,
+        "words": np.int32,
+    }
+    assert set(np.unique(inputs.arrays()["words"])) <= {0, 1}
+    assert model(*inputs.args).shape == (4, 5)
+
+
+def test_real_inputs_of_a_functional_model_have_its_names(read_run):
+    params = read_run("vision/digits_mlp", "--set=runtime.mixed_precision_dtype=bfloat16").params
+    with run_model.built(params) as (ctx, _):
+        inputs = model_inputs.real_inputs(ctx)
+    assert inputs.signature is None
+    assert [(n, a.shape, a.dtype) for n, a in inputs.arrays().items()] == [
+        ("image", (8, 8, 8, 1), np.float32)
+    ]
+
+
+def test_task_that_does_not_call_its_model_is_told(read_run, trained, monkeypatch):
+    with run_model.built(read_run(trained).params) as (ctx, _):
+        monkeypatch.setattr(
+            type(ctx.task), "validation_step", lambda self, inputs, model, metrics: {}
+        )
+        with pytest.raises(errors.ConfigValueError, match="does not call its model"):
+            model_inputs.real_inputs(ctx)

@@ -1,0 +1,55 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from official_lite.tools import __main__ as tools
+from tests import commands
+
+
+def test_list_shows_names_and_what_they_are_without_tensorflow() -> None:
+    code = (
+        "import sys\n"
+        "from official_lite.tools import __main__ as tools\n"
+        "assert tools.main(['experiments', 'list', 'vision/*', '--json']) == 0\n"
+        "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=commands.ROOT, check=True)
+    listed = {each["name"]: each for each in json.loads(done.stdout)}
+    assert all(name.startswith("vision/") for name in listed)
+    assert listed["vision/digits_mlp"] == {
+        "name": "vision/digits_mlp",
+        "summary": "Two dense layers; a few seconds, for trying things out.",
+        "module": "experiments.vision.digits.configs",
+    }
+
+
+def test_names_may_be_given_in_part_and_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.main(["experiments", "list", "digits_", "--names"]) == 0
+    names = capsys.readouterr().out.splitlines()
+    assert {"vision/digits_cnn", "vision/digits_mlp"} <= {*names}
+    assert all("digits_" in name for name in names)
+
+
+def test_show_says_what_is_trained_and_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.main(["experiments", "show", "vision/digits_mlp"]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert shown["train_steps"] == "600"
+    assert shown["task_config"] == "experiments.vision.digits.configs:DigitsConfig"
+    assert shown["readme"] == "experiments/vision/digits/README.md"
+    assert tools.main(["experiments", "show", "vision/digits_mlp", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["optimizer"], document["learning_rate"]) == ("adamw", "cosine")
+    assert document["config"]["trainer"]["train_steps"] == 600
+
+
+@pytest.mark.parametrize("arguments", [["show", "vision/digits_mpl"], ["list", "digits_mpl"]])
+def test_unknown_name_is_answered_with_the_nearest(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tools.main(["experiments", *arguments]) == 2
+    said = capsys.readouterr()
+    assert "`vision/digits_mlp`" in said.err
+    assert said.out == ""

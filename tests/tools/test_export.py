@@ -1,0 +1,37 @@
+"""`python -m official_lite.tools export`."""
+
+import json
+import os
+
+import pytest
+
+from official_lite.modeling import model_export
+from official_lite.tools import __main__ as tools
+from official_lite.tools import export
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def test_model_of_a_run_is_exported_and_compared(trained, capsys):
+    assert tools.main(["export", trained, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["path"] == os.path.join(trained, "export", "6")
+    assert row["checkpoint"] == os.path.join(trained, "ckpt-6")
+    assert row["max_difference"] < 1e-5
+
+
+def test_what_differs_by_more_is_a_failure(trained, capsys, tmp_path):
+    arguments = [trained, f"--output={tmp_path}", "--tolerance=-1"]
+    assert tools.main(["export", *arguments]) == 1
+    said = capsys.readouterr()
+    assert f"{tmp_path}/6" in said.out
+    assert "Not what the model computes" in said.err
+
+
+def test_experiment_has_no_weights_to_export(capsys):
+    assert tools.main(["export", "vision/digits_mlp"]) == 2
+    assert "has no weights" in capsys.readouterr().err
+
+
+def test_formats_are_all_that_there_are():
+    assert sorted(export._FORMATS) == sorted(model_export.FORMATS)

@@ -1,0 +1,67 @@
+import json
+import pathlib
+
+import pytest
+
+from official_lite.tools import __main__ as tools
+from tests.reports import made_runs
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> str:
+    """Two runs, of which b is better, has another config, and is one level deeper."""
+    made_runs.make_run(tmp_path / "a")
+    config = {**made_runs.CONFIG, "task": {"model": {"units": [8]}}}
+    record = {"versions": {"python": "3.12.0"}, "seconds": 3700.0}
+    made_runs.make_run(tmp_path / "more" / "b", offset=0.05, config=config, record=record)
+    return str(tmp_path)
+
+
+def _out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert tools.main(["runs", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *rows = _out(capsys, "list", folder, "--sort=accuracy", "--descending").splitlines()
+    assert head.split()[:4] == ["name", "status", "step", "validation/accuracy"]
+    assert [row.split()[:3] for row in rows] == [
+        ["more/b", "done", "1000/1000"],
+        ["a", "done", "1000/1000"],
+    ]
+    assert "1:01:40" in rows[0]
+
+
+def test_columns_conditions_and_limits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = "--columns=name,accuracy,model.units"
+    assert _out(capsys, "list", folder, columns, "--where=accuracy>0.9").split() == [
+        *("name", "validation/accuracy", "task.model.units"),
+        *("more/b", "0.93", "8"),
+    ]
+    assert len(_out(capsys, "list", folder, "--limit=1").splitlines()) == 2
+    assert _out(capsys, "list", folder, "--where=status=failed") == "There are no such runs.\n"
+    assert tools.main(["runs", "list", folder, "--sort=acuracy"]) == 2
+    assert "`accuracy`" in capsys.readouterr().err
+
+
+def test_json_has_all_fields_and_metrics(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = json.loads(_out(capsys, "list", folder, "--json"))
+    assert first["name"] == "a"
+    assert (first["num_parameters"], first["best_step"], first["problems"]) == (151308, 800, [])
+    assert first["metrics"]["validation/accuracy"] == pytest.approx(0.88)
+    assert first["metrics"]["best/accuracy"] == pytest.approx(0.9)
+
+
+def test_compare_shows_what_differs(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [f"{folder}/a", f"{folder}/more/b"]
+    lines = _out(capsys, "compare", *paths).splitlines()
+    assert lines[0].split() == paths
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:]}
+    assert rows["task.model.units"] == ["64,", "64", "8"]
+    assert rows["task.train_data.global_batch_size"] == ["64", "-"]
+    assert rows["best/accuracy"] == ["0.9", "0.95"]
+    assert rows["python"] == ["3.11.7", "3.12.0"]
+    assert "runtime.distribution_strategy" not in rows
+    document = json.loads(_out(capsys, "compare", *paths, "--json"))
+    assert document["differing"] == ["task.model.units", "task.train_data.global_batch_size"]
+    assert document["runs"][1]["config"]["task.model.units"] == [8]

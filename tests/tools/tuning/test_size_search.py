@@ -1,0 +1,89 @@
+import argparse
+import os
+import time
+
+import pytest
+
+from official_lite.common import errors
+from official_lite.tools.tuning import size_probe, size_search
+
+
+@pytest.mark.parametrize("largest", [1, 5, 63, 64, 100, 1000, 4095, 5000])
+def test_largest_size_is_found_to_within_an_eighth(largest):
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= largest
+
+    found = size_search.find_largest(fits, start=64, most=4096)
+    assert found <= largest
+    assert min(largest, 4096) - found <= max(1, found // 8)
+    assert len(set(tried)) == len(tried) <= 12
+
+
+def test_sizes_are_multiples_of_what_the_replicas_and_micro_batches_need():
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= 75
+
+    assert size_search.find_largest(fits, start=12, most=10**6, unit=lambda: 6) == 72
+    assert not [size for size in tried if size % 6]
+
+
+def test_nothing_fits():
+    assert size_search.find_largest(lambda size: False, start=6, most=100, unit=lambda: 2) == 0
+
+
+def _act(args, size):
+    """In the place of `probe`, in a process of its own."""
+    if size >= args.hungry_from:
+        kept = [b"x" * 10**8 for _ in range(15)]
+        time.sleep(30 + len(kept))
+    if size >= args.slow_from:
+        time.sleep(30)
+    if size >= args.killed_from:
+        os.kill(os.getpid(), 9)
+    if size >= args.wrong_from:
+        return size_probe.Probe(problem="DataError: no data")
+    return size_probe.Probe(examples_per_second=10.0 * size, memory=10**8, unit=1)
+
+
+def _run_act(sender, args, size):
+    sender.send(_act(args, size))
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("hungry_from", "above the limit"),
+        pytest.param("slow_from", "not done in 10 s", marks=pytest.mark.slow),
+        ("killed_from", "killed by SIGKILL"),
+        ("wrong_from", "DataError: no data"),
+    ],
+)
+def test_what_does_not_fit_says_why(monkeypatch, what, why):
+    monkeypatch.setattr(size_search, "_run", _run_act)
+    never = dict.fromkeys(("hungry_from", "slow_from", "killed_from", "wrong_from"), 10**9)
+    args = argparse.Namespace(**{**never, what: 2})
+    found = size_search.search(args, start=1, most=64, memory_limit=12 * 10**8, timeout_secs=10.0)
+    assert (found.largest, found.fastest) == (1, 1)
+    assert found.trials[-1].batch_size == 2
+    assert found.trials[-1].result == why
+    assert "The largest batch that fits into" in found.describe()
+
+
+def test_config_that_can_not_be_trained_at_all_is_an_error_at_once(monkeypatch):
+    monkeypatch.setattr(size_search, "_run", _run_act)
+    never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
+    args = argparse.Namespace(**never, wrong_from=1)
+    with pytest.raises(errors.ConfigValueError, match="Batches of 4 can't be trained: DataError"):
+        size_search.search(args, start=4, most=64)
+    with pytest.raises(errors.ConfigValueError, match="global_batch_size` is 0"):
+        size_search.search(args, start=0, most=64)
+
+
+def test_free_memory_is_that_of_this_machine():
+    assert 10**7 < size_search.free_memory() < 10**15
