@@ -71,6 +71,7 @@ def test_data_are_distributed_by_the_strategy() -> None:
     assert list(dataset.as_numpy_iterator()) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_two_workers_lose_no_count_and_the_chief_evaluates_each_example_once(tmp_path):
     found = parameter_servers.run_script(tmp_path, COUNTS)
     assert (found["steps"], found["iterations"]) == (200, 200)

@@ -17,7 +17,12 @@ SESSIONS = [
 ]
 
 # Those that take long.
-SLOW = {"docs/tools.md", "docs/how_to/own_task.md", "docs/how_to/own_hook.md"}
+SLOW = {
+    "docs/tools.md",
+    "docs/how_to/own_task.md",
+    "docs/how_to/own_hook.md",
+    "docs/coming_from_nni.md",
+}
 
 # By page and by how the block begins.
 NOT_RUN = {

@@ -203,7 +203,7 @@ def test_30_yaml_and_gin_give_the_config_back(
 ) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"trainer": {"train_steps": steps, "loss_upper_bound": rate}})
-    params.override({"task": {"name": text}})
+    params.override({"task": {"init_checkpoint": text}})
     again = exp_factory.get_exp_config(name)
     hyperparams.override_params_dict(again, params.as_dict(), is_strict=True)
     yaml = config_parsing.to_yaml(params)

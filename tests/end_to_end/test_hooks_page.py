@@ -32,6 +32,7 @@ def test_driver_of_the_page_trains_with_its_hook(tmp_path: pathlib.Path) -> None
     assert (tmp_path / "run" / "ckpt-200.index").exists()
 
 
+@pytest.mark.slow
 def test_task_trains_in_a_loop_of_its_own(tmp_path: pathlib.Path) -> None:
     printed = _python(str(ROOT / "docs" / "plain_loop.py"), cwd=tmp_path)
     assert float(printed.removeprefix("accuracy ")) > 0.9

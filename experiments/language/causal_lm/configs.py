@@ -73,6 +73,12 @@ class GptModelConfig(hyperparams.Config):
                 f"`hidden_size` is {self.hidden_size}, which {self.num_attention_heads} heads "
                 "(`num_attention_heads`) can't share; wanted a multiple of it."
             )
+        width = self.hidden_size // self.num_attention_heads
+        if self.positions == "rotary" and width % 2:
+            raise errors.ConfigValueError(
+                f"`positions: rotary` turns pairs of numbers, and a head has {width} of them "
+                "(`hidden_size / num_attention_heads`); wanted an even number."
+            )
         if self.ngram_sizes and not self.ngram_rows:
             raise errors.ConfigValueError(
                 f"`ngram_sizes` is {self.ngram_sizes} and `ngram_rows` 0; wanted rows for them."

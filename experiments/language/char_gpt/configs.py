@@ -41,7 +41,7 @@ task_factory.register_task_cls(CharGptConfig, "experiments.language.char_gpt.tas
 
 @exp_factory.register_config_factory("language/char_gpt")
 def char_gpt() -> cfg.ExperimentConfig:
-    """nanoGPT's recipe for CPUs: validation loss below 1.88 on Shakespeare's plays."""
+    """nanoGPT's recipe for CPUs, with rotary positions; 1.78 nats on Shakespeare's plays."""
     return cfg.ExperimentConfig(
         task=CharGptConfig(
             model=configs.GptModelConfig(

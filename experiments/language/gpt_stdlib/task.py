@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from experiments import known_number
 from experiments.language.causal_lm import task
 from experiments.language.gpt_stdlib import data
-from experiments.recommendation import known_number
 
 __all__ = ["GptStdlibTask"]
 

@@ -126,10 +126,10 @@ def _turn(x: Any) -> Any:
     _, _, length, width = x.shape
     frequencies = 10_000.0 ** -(np.arange(width // 2) / (width // 2))
     angles = np.arange(length)[:, np.newaxis] * frequencies
-    cosine, sine = (ops.cast(fn(angles), x.dtype) for fn in (np.cos, np.sin))
-    first, second = ops.split(x, 2, axis=-1)
-    turned = [first * cosine - second * sine, second * cosine + first * sine]
-    return ops.concatenate(turned, axis=-1)
+    cosine = np.concatenate([np.cos(angles), np.cos(angles)], axis=-1)
+    sine = np.concatenate([-np.sin(angles), np.sin(angles)], axis=-1)
+    swapped = ops.roll(x, width // 2, axis=-1)
+    return x * ops.cast(cosine, x.dtype) + swapped * ops.cast(sine, x.dtype)
 
 
 def block(

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from experiments.recommendation import known_number
+from experiments import known_number
 from experiments.recommendation.criteo import dataset, generator
 from official_lite.core import base_task
 

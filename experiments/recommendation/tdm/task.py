@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from experiments.recommendation import known_number
+from experiments import known_number
 from experiments.recommendation.tdm import configs, data, model
 from official_lite.core import base_task
 

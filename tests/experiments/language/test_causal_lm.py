@@ -112,6 +112,7 @@ def test_same_tokens_have_the_same_row_and_sizes_have_rows_of_their_own() -> Non
     ("fields", "message"),
     [
         ({"hidden_size": 15}, "`hidden_size` is 15, which 2 heads"),
+        ({"positions": "rotary", "hidden_size": 6}, "a head has 3 .* an even number"),
         ({"ngram_rows": 0}, "`ngram_rows` 0; wanted rows"),
         ({"ngram_rows": 2**17}, "wanted at most 65536"),
     ],

@@ -115,6 +115,7 @@ def test_smoothed_loss_is_that_of_smoothed_labels() -> None:
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_training_goes_on_as_if_it_had_not_been_interrupted(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

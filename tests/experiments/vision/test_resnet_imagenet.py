@@ -144,6 +144,7 @@ def test_workers_of_a_data_service_cut_the_images_out(directory: pathlib.Path) -
     del worker
 
 
+@pytest.mark.slow
 def test_training_evaluates_all_images_and_goes_on_exactly(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
