@@ -8,10 +8,9 @@ from experiments.language.causal_lm import generate
 from experiments.language.char_gpt import configs, data, task
 from official_lite import pipeline
 from official_lite.common import errors
-from tests import commands
+from tests import commands, downloads
 
-ROOT = pathlib.Path(__file__).parents[3]
-SHAKESPEARE = ROOT.parent / "shared/data/tinyshakespeare.txt"
+SHAKESPEARE, needs_shakespeare = downloads.needs("tinyshakespeare.txt")
 TEXT = "Wer reitet so spät durch Nacht und Wind?\n" * 40
 
 
@@ -81,7 +80,7 @@ def test_resumed_training_is_the_unbroken_one_and_its_model_goes_on_with_a_text(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHAKESPEARE.exists(), reason=f"{SHAKESPEARE} is not there")
+@needs_shakespeare
 def test_experiment_reaches_what_its_readme_says(tmp_path: pathlib.Path) -> None:
     command = ["train.py", "--experiment=language/char_gpt", "--mode=train_and_eval"]
     command += [f"--model_dir={tmp_path}", f"--set=task.input_path={SHAKESPEARE}"]

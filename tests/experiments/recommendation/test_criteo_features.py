@@ -1,12 +1,11 @@
-import pathlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.recommendation.criteo import features
+from tests import downloads
 
-SAMPLE = pathlib.Path("../shared/data/criteo_sample.txt")
+SAMPLE, needs_sample = downloads.needs("criteo_sample.txt")
 
 # Lines of the Kaggle data set: integers and categories may be missing, integers be negative.
 LINES = [
@@ -51,7 +50,7 @@ def test_line_with_a_field_less_is_refused() -> None:
         _inputs([LINES[0].removesuffix("\t")])
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason=f"{SAMPLE} is not here.")
+@needs_sample
 def test_real_sample_is_read() -> None:
     lines = [line.replace(",", "\t") for line in SAMPLE.read_text().splitlines()[1:]]
     dense, rows, labels = _inputs(lines)
