@@ -96,6 +96,7 @@ def test_restarted_job_skips_what_is_done(
     assert _run(params, tmp_path, run_post_eval=True)["validation_loss"] == 0.0
 
 
+@pytest.mark.slow
 def test_ends_at_the_last_pretrain_step(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:

@@ -24,6 +24,7 @@ results["values"] = values
 """
 
 
+@pytest.mark.slow
 def test_each_worker_reads_its_own_share(tmp_path):
     found = parameter_servers.run_script(tmp_path, DRAW)
     assert found["spec"] == str(tf.TensorSpec([], tf.int64))

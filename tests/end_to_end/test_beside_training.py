@@ -16,6 +16,7 @@ def _command(mode: str, model_dir: pathlib.Path, *args: str) -> list[str]:
     return [*command, f"--mode={mode}", f"--model_dir={model_dir}", *args]
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_evaluated_beside_the_running_training(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -100,6 +100,7 @@ def _assert_trained(directory: pathlib.Path) -> None:
     assert [r["step"] for r in records if r["split"] == "validation"] == [6]
 
 
+@pytest.mark.slow
 def test_entry_point_of_an_installed_package_is_found_and_a_broken_one_only_named(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -59,6 +59,7 @@ def test_found_model_computes_the_chosen_path_with_its_weights() -> None:
 
 # Keras itself, which saves variables.
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.slow
 def test_found_model_loads_without_this_package(tmp_path) -> None:
     found = nas.fixed_model(_model(), ARCH)
     found.save(tmp_path / "found.keras")

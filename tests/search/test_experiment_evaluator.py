@@ -40,6 +40,7 @@ def digits(**fields):
     return params
 
 
+@pytest.mark.slow
 def test_trials_train_in_directories_of_their_own(tmp_path) -> None:
     study = search.run_search(digits(num_trials=2), str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2

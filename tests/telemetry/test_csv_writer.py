@@ -65,6 +65,7 @@ def test_value_can_not_take_the_name_of_the_step(tmp_path):
     assert read(tmp_path / "m_train.csv") == [{"step": "3", "a": "1"}]
 
 
+@pytest.mark.slow
 def test_process_killed_in_the_middle_of_a_row_loses_that_row(tmp_path):
     # It dies when half of the third row has gone to the operating system.
     script = f"""

@@ -50,6 +50,7 @@ def test_project_trains_and_what_it_registers_can_be_found_by_others(
     assert 'demo_lines = "demo_lines.configs"' in (project / "pyproject.toml").read_text()
 
 
+@pytest.mark.slow
 def test_test_of_the_project_passes(project: pathlib.Path) -> None:
     done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=project)
     assert done.returncode == 0, done.stdout[-3000:]
