@@ -108,6 +108,7 @@ def test_dropout_draws_other_numbers_in_each_step_and_the_same_in_each_run(
     assert without[0] != runs[0][0]
 
 
+@pytest.mark.slow
 def test_length_of_a_loop_changes_no_bit(experiment, make_trainer) -> None:
     params = _params(experiment, "xla_loop", task={"dropout_rate": 0.5})
     states = [

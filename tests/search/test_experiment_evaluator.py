@@ -55,6 +55,7 @@ def test_trials_train_in_directories_of_their_own(tmp_path) -> None:
     assert top[0]["values"]["accuracy"] == study.best_value
 
 
+@pytest.mark.slow
 def test_trial_is_repeated_by_its_params(tmp_path) -> None:
     study = search.run_search(digits(num_trials=1), str(tmp_path))
     params = configs.digits_mlp()
