@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,11 @@ from official_lite.core import base_task, base_trainer, config_definitions, nest
 __all__ = ["BestCheckpointExporter", "check_metric", "maybe_create_best_ckpt_exporter"]
 
 BEST_CHECKPOINT_NAME = "best_ckpt"
+
+# Words in the names of metrics.
+_LESS_IS_BETTER = frozenset(
+    {"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "bits", "divergence"}
+)
 
 
 class BestCheckpointExporter:
@@ -135,11 +141,19 @@ def maybe_create_best_ckpt_exporter(
         data_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric
     ):
         return None
-    return BestCheckpointExporter(
-        os.path.join(data_dir, trainer.best_checkpoint_export_subdir),
-        trainer.best_checkpoint_eval_metric,
-        trainer.best_checkpoint_metric_comp,
-    )
+    metric, comp = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+    _warn_if_less_is_better(metric, comp)
+    export_dir = os.path.join(data_dir, trainer.best_checkpoint_export_subdir)
+    return BestCheckpointExporter(export_dir, metric, comp)
+
+
+def _warn_if_less_is_better(metric: str, comp: str) -> None:
+    if comp == "higher" and _LESS_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())):
+        logging.warning(
+            "The checkpoint with the highest %s is kept as the best. If less of it is better, set "
+            "`trainer.best_checkpoint_metric_comp: lower`.",
+            metric,
+        )
 
 
 def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> None:

@@ -1,6 +1,7 @@
 """What can be known to be wrong with a run before anything is built or written."""
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from official_lite.common import errors, flags, suggestions
 from official_lite.core import (
     base_task,
     base_trainer,
+    best_checkpoint,
     hook_factory,
     phase_configs,
     task_factory,
@@ -52,12 +54,20 @@ def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
     Raises:
         errors.CheckpointError: There is not.
     """
-    if mode != "eval" or latest.latest_checkpoint(model_dir):
+    init_checkpoint = getattr(params.task, "init_checkpoint", "")
+    if mode != "eval" or init_checkpoint:
         return
-    if not getattr(params.task, "init_checkpoint", ""):
+    path = latest.latest_checkpoint(model_dir)
+    if path is None:
         raise errors.CheckpointError(
             f"There is no checkpoint in {model_dir}, so --mode=eval would evaluate random weights. "
             "Train first, or set `task.init_checkpoint`."
+        )
+    if os.path.basename(path).startswith(f"{best_checkpoint.BEST_CHECKPOINT_NAME}-"):
+        raise errors.CheckpointError(
+            f"{model_dir} is no run but holds the best checkpoint of one, which would not be "
+            "restored. Evaluate it with another --model_dir and "
+            f"--set=task.init_checkpoint={path}."
         )
 
 

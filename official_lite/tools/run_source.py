@@ -70,7 +70,7 @@ def read(name: str, args: argparse.Namespace) -> RunSource:
             )
         return RunSource(name=name, params=_parse(name, args))
     command = _read_command(run_dir)
-    registrations.load([*getattr(command, "import"), *args.imports])
+    _load_registrations(args.imports, recorded=getattr(command, "import"), run_dir=run_dir)
     gin_flags.parse_gin_flags(command)
     experiment = args.experiment or command.experiment
     if not experiment:
@@ -80,6 +80,18 @@ def read(name: str, args: argparse.Namespace) -> RunSource:
         )
     params = _parse(experiment, args, config_file=os.path.join(run_dir, _CONFIG))
     return RunSource(name=name, params=params, run_dir=run_dir)
+
+
+def _load_registrations(given: list[str], *, recorded: list[str], run_dir: str) -> None:
+    """Imports what was given, or else what the run had imported, which may be elsewhere by now."""
+    try:
+        registrations.load(given or recorded)
+    except errors.UnknownNameError as error:
+        if given:
+            raise
+        raise errors.UnknownNameError(
+            f"{error} It is what {os.path.join(run_dir, _RECORD)} says; --import names another."
+        ) from error
 
 
 def _find_run_dir(name: str) -> str | None:

@@ -82,3 +82,17 @@ def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, ma
     best_checkpoint.check_metric(params, make_trainer(params, cls=Reporting, train=False))
     with pytest.raises(errors.UnknownNameError, match="`mae`"):
         best_checkpoint.check_metric(params, make_trainer(params, train=False))
+
+
+@pytest.mark.parametrize(
+    ("metric", "comp", "is_warned"),
+    [("rmse", "higher", True), ("rmse", "lower", False), ("accuracy", "higher", False)],
+)
+def test_metric_of_which_less_is_better_is_warned_of(
+    experiment, tmp_path, caplog, metric, comp, is_warned
+) -> None:
+    names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}
+    params = experiment(trainer={f"best_checkpoint_{name}": v for name, v in names.items()})
+    with caplog.at_level("WARNING"):
+        best_checkpoint.maybe_create_best_ckpt_exporter(params, str(tmp_path))
+    assert ("highest rmse is kept" in caplog.text) == is_warned

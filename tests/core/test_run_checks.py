@@ -2,7 +2,14 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, base_trainer, run_checks, task_factory, trainer_factory
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    best_checkpoint,
+    run_checks,
+    task_factory,
+    trainer_factory,
+)
 from official_lite.core import config_definitions as cfg
 
 
@@ -28,6 +35,14 @@ def test_mode_and_what_it_needs_are_checked(experiment, tmp_path) -> None:
         run_checks.check_evaluation(experiment(), "eval", str(tmp_path))
     params = experiment(task={"init_checkpoint": "x"})
     run_checks.check_evaluation(params, "eval", str(tmp_path))
+
+
+def test_best_checkpoint_is_no_run_to_evaluate(experiment, tmp_path) -> None:
+    directory = str(tmp_path / "best_ckpt")
+    exporter = best_checkpoint.BestCheckpointExporter(directory, "accuracy", "higher")
+    exporter.maybe_export_checkpoint(tf.train.Checkpoint(x=tf.Variable(1.0)), {"accuracy": 0.5}, 7)
+    with pytest.raises(errors.CheckpointError, match=r"init_checkpoint=.*best_ckpt-7"):
+        run_checks.check_evaluation(experiment(), "eval", directory)
 
 
 class _Task(base_task.Task):

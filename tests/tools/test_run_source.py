@@ -42,6 +42,16 @@ def test_run_that_does_not_name_its_experiment_has_to_be_told(read_run, trained,
                 read_run(tmp_path)
 
 
+def test_import_that_has_moved_is_given_anew(read_run, trained, tmp_path):
+    shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
+    argv = ["train.py", "--experiment=tests/tools", "--import=gone/task.py"]
+    (tmp_path / "run.json").write_text(json.dumps({"argv": argv}))
+    with pytest.raises(errors.UnknownNameError, match=r"run.json says; --import names another"):
+        read_run(tmp_path)
+    (tmp_path / "task.py").touch()
+    assert read_run(tmp_path, f"--import={tmp_path}/task.py").params.task.units == 3
+
+
 def test_folder_that_is_no_run_is_refused(read_run, tmp_path):
     with pytest.raises(errors.ConfigValueError, match=r"there is no params.yaml"):
         read_run(tmp_path)
