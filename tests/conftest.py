@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+import signal
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,6 +31,12 @@ def two_cpu_devices() -> None:
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def in_the_foreground() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -14,14 +14,6 @@ def alone(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
 
-@pytest.fixture(autouse=True)
-def in_the_foreground():
-    """What a shell starts in the background ignores SIGINT, and goes on doing so."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def _send(number):
     os.kill(os.getpid(), number)
     deadline = time.monotonic() + 10
