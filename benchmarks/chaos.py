@@ -80,7 +80,7 @@ class Training:
                         raise RuntimeError(f"It does not end; see {log}.")
                     if self.kills_one:
                         _kill(processes[-1:])
-                        _require_that_they_notice(processes[:-1])
+                        return not _have_noticed(processes[:-1])
                     return False
                 time.sleep(0.005)
             codes = [process.wait() for process in processes]
@@ -127,11 +127,13 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _require_that_they_notice(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Whether the other workers failed, as they should; not if all had come to their end before."""
     deadline = time.monotonic() + _SECONDS_TO_NOTICE
     codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
-    if not all(codes):
+    if any(codes) and not all(codes):
         raise RuntimeError(f"A worker was killed, and the others ended with {codes}.")
+    return all(codes)
 
 
 def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:

@@ -119,17 +119,23 @@ class _Queue:
     def _broken_off(
         self, host: str | None = None
     ) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
-        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if host is not None and frozen.user_attrs.get(_HOST, host) != host:
+        for number, running in self._running().items():
+            if host is not None and running.user_attrs.get(_HOST, host) != host:
                 continue
-            claim = self._claims.claim(frozen.number)
+            claim = self._claims.claim(number)
             if claim is None:
                 continue
             with contextlib.ExitStack() as unless_taken:
                 unless_taken.enter_context(claim)
-                if self._may_go_on(frozen):
+                # Whoever had it may have ended it before letting go of it.
+                frozen = self._running().get(number)
+                if frozen is not None and self._may_go_on(frozen):
                     return self._reopen(frozen), unless_taken.pop_all()
         return None
+
+    def _running(self) -> dict[int, FrozenTrial]:
+        trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return {trial.number: trial for trial in trials}
 
     def _may_go_on(self, frozen: FrozenTrial) -> bool:
         if claims.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
