@@ -6,6 +6,7 @@ import pytest
 
 from official_lite import search
 from official_lite.common import errors
+from official_lite.search import claims, storage
 from tests.search import toys
 
 
@@ -70,3 +71,26 @@ def test_killed_worker_is_started_again_and_goes_on_with_its_trial(tmp_path) -> 
     study = search.run_study(toys.killed_once, config, str(tmp_path))
     assert _states(study) == ["COMPLETE"] * 6
     assert _starts(tmp_path) == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}
+
+
+def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
+    tmp_path, monkeypatch
+) -> None:
+    config = toys.config(num_trials=3)
+    search.run_study(toys.parabola, config.replace(num_trials=1), str(tmp_path))
+    study = storage.open_study(config, str(tmp_path))
+    number = study.ask().number
+    claim = claims.Claims.claim
+
+    def claim_late(self, wanted):
+        if (
+            wanted == number
+            and storage.open_study(config, str(tmp_path)).trials[number].value is None
+        ):
+            study.tell(number, 1.0)
+        return claim(self, wanted)
+
+    monkeypatch.setattr(claims.Claims, "claim", claim_late)
+    again = search.run_study(toys.parabola, config, str(tmp_path))
+    assert _states(again) == ["COMPLETE"] * 3
+    assert again.trials[number].value == 1.0
