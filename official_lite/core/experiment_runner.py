@@ -43,10 +43,10 @@ class OrbitExperimentRunner:
 
         _build_trainer  _build_best_checkpoint_exporter  _maybe_build_checkpoint_manager
         _build_writers  _build_hooks  _build_train_actions  _build_eval_actions
-        _build_controller
+        _build_controller  _find_evaluator
 
-    `run` is all of a run. Its parts can be called by themselves: `restore` (if it was not done at
-    construction), `run_mode`, `train`, `evaluate`, `close`, `show_summary`.
+    `run` is all of a run; its parts, which can be called by themselves, are `restore` (if
+    construction did not), `run_mode`, `train`, `evaluate`, `close`, `show_summary`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class OrbitExperimentRunner:
             on_exit.callback(writer_factory.close_all, self._writers)
             self._controller = self._build_controller(
                 trainer=self.trainer if "train" in mode else None,
-                evaluator=self.trainer,
+                evaluator=self._find_evaluator(),
                 save_summary=save_summary,
                 train_actions=train_actions,
                 eval_actions=eval_actions,
@@ -269,9 +269,11 @@ class OrbitExperimentRunner:
                 checkpoint_exporter=self._build_best_checkpoint_exporter(),
             )
 
-    def _build_best_checkpoint_exporter(
-        self,
-    ) -> best_checkpoint.BestCheckpointExporter | None:
+    def _find_evaluator(self) -> Any:
+        """What evaluates: the trainer, or a part of its own that a subclass has."""
+        return self.trainer
+
+    def _build_best_checkpoint_exporter(self) -> best_checkpoint.BestCheckpointExporter | None:
         return best_checkpoint.maybe_create_best_ckpt_exporter(self.params, self.model_dir)
 
     def _maybe_build_checkpoint_manager(self) -> tf.train.CheckpointManager | None:

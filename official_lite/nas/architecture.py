@@ -109,9 +109,11 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
 
     Raises:
         errors.ConfigValueError: The label has other options elsewhere in the model.
+        RuntimeError: No architecture is fixed.
     """
     decision = _current.get()
-    assert decision is not None  # noqa: S101 - callers ask `is_fixed` first
+    if decision is None:
+        raise RuntimeError(f"No architecture is fixed that could say what {label!r} is.")
     known = decision.asked.setdefault(label, list(options))
     if known != list(options):
         raise different_options(label, known, options)

@@ -13,6 +13,7 @@ sets; within `fixed_arch` the constructor gives what was chosen, and there is no
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from official_lite.nas import architecture
 __all__ = ["Choice", "LayerChoice", "Repeat", "ValueChoice"]
 
 
-class Choice(keras.layers.Layer):
+class Choice(keras.layers.Layer, abc.ABC):
     """What all choices have in common.
 
     Attributes:
@@ -52,17 +53,17 @@ class Choice(keras.layers.Layer):
         # Past Keras: what a resolver has is no part of the model.
         self.__dict__["_resolver"] = resolver
 
+    @abc.abstractmethod
     def branch(self, index: int, inputs: Any) -> Any:
         """What one option gives."""
-        raise NotImplementedError
 
     def outputs(self, inputs: Any) -> list[Any]:
         """What each option gives."""
         return [self.branch(index, inputs) for index in range(len(self.options))]
 
+    @abc.abstractmethod
     def layers_of(self, index: int) -> list[keras.layers.Layer]:
         """The layers that one option uses."""
-        raise NotImplementedError
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         if self._resolver is None:

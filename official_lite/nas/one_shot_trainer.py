@@ -108,6 +108,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def make_resolver(self, choice: choices.Choice) -> Any:
         """What computes the choices of a label while they are open."""
+        # Not abstract: a trainer may override `resolve` in its place.
         raise NotImplementedError(f"{type(self).__name__} has no `make_resolver`.")
 
     @property
@@ -215,6 +216,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """The gradient of each of `alphas`; the sum over the replicas is what counts."""
+        # Not abstract: a trainer without steps of the architecture (`has_arch_step`) has none.
         raise NotImplementedError(f"{type(self).__name__} has no `arch_gradients`.")
 
     def loss(

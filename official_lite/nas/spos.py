@@ -85,14 +85,14 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         evaluations and `picks` are of, until training goes on.
         """
         step = int(self.global_step.numpy())
-        if self._ranking is None or self._ranking[0] != step:
+        ranking = self._ranking
+        if ranking is None or ranking[0] != step:
             rated = self._rate_all()
             ranked = sorted(rated.values(), key=lambda entry: -entry[0])
             best = next(key for key, entry in rated.items() if entry is ranked[0])
             self._take(dict(zip(self.space, best, strict=True)))
-            self.__dict__["_ranking"] = step, ranked
-        assert self._ranking is not None  # noqa: S101 - it was just made
-        return self._ranking[1]
+            self.__dict__["_ranking"] = ranking = step, ranked
+        return ranking[1]
 
     def train_loop_begin(self) -> None:
         self.__dict__["_ranking"] = None

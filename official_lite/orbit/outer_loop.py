@@ -111,9 +111,9 @@ class OuterLoop:
         self._train(plan)
         return plan.eval_output
 
-    # These two are not abstract: a controller of one's own may have another metaclass.
     def evaluate(self, steps: int = -1) -> runner.Output | None:
         """Evaluates the current state once; a controller knows how."""
+        # Neither this nor the next is abstract: one's own controller may have another metaclass.
         raise NotImplementedError
 
     def save_checkpoint(self) -> str | None:

@@ -17,6 +17,11 @@ def test_choices_are_answered_by_name_index_or_number() -> None:
     assert not architecture.is_fixed()
 
 
+def test_nothing_is_answered_while_choices_are_open() -> None:
+    with pytest.raises(RuntimeError, match="could say what 'op' is"):
+        _ask(op=["a", "b"])
+
+
 @pytest.mark.parametrize("nothing", [None, "", {}])
 def test_nothing_leaves_choices_open(nothing) -> None:
     with architecture.fixed_arch(nothing):

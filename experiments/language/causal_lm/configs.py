@@ -1,6 +1,7 @@
 """The parts of a config that all GPTs here have."""
 
 import dataclasses
+from typing import Any
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
@@ -12,6 +13,7 @@ __all__ = [
     "CausalLmDataConfig",
     "GptModelConfig",
     "cosine_adamw",
+    "small_gpt",
 ]
 
 SPLITS = ("train", "validation")
@@ -87,6 +89,24 @@ class GptModelConfig(hyperparams.Config):
             raise errors.ConfigValueError(
                 f"`ngram_rows` is {self.ngram_rows}; wanted at most {_MOST_NGRAM_ROWS}."
             )
+
+
+def small_gpt(**fields: Any) -> GptModelConfig:
+    """A GPT that CPUs train in minutes, and that sees its text too few times to need dropout.
+
+    Args:
+        **fields: Of `GptModelConfig`, over what is chosen here.
+    """
+    small: dict[str, Any] = {
+        "num_layers": 4,
+        "num_attention_heads": 4,
+        "hidden_size": 128,
+        "dropout_rate": 0.0,
+        "attention_dropout_rate": 0.0,
+        "use_bias": False,
+        "positions": "rotary",
+    }
+    return GptModelConfig(**small | fields)
 
 
 @dataclasses.dataclass

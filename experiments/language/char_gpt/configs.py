@@ -43,19 +43,7 @@ task_factory.register_task_cls(CharGptConfig, "experiments.language.char_gpt.tas
 def char_gpt() -> cfg.ExperimentConfig:
     """nanoGPT's recipe for CPUs, with rotary positions; 1.78 nats on Shakespeare's plays."""
     return cfg.ExperimentConfig(
-        task=CharGptConfig(
-            model=configs.GptModelConfig(
-                vocab_size=0,
-                seq_length=64,
-                num_layers=4,
-                num_attention_heads=4,
-                hidden_size=128,
-                dropout_rate=0.0,
-                attention_dropout_rate=0.0,
-                use_bias=False,
-                positions="rotary",
-            )
-        ),
+        task=CharGptConfig(model=configs.small_gpt(vocab_size=0, seq_length=64)),
         trainer=cfg.TrainerConfig(
             train_steps=_TRAIN_STEPS,
             steps_per_loop=250,

@@ -44,16 +44,9 @@ def gpt_stdlib() -> cfg.ExperimentConfig:
     """Fewer bits a byte than `gzip -9` on files that it has not seen, after five minutes."""
     return cfg.ExperimentConfig(
         task=GptStdlibConfig(
-            model=configs.GptModelConfig(
+            model=configs.small_gpt(
                 vocab_size=256,
                 seq_length=128,
-                num_layers=4,
-                num_attention_heads=4,
-                hidden_size=128,
-                dropout_rate=0.0,
-                attention_dropout_rate=0.0,
-                use_bias=False,
-                positions="rotary",
                 ngram_sizes=(2, 3, 4, 5),
                 ngram_rows=8192,
             ),

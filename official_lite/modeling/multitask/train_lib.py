@@ -5,7 +5,7 @@ recovery, averaged weights, writers) is that of `core.train_lib`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 import keras
 import tensorflow as tf
@@ -27,6 +27,7 @@ from official_lite.modeling.multitask import (
     base_trainer,
     configs,
     evaluator,
+    experiment_runner,
     interleaving_trainer,
     multitask,
     task_sampler,
@@ -47,7 +48,6 @@ TRAINERS = {
 
 Logs = Mapping[str, Any]
 ExporterCreator = Callable[[Any, str], best_checkpoint.BestCheckpointExporter | None]
-ActionsFactory = Callable[..., Sequence[orbit.Action]]
 
 
 @overload
@@ -172,7 +172,7 @@ def create_runner(
                 optimizer=_optimizer(trainer, task, params, optimizer),
                 evaluator_options=_evaluator_options(params),
             )
-    return _MultiTaskRunner(
+    return experiment_runner.MultiTaskRunner(
         evaluator=eval_part,
         distribution_strategy=distribution_strategy,
         trainer=trainer,
@@ -233,8 +233,8 @@ def run_experiment_with_multitask_eval(
     trainer: core_trainer.Trainer | base_trainer.MultiTaskBaseTrainer | None = None,
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
-    train_actions_factory: ActionsFactory | None = None,
-    eval_actions_factory: ActionsFactory | None = None,
+    train_actions_factory: experiment_runner.ActionsFactory | None = None,
+    eval_actions_factory: experiment_runner.ActionsFactory | None = None,
 ) -> tuple[base_trainer.Model, Logs]:
     """Trains one task and evaluates its model on several.
 
@@ -284,7 +284,7 @@ def run_experiment_with_multitask_eval(
                     evaluator_options=_evaluator_options(params),
                     init_fn=_init_fn(train_task, model),
                 )
-        return _MultiTaskRunner(
+        return experiment_runner.MultiTaskRunner(
             evaluator=eval_part,
             train_actions_factory=train_actions_factory,
             eval_actions_factory=eval_actions_factory,
@@ -328,54 +328,6 @@ def finetune_with_multitask_eval(
         run_post_eval=True,
     )
     return logs
-
-
-class _MultiTaskRunner(core_lib.OrbitExperimentRunner):
-    """The usual runner, with an evaluator of its own beside the trainer.
-
-    When nothing is trained, the evaluator stands where the trainer would: it has the same
-    checkpoint, step, model and optimizer.
-    """
-
-    def __init__(
-        self,
-        *,
-        trainer: Any,
-        evaluator: evaluator.MultiTaskEvaluator | None,
-        train_actions_factory: ActionsFactory | None = None,
-        eval_actions_factory: ActionsFactory | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self._evaluator: Any = evaluator
-        self._train_actions_factory = train_actions_factory
-        self._eval_actions_factory = eval_actions_factory
-        # The task is only needed to build a trainer.
-        super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
-
-    def run(self) -> tuple[Any, Logs]:
-        model, logs = super().run()
-        # Without the controller's own numbers: callers go through the results task by task.
-        return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
-
-    def _build_controller(self, trainer: Any, evaluator: Any, **kwargs: Any) -> orbit.Controller:  # type: ignore[override]  # the arguments in the middle are passed on
-        return super()._build_controller(trainer, self._evaluator, **kwargs)
-
-    def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
-        if self._train_actions_factory is None:
-            return super()._build_train_actions(trainer)
-        return list(
-            self._train_actions_factory(
-                params=self.params,
-                trainer=trainer,
-                model_dir=self.model_dir,
-                checkpoint_manager=self.checkpoint_manager,
-            )
-        )
-
-    def _build_eval_actions(self, evaluator: Any) -> list[orbit.Action]:
-        if self._eval_actions_factory is None:
-            return super()._build_eval_actions(evaluator)
-        return list(self._eval_actions_factory(self.params, evaluator, self.model_dir))
 
 
 def _evaluates(mode: str, run_post_eval: bool) -> bool:

@@ -8,12 +8,12 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors, plugins
+from official_lite.common import errors
 from official_lite.orbit import reports
+from official_lite.orbit.hooks import callback_factory
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.watched_metric import flatten
 
-_BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 # What the trainers here call what Keras calls `loss`.
 _LOSSES = ("training_loss", "validation_loss")
 
@@ -55,7 +55,7 @@ class KerasCallback(Hook):
     """
 
     def __init__(self, callback: Any, every_n_steps: int | None = None, **arguments: Any) -> None:
-        self.callback = _create(callback, arguments)
+        self.callback = callback_factory.create(callback, arguments)
         self.every_n_steps = every_n_steps
         if every_n_steps is None:
             self.every_n_steps = self._default_interval()
@@ -205,7 +205,7 @@ class KerasCallback(Hook):
         return _keras_logs(reports.as_numpy(means))
 
     def _default_interval(self) -> int:
-        if not _hears_batches(self.callback):
+        if not callback_factory.hears_batches(self.callback):
             return 0
         logging.warning(
             "%s has events of batches: it gets every step, which cuts the compiled loop into "
@@ -214,29 +214,6 @@ class KerasCallback(Hook):
             type(self.callback).__name__,
         )
         return 1
-
-
-def _create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback:
-    if isinstance(callback, str):
-        place = callback if ":" in callback else f"keras.callbacks:{callback}"
-        return plugins.factory(
-            {"name": place, **arguments}, base=keras.callbacks.Callback, kind="Keras callback"
-        )()
-    if not isinstance(callback, keras.callbacks.Callback) or arguments:
-        raise errors.ConfigTypeError(
-            f"KerasCallback got a {type(callback).__name__} and the arguments {sorted(arguments)}; "
-            "wanted a `keras.callbacks.Callback`, or the name of a class and its arguments."
-        )
-    return callback
-
-
-def _hears_batches(callback: keras.callbacks.Callback) -> bool:
-    # Keras' own sign that the methods are there, but not needed.
-    if getattr(callback, "save_freq", None) == "epoch":
-        return False
-    methods = (getattr(callback, event) for event in _BATCH_EVENTS)
-    own = {getattr(keras.callbacks.Callback, event) for event in _BATCH_EVENTS}
-    return any(getattr(method, "__func__", method) not in own for method in methods)
 
 
 def _keras_logs(logs: Mapping[str, Any]) -> dict[str, float]:

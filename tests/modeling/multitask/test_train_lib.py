@@ -36,21 +36,6 @@ def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _run_multi_eval(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
-    return train_lib.run_experiment_with_multitask_eval(
-        distribution_strategy=tf.distribute.get_strategy(),
-        train_task=task_factory.get_task(params.task),
-        eval_tasks=[
-            task_factory.get_task(routine.task_config, name=routine.task_name)
-            for routine in params.eval_tasks
-        ],
-        mode=mode,
-        params=params,
-        model_dir=str(model_dir),
-        **kwargs,
-    )
-
-
 def _reports(model_dir: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (model_dir / "metrics.json").read_text().splitlines()]
 
@@ -240,56 +225,27 @@ def test_steps_can_run_eagerly(
 
 
 def test_single_task_is_evaluated_on_several(
-    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
+    multi_eval_experiment: Experiment,
+    run_multi_eval: Callable[..., Any],
+    tmp_path: pathlib.Path,
 ) -> None:
     params = multi_eval_experiment()
-    model, logs = _run_multi_eval(params, "train_and_eval", tmp_path, run_post_eval=True)
+    model, logs = run_multi_eval(params, "train_and_eval", tmp_path, run_post_eval=True)
     weight = float(model.shared.kernel.numpy()[0, 0])
     # Only the target of `foo` is trained for: 1 - 0.2 of the weight stays in each step.
     assert weight == pytest.approx(0.8**8)
     assert float(logs["bar"]["validation_loss"]) == pytest.approx((3 - weight) ** 2)
-    _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
+    _, again = run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
     assert float(again["bar"]["validation_loss"]) == float(logs["bar"]["validation_loss"])
 
 
-def test_steps_of_an_evaluation_go_by_the_routine(
-    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    params = multi_eval_experiment()
-    params.eval_tasks[1].eval_steps = 1
-    seen = []
-    _run_multi_eval(
-        params,
-        "train_and_eval",
-        tmp_path,
-        eval_actions_factory=lambda params, evaluator, model_dir: [
-            lambda logs: seen.append(evaluator.eval_steps)
-        ],
-    )
-    assert seen == [{"foo": None, "bar": 1}] * 2
-
-
-def test_train_actions_are_made_with_the_manager(
-    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    seen = []
-
-    def factory(*, params: Any, trainer: Any, model_dir: str, checkpoint_manager: Any) -> Any:
-        assert checkpoint_manager.directory == model_dir == str(tmp_path)
-        return [lambda logs: seen.append(int(trainer.global_step.numpy()))]
-
-    _, logs = _run_multi_eval(
-        multi_eval_experiment(), "train", tmp_path, train_actions_factory=factory
-    )
-    assert seen == [4, 8]
-    assert logs == {}
-
-
 def test_finetuning_is_evaluated_on_several(
-    multi_eval_experiment: Experiment, tmp_path: pathlib.Path
+    multi_eval_experiment: Experiment,
+    run_multi_eval: Callable[..., Any],
+    tmp_path: pathlib.Path,
 ) -> None:
     params: configs.MultiEvalExperimentConfig = multi_eval_experiment(train_steps=4)
-    _run_multi_eval(params, "train", tmp_path / "pretrain")
+    run_multi_eval(params, "train", tmp_path / "pretrain")
     params.task.init_checkpoint = str(tmp_path / "pretrain")
     logs = continuous_finetune_lib.run_continuous_finetune(
         "continuous_train_and_eval",

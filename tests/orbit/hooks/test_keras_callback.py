@@ -1,6 +1,5 @@
 import csv
 import math
-import threading
 
 import keras
 import numpy as np
@@ -122,12 +121,6 @@ def test_batches_are_exact(train):
     assert batches == ["begin 0", "end 0", "begin 1", "end 1"] * 2
     # y = 2x, and the weight has gone from 1 to 1.2, 1.36 and 1.488 when the last loss is taken.
     assert callback.logs["end 1"]["loss"] == pytest.approx((2 - 1.488) ** 2)
-
-
-def test_callback_without_batches_cuts_no_loop():
-    assert hooks.KerasCallback(Events()).every_n_steps == 0
-    assert hooks.KerasCallback(BatchEvents()).every_n_steps == 1
-    assert hooks.KerasCallback(BatchEvents(), every_n_steps=50).every_n_steps == 50
 
 
 def test_resumed_run_goes_on_with_the_epochs(train, make_keras_trainer, make_controller):
@@ -382,21 +375,6 @@ def test_optimizer_stays_out_of_the_checkpoint_of_the_model(train, make_keras_tr
     assert trainer.model.optimizer is trainer.optimizer
     path = tf.train.Checkpoint(model=trainer.model).save(str(tmp_path / "ckpt"))
     assert not any("optimizer" in name for name, _ in tf.train.list_variables(path))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"callback": "CSVLoger", "filename": "a"}, "Did you mean `CSVLogger`"),
-        ({"callback": "CSVLogger", "file_name": "a"}, "Did you mean `filename`"),
-        ({"callback": "CSVLogger"}, "can't be created"),
-        ({"callback": "json:dumps", "x": 1}, "json:dumps"),
-        ({"callback": threading.Event()}, "got a Event"),
-    ],
-)
-def test_what_is_no_callback_is_refused(arguments, message):
-    with pytest.raises(errors.ConfigError, match=message):
-        hooks.KerasCallback(**arguments)
 
 
 def test_trainer_without_a_keras_model_is_refused(train, make_trainer):

@@ -1,0 +1,60 @@
+"""From the parts of a run with several tasks, or several evaluations, to a controller."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from official_lite import orbit
+from official_lite.core import base_task, experiment_runner
+from official_lite.modeling.multitask import evaluator
+
+__all__ = ["ActionsFactory", "MultiTaskRunner"]
+
+ActionsFactory = Callable[..., Sequence[orbit.Action]]
+
+
+class MultiTaskRunner(experiment_runner.OrbitExperimentRunner):
+    """The usual runner, with an evaluator of its own beside the trainer.
+
+    When nothing is trained, the evaluator stands where the trainer would: it has the same
+    checkpoint, step, model and optimizer.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: Any,
+        evaluator: evaluator.MultiTaskEvaluator | None,
+        train_actions_factory: ActionsFactory | None = None,
+        eval_actions_factory: ActionsFactory | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._evaluator: Any = evaluator
+        self._train_actions_factory = train_actions_factory
+        self._eval_actions_factory = eval_actions_factory
+        # The task is only needed to build a trainer.
+        super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
+
+    def run(self) -> tuple[Any, experiment_runner.Logs]:
+        model, logs = super().run()
+        # Without the controller's own numbers: callers go through the results task by task.
+        return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
+
+    def _find_evaluator(self) -> Any:
+        return self._evaluator
+
+    def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
+        if self._train_actions_factory is None:
+            return super()._build_train_actions(trainer)
+        return list(
+            self._train_actions_factory(
+                params=self.params,
+                trainer=trainer,
+                model_dir=self.model_dir,
+                checkpoint_manager=self.checkpoint_manager,
+            )
+        )
+
+    def _build_eval_actions(self, evaluator: Any) -> list[orbit.Action]:
+        if self._eval_actions_factory is None:
+            return super()._build_eval_actions(evaluator)
+        return list(self._eval_actions_factory(self.params, evaluator, self.model_dir))
