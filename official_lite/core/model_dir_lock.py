@@ -27,6 +27,9 @@ BEAT_SECS = 10.0
 _FILE = ".lock"
 _BEATS_TO_MISS = 3
 
+# States of a process in `/proc`: zombie, dead.
+_ENDED = ("Z", "X")
+
 # The locks that this process holds, by their ids: its number alone may be that of a dead one.
 _held: set[str] = set()
 
@@ -235,12 +238,14 @@ def _process_namespace() -> str:
 def _process_start(pid: int) -> str:
     """When a process began, in a text of the system's own; empty where that is not known.
 
-    The number of a dead process is given to another one some day, this not.
+    The number of a dead process is given to another one some day, this not. One that has ended is
+    empty, too, though it keeps its number until its parent asks how it ended, which the first
+    process of a container may never do.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             # The name of the program, in brackets, may hold anything.
             fields = stat.read().rpartition(")")[2].split()
-        return fields[19]
+        return "" if fields[0] in _ENDED else fields[19]
     except (OSError, IndexError):
         return ""

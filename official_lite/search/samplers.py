@@ -1,5 +1,6 @@
 """The strategies: how the next trial is chosen. All but one are Optuna's."""
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,6 +79,7 @@ class SeededSampler(samplers.BaseSampler):
         self._create = create
         self._seed = seed
         self._sampler: samplers.BaseSampler
+        self._relative: dict[str, Any] | None = None
 
     def reseed(self, trial_number: int) -> None:
         """Makes the sampler of a trial."""
@@ -88,6 +90,7 @@ class SeededSampler(samplers.BaseSampler):
     def before_trial(self, study: optuna.Study, trial: trial.FrozenTrial) -> None:
         self.reseed(trial.number)
         self._sampler.before_trial(study, trial)
+        self._relative = self._draw_again(study, trial) if trial.params else None
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: trial.FrozenTrial
@@ -100,6 +103,8 @@ class SeededSampler(samplers.BaseSampler):
         trial: trial.FrozenTrial,
         search_space: dict[str, distributions.BaseDistribution],
     ) -> dict[str, Any]:
+        if self._relative is not None:
+            return self._relative
         return self._sampler.sample_relative(study, trial, search_space)
 
     def sample_independent(
@@ -119,6 +124,19 @@ class SeededSampler(samplers.BaseSampler):
         values: Sequence[float] | None,
     ) -> None:
         self._sampler.after_trial(study, trial, state, values)
+
+    def _draw_again(self, study: optuna.Study, trial: trial.FrozenTrial) -> dict[str, Any]:
+        """Draws what a trial that was broken off between two draws has, for the next to follow."""
+        bare = copy.copy(trial)
+        bare.params, bare.distributions = {}, {}
+        search_space = self._sampler.infer_relative_search_space(study, bare)
+        relative = self._sampler.sample_relative(study, bare, search_space)
+        for name, distribution in trial.distributions.items():
+            if name not in relative and not distribution.single():
+                self._sampler.sample_independent(study, bare, name, distribution)
+            bare.params = {**bare.params, name: trial.params[name]}
+            bare.distributions = {**bare.distributions, name: distribution}
+        return relative
 
 
 class GridSampler(samplers.BruteForceSampler):

@@ -110,6 +110,7 @@ def run_study(
         worker.run_worker(job)
     results.write(study, space, config, study_dir)
     _require_a_value(study)
+    _tell_of_running_trials(study)
     logging.info("%s\n%s", study_dir, results.table(study, space, config))
     return study
 
@@ -173,6 +174,13 @@ def _raise_if_asked_to_stop(process: SpawnProcess) -> None:
         raise errors.PreemptedError("A worker was asked to stop. The same command goes on.")
     if process.exitcode == errors.ExitCode.INTERRUPTED:
         raise errors.StoppedByUserError("A worker was asked to stop. The same command goes on.")
+
+
+def _tell_of_running_trials(study: optuna.Study) -> None:
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    if running:
+        numbers = ", ".join(str(trial.number) for trial in running)
+        logging.warning("Other processes still run these trials of the study: %s.", numbers)
 
 
 def _require_a_value(study: optuna.Study) -> None:

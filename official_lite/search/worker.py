@@ -150,9 +150,13 @@ class _Queue:
 
     def _reopen(self, frozen: FrozenTrial) -> optuna.trial.Trial:
         logging.info("Trial %d was broken off, and goes on.", frozen.number)
-        study = storage.open_study(self._job.config, self._job.study_dir)
+        study = self._study
+        if frozen.params.keys() >= self._space.distributions.keys():
+            # There is nothing to draw: the sampler need not hear of it twice.
+            study = storage.open_study(self._job.config, self._job.study_dir)
         trial = optuna.trial.Trial(study, frozen._trial_id)
         _note_start(trial)
+        self._space.suggest(trial)
         return trial
 
 

@@ -84,16 +84,23 @@ signal.pause()
 """
 
 
-def test_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: pathlib.Path) -> None:
+# The first process of a container may never wait for those whose parents are dead: zombies.
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_lock_of_a_killed_process_is_taken_over_at_once(
+    tmp_path: pathlib.Path, is_waited_for: bool
+) -> None:
     command = [sys.executable, "-c", TAKE, str(tmp_path)]
+    clock = Clock()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"taken\n"
         with pytest.raises(errors.ModelDirBusyError, match=str(process.pid)), _lock(tmp_path):
             pass
         process.kill()
-    clock = Clock()
-    with _lock(tmp_path, clock):
-        assert _holder(tmp_path)["pid"] == os.getpid()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if is_waited_for:
+            process.wait()
+        with _lock(tmp_path, clock):
+            assert _holder(tmp_path)["pid"] == os.getpid()
     assert clock.now == 1000.0, "nobody waited"
 
 

@@ -1,11 +1,18 @@
 """Which strategy there is, and that what it draws depends on the study alone."""
 
+import pathlib
+
+import optuna
 import pytest
 
 from official_lite import search
 from official_lite.common import errors
-from official_lite.search import samplers
+from official_lite.search import samplers, space
 from tests.search import toys
+
+STRATEGIES = pytest.mark.parametrize(
+    "strategy", ["random", "tpe", "cma_es", "nsga2", "regularized_evolution"]
+)
 
 POINTS = {"a": [1, 2, 3], "b": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}
 
@@ -14,22 +21,49 @@ def _tried(study) -> list[dict]:
     return [trial.params for trial in study.get_trials()]
 
 
-@pytest.mark.parametrize("strategy", ["random", "tpe", "cma_es", "nsga2", "regularized_evolution"])
+def _small(strategy: str) -> dict:
+    """A strategy that soon has trials enough to draw from them."""
+    arguments = {
+        "tpe": {"n_startup_trials": 4},
+        "nsga2": {"population_size": 4},
+        "regularized_evolution": {"population_size": 4, "sample_size": 2},
+        "cma_es": {"popsize": 4},
+    }
+    return {"name": strategy, **arguments.get(strategy, {})}
+
+
+def _run(strategy: str, study_dir: pathlib.Path, num_trials: int) -> list[dict]:
+    searched = {**toys.SPACE, "y": {"type": "float", "low": 0.0, "high": 1.0}}
+    config = toys.config(space=searched, strategy=_small(strategy), num_trials=num_trials)
+    return _tried(search.run_study(toys.parabola, config, str(study_dir)))
+
+
+@STRATEGIES
 def test_study_that_goes_on_tries_what_an_unbroken_one_does(strategy: str, tmp_path) -> None:
-    space = {**toys.SPACE, "y": {"type": "float", "low": 0.0, "high": 1.0}}
-    small = {"nsga2": {"population_size": 4}}
-    small["regularized_evolution"] = {"population_size": 4, "sample_size": 2}
-    small["cma_es"] = {"popsize": 4}
-    named = {"name": strategy, **small.get(strategy, {})}
-
-    def run(name: str, num_trials: int) -> list[dict]:
-        config = toys.config(space=space, strategy=named, num_trials=num_trials)
-        return _tried(search.run_study(toys.parabola, config, str(tmp_path / name)))
-
-    run("broken", 7)
-    assert run("broken", 14) == run("whole", 14)
+    _run(strategy, tmp_path / "broken", 7)
+    whole = _run(strategy, tmp_path / "whole", 14)
+    assert _run(strategy, tmp_path / "broken", 14) == whole
     # Crossing may bring up the same once more.
-    assert len({str(params) for params in run("whole", 14)}) > 10
+    assert len({str(params) for params in whole}) > 10
+
+
+@pytest.mark.parametrize("num_drawn", [0, 1])
+@STRATEGIES
+def test_trial_broken_off_while_it_was_drawn_is_drawn_as_ever(
+    strategy: str, num_drawn: int, tmp_path, monkeypatch
+) -> None:
+    _run(strategy, tmp_path / "broken", 7)
+
+    def break_off(self: space.Space, trial: optuna.trial.Trial) -> None:
+        for name, one in list(self.distributions.items())[:num_drawn]:
+            trial._suggest(name, one)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(space.Space, "suggest", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            _run(strategy, tmp_path / "broken", 8)
+    assert _run(strategy, tmp_path / "broken", 9) == _run(strategy, tmp_path / "whole", 9)
 
 
 def test_grid_tries_each_point_once_and_ends(tmp_path) -> None:

@@ -59,6 +59,17 @@ def test_two_calls_work_on_one_study(tmp_path) -> None:
     assert all(len(steps) == 10 for steps in _steps(tmp_path).values())
 
 
+def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
+    def evaluate(trial: search.TrialRun) -> float:
+        if trial.number == 1:
+            search.run_study(toys.parabola, toys.config(), str(tmp_path))
+            assert "still run these trials of the study: 1." in caplog.text
+        return toys.parabola(trial)
+
+    study = search.run_study(evaluate, toys.config(), str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
+
+
 def test_study_of_workers_ends_with_sigterm_and_goes_on(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY, str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
