@@ -134,7 +134,7 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
 
 
 def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
-    """Starts workers, and again those that were killed, as long as they have left a trial."""
+    """Starts workers, and again those that were killed, as long as trials are begun between."""
     running: list[SpawnProcess] = []
     names: dict[SpawnProcess, str] = {}
     failures: list[str] = []
@@ -148,7 +148,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
     with processes.raise_on_sigterm(), processes.ended_with_us(running):
         for number in range(job.config.num_workers):
             start(str(number))
-        num_starts = 0
+        num_restarts, num_begun = 0, 0
         while running:
             ended = processes.wait_for_any(running)
             running.remove(ended)
@@ -156,9 +156,11 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             if not ended.exitcode:
                 continue
             how = f"worker {names[ended]} ended {processes.describe_end(ended)}"
-            can_be_restarted = num_starts < job.config.num_trials * job.config.max_starts
-            if can_be_restarted and worker.has_broken_off_trials(study, job.study_dir):
-                num_starts += 1
+            before, num_begun = num_begun, worker.num_begun(study)
+            # What it has left, another worker may have taken up already: that is a beginning, too.
+            is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
+            if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
+                num_restarts += 1
                 logging.warning("%s, and is started again.", how)
                 start(names[ended])
             else:

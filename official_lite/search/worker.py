@@ -15,7 +15,7 @@ from official_lite.search import claims, processes, results, samplers, search_co
 from official_lite.search.space import Space
 from official_lite.search.trial_run import Outcome, TrialRun, run_trial
 
-__all__ = ["StudyJob", "has_broken_off_trials", "run_one", "run_worker", "trial_dir"]
+__all__ = ["StudyJob", "has_broken_off_trials", "num_begun", "run_one", "run_worker", "trial_dir"]
 
 _STATES = {
     "complete": TrialState.COMPLETE,
@@ -70,6 +70,12 @@ def run_worker(job: StudyJob) -> None:
                 raise
             _tell(study, trial.number, outcome)
         results.write(study, space, job.config, job.study_dir)
+
+
+def num_begun(study: optuna.Study) -> int:
+    """How often trials were begun, those included that went on after a break."""
+    trials = study.get_trials(deepcopy=False)
+    return sum(trial.user_attrs.get(_STARTS, 0) for trial in trials)
 
 
 def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from official_lite import search
 from official_lite.common import errors
-from official_lite.search import claims, storage
+from official_lite.search import claims, storage, worker
 from tests.search import toys
 
 
@@ -66,7 +66,13 @@ def test_trial_that_always_kills_its_worker_fails_in_the_end(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_worker_is_started_again_and_goes_on_with_its_trial(tmp_path) -> None:
+@pytest.mark.parametrize("is_taken_up", [False, True])
+def test_killed_worker_is_started_again_and_its_trial_goes_on(
+    is_taken_up: bool, tmp_path, monkeypatch
+) -> None:
+    if is_taken_up:
+        # As it looks if the other worker was faster.
+        monkeypatch.setattr(worker, "has_broken_off_trials", lambda *_: False)
     config = toys.config(num_workers=2, num_trials=6)
     study = search.run_study(toys.killed_once, config, str(tmp_path))
     assert _states(study) == ["COMPLETE"] * 6
