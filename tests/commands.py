@@ -125,6 +125,10 @@ def _run(
         else:
             sys.argv, sys.path[0] = args, os.path.dirname(os.path.abspath(args[0]))
             runpy.run_path(args[0], run_name="__main__")
+    except Exception as error:
+        # As the interpreter does. `multiprocessing` has its own way of showing an error.
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
     finally:
         # The server's children skip them.
         atexit._run_exitfuncs()

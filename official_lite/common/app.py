@@ -6,12 +6,14 @@ The counterpart of `absl.app`, with the same call: `app.run(main)`.
 import logging as python_logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any
 
 from absl import app, flags, logging
 
-from official_lite.common import errors, escapes
+from official_lite.common import error_report, errors, escapes
 
 __all__ = ["run"]
 
@@ -21,7 +23,8 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
 
     Exit codes are those of `errors.ExitCode`: 0 when `main` returns, 2 for a wrong flag or config,
     and the code of the error otherwise. An error of ours ends in one line on stderr, because its
-    message is written for the user; any other exception shows its traceback.
+    message is written for the user. Any other exception shows the lines of the user's code, all
+    of its traceback with `--verbosity=1`, and last of all what happened in which line.
     """
     # TensorFlow's own start-up chatter; whoever wants it sets the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -32,6 +35,7 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
         for logger in (logging.get_absl_logger(), python_logging.getLogger("tensorflow")):
             logger.addFilter(_is_for_the_user)
         logging.get_absl_logger().addFilter(_without_controls)
+        sys.excepthook = _show_error
         return _exit_code_of(main, remaining)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
@@ -42,6 +46,9 @@ def _is_for_the_user(record: python_logging.LogRecord) -> bool:
     # for the workers of parameter servers, and that it traces each save of several hosts anew.
     if record.module == "functional_saver":
         return record.levelno > python_logging.INFO
+    # What fails in the thread of a replica is raised behind it as well.
+    if record.module == "coordinator":
+        return False
     message = record.getMessage()
     is_wait = message.startswith("Waiting for all global closures")
     return not is_wait and "MultiDeviceSaver.save" not in message
@@ -59,7 +66,7 @@ def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
     try:
         main(argv)
     except errors.OfficialLiteError as error:
-        _say(f"{type(error).__name__}: {error}")
+        _say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
         _say("Interrupted, before there was anything to save, or by a second Ctrl-C.")
@@ -73,6 +80,23 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     except flags.Error as error:
         _say(f"{error}\nPass --help for the flags, --helpfull for all of them.")
         sys.exit(int(errors.ExitCode.CONFIG))
+
+
+def _show_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if not isinstance(error, Exception):
+        sys.__excepthook__(kind, error, trace)
+        return
+    if logging.get_verbosity() >= logging.DEBUG:
+        told = error_report.unwrapped(error)
+        _say("".join(traceback.format_exception(type(told), told, trace)))
+    else:
+        _say("Traceback of your code alone, the innermost call last (--verbosity=1 shows all):")
+        _say(error_report.brief_traceback(error).rstrip("\n"))
+        for note in getattr(error, "__notes__", ()):
+            _say(note)
+    _say(error_report.summary(error))
 
 
 def _say(message: str) -> None:

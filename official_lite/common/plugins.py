@@ -26,13 +26,10 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, origins, suggestions
 from official_lite.common import registry as registry_lib
 
-__all__ = ["FILE_MODULES", "factory", "load_module", "names_code", "resolve"]
-
-# How the names of modules begin that were files.
-FILE_MODULES = "official_lite_plugin_"
+__all__ = ["factory", "load_module", "names_code", "resolve"]
 
 
 def resolve(
@@ -174,7 +171,7 @@ def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Pat
 
 def _load_file(path: pathlib.Path) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"{FILE_MODULES}{digest}_{path.stem}"
+    name = f"{origins.FILE_MODULES}{digest}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -196,8 +193,10 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             public = [name for name in vars(found) if not name.startswith("_")]
+            is_module = inspect.ismodule(found)
+            place = origins.module_of(found) if is_module else getattr(found, "__name__", found)
             raise errors.UnknownNameError(
-                f"{spec!r}: there is no `{part}` in `{getattr(found, '__name__', found)}`. "
+                f"{spec!r}: there is no `{part}` in `{place}`. "
                 f"{suggestions.did_you_mean(part, public)}".rstrip()
             )
         found = getattr(found, part)
@@ -250,13 +249,13 @@ def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:
     if inspect.isclass(found):
         if issubclass(found, base):
             return
-        problem = f"`{found.__module__}.{found.__qualname__}` is no subclass of it"
+        problem = f"`{origins.name_of(found)}` is no subclass of it"
     elif callable(found):
         return
     else:
         problem = f"got {found!r}"
     raise errors.ConfigTypeError(
-        f"The {kind} {spec!r} must be a `{base.__module__}.{base.__qualname__}`; {problem}."
+        f"The {kind} {spec!r} must be a `{origins.name_of(base)}`; {problem}."
     )
 
 

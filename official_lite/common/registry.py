@@ -14,7 +14,7 @@ Keys that are no strings, such as config classes, are stored as they are::
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, origins, suggestions
 
 __all__ = ["Collection", "DuplicateNameError", "import_hint", "lookup", "names", "register"]
 
@@ -142,8 +142,9 @@ def _unknown(collection: Collection, key: Hashable) -> errors.UnknownNameError:
     if isinstance(key, str):
         answer = suggestions.did_you_mean(key, names(collection))
     else:
-        others = (_shown(other) for other in collection if not isinstance(other, str))
-        answer = suggestions.did_you_mean(_shown(key), others)
+        # The answer puts each into backticks by itself.
+        others = (_shown(other).strip("`") for other in collection if not isinstance(other, str))
+        answer = suggestions.did_you_mean(_shown(key).strip("`"), others)
     message = f"{_shown(key)} is not registered. {answer} {import_hint}"
     return errors.UnknownNameError(message.replace("  ", " "))
 
@@ -157,5 +158,4 @@ def _described(thing: Any) -> str:
         return "a group of names"
     if isinstance(thing, str):
         return f"`{thing}`"
-    name = getattr(thing, "__qualname__", None)
-    return f"`{thing.__module__}.{name}`" if name else repr(thing)
+    return f"`{origins.name_of(thing)}`" if hasattr(thing, "__qualname__") else repr(thing)

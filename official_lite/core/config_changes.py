@@ -18,7 +18,16 @@ from official_lite.common import errors, files
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
-__all__ = ["HARMLESS", "MISSING", "Change", "check", "find_changes", "flatten"]
+__all__ = [
+    "HARMLESS",
+    "MISSING",
+    "Change",
+    "check",
+    "find_changes",
+    "flatten",
+    "own_config",
+    "warn_of_another",
+]
 
 # What may change between two starts of a run without a word: how long, how often, where to, how
 # fast. The rest decides what is learnt from what.
@@ -116,6 +125,25 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
         "Pass --allow_config_change to go on with them all the same; or give another --model_dir, "
         "with `task.init_checkpoint` to start from their weights."
     )
+
+
+def own_config(model_dir: str) -> str:
+    """The file with the config that the run in a directory has trained with; empty without one."""
+    path = os.path.join(model_dir, "params.yaml")
+    return path if files.exists(path) else ""
+
+
+def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
+    """Logs in which fields that matter an evaluation differs from the training in a directory."""
+    harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
+    if harmful:
+        logging.warning(
+            "This evaluation has another config than %s was trained with:\n%s\n"
+            "The run's own one is given by --config_file=%s",
+            model_dir,
+            "\n".join(f"  {change}" for change in harmful),
+            own_config(model_dir),
+        )
 
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:

@@ -84,7 +84,12 @@ class DataConfig(base_config.Config):
             asks the dataset.
         skip_bad_records: How many damaged records of TFRecord files may be left out, one by one and
             each with a warning; 0 makes the first one an error.
+
+    `NAMES_FILES` says that `input_path` has to be there before a run begins. A subclass whose task
+    brings the files, or takes the field for something else, sets it to False.
     """
+
+    NAMES_FILES: ClassVar[bool] = True
 
     input_path: Sequence[str] | str | base_config.Config = ""
     tfds_name: str | base_config.Config = ""

@@ -13,13 +13,14 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, plugins
+from official_lite.common import error_report, errors, files, plugins
 from official_lite.core import (
     config_definitions,
     epochs,
     exp_factory,
     gin_config,
     phase_configs,
+    rival_fields,
     workspace,
 )
 from official_lite.modeling import hyperparams
@@ -39,6 +40,8 @@ _ONE_STEP = {
     "trainer.steps_per_loop": 1,
     "trainer.validation_steps": 1,
 }
+# In epochs; what is begun of a step is one.
+_LESS_THAN_A_STEP = 1e-12
 _FEW_STEPS = {
     "trainer.train_steps": 20,
     "trainer.validation_interval": 10,
@@ -78,7 +81,8 @@ class ExperimentParser:
         params = self.base_experiment()
         registered = frozenset(hyperparams.texts(params))
         params = self.parse_config_file(params)
-        params = gin_config.apply_bindings(params)
+        with rival_fields.log_replaced(params, "gin"):
+            params = gin_config.apply_bindings(params)
         params = self.parse_runtime(params)
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
@@ -126,11 +130,18 @@ class ExperimentParser:
         if override and os.path.isfile(override):
             self._override_by_file(params, override)
         elif override:
-            hyperparams.override_params_dict(params, override, is_strict=True)
+            with rival_fields.log_replaced(params, "--params_override"):
+                hyperparams.override_params_dict(params, override, is_strict=True)
         return params
 
     def parse_set(self, params: Any) -> Any:
-        """Applies each `--set path=value`, in order."""
+        """Applies each `--set path=value`, in order. Together they are one source."""
+        with rival_fields.log_replaced(params, "--set"):
+            self._set_all(params)
+        return params
+
+    def _set_all(self, params: Any) -> None:
+        given: set[str] = set()
         for assignment in _flag(self._flags_obj, "set") or []:
             path, separator, value = assignment.partition("=")
             if not separator:
@@ -138,12 +149,14 @@ class ExperimentParser:
                     f"--set={assignment} has no `=`; wanted --set=path=value, such as "
                     "--set=trainer.train_steps=100."
                 )
+            rival_fields.refuse_both(params, path.strip(), value, given, "--set")
             hyperparams.set_by_path(params, path.strip(), value)
-        return params
+            given.add(path.strip())
 
     def _override_by_file(self, params: Any, config_file: str) -> None:
         values = yaml_io.read_yaml(config_file)
-        params.override(values)
+        with rival_fields.log_replaced(params, config_file, values):
+            params.override(values)
         directory = os.path.dirname(config_file)
         if values.get("workspace"):
             params.workspace = workspace.place(params.workspace, relative_to=directory)
@@ -159,9 +172,9 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     """
     params = ExperimentParser(flags_obj).parse()
     if _flag(flags_obj, "fast_dev_run"):
-        phase_configs.override_all(params, _FEW_STEPS)
+        phase_configs.override_all(params, lambda _: _FEW_STEPS)
     if _flag(flags_obj, "dry_run"):
-        phase_configs.override_all(params, _ONE_STEP)
+        phase_configs.override_all(params, _one_step)
     params.validate()
     phase_configs.check(params)
     if not getattr(params, "phases", None):
@@ -197,7 +210,17 @@ def import_modules(names: list[str] | None) -> None:
         errors.UnknownNameError: If there is no such module. An error inside one comes through.
     """
     for name in names or []:
-        plugins.load_module(name)
+        with error_report.naming_the_line():
+            plugins.load_module(name)
+
+
+def _one_step(params: Any) -> dict[str, Any]:
+    """What makes a training one step long, and asks for the length of an epoch if it would."""
+    if getattr(params.trainer, "train_epochs", None) is None:
+        return _ONE_STEP
+    in_epochs = {**_ONE_STEP, "trainer.train_epochs": _LESS_THAN_A_STEP}
+    del in_epochs["trainer.train_steps"]
+    return in_epochs
 
 
 def _refuse_code(params: Any, registered: frozenset[str]) -> None:

@@ -28,14 +28,17 @@ _IN_EPOCHS = {
     "checkpoint_interval": "checkpoint_every_epochs",
 }
 
+_SEVERAL_TASKS = "With several tasks, the data don't say it."
 
-def resolve(params: Any, task: Any = None) -> Any:
+
+def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     """The config with steps in the place of epochs and ratios.
 
     Args:
         params: An experiment's config, locked or not.
         task: The task, whose training dataset is asked for its length if the config does not say
             how long an epoch is. Without it, what needs that length stays as it is.
+        own_config: A file with the config of the run that is evaluated, which knows it.
 
     Returns:
         A locked copy; or `params` itself if nothing changes.
@@ -51,8 +54,9 @@ def resolve(params: Any, task: Any = None) -> Any:
     }
     length = _stated_length(params)
     if length is None and in_epochs and task is not None:
-        length = _length_of_dataset(params, task)
+        length = _length_of_dataset(params, task, own_config)
     if in_epochs and length is None:
+        _require_data_to_ask(params)
         return params
     changes = _trainer_changes(trainer, in_epochs, length)
     train_steps = changes.get("train_steps", getattr(trainer, "train_steps", 0))
@@ -138,24 +142,34 @@ def _whole_steps(length: Fraction) -> int:
     return max(math.floor(length), 1)
 
 
-def _length_of_dataset(params: Any, task: Any) -> Fraction:
+def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
+    hint = f" Or take the run's own config, which knows: --config_file={own_config}"
+    hint = hint if own_config else ""
     if not hasattr(params.task, "train_data"):
-        raise _unknown_length("With several tasks, the data don't say it.")
+        raise _unknown_length(_SEVERAL_TASKS, hint=hint)
     dataset = task.build_inputs(params.task.train_data)
     cardinality = getattr(dataset, "cardinality", None)
     num_batches = int(cardinality()) if cardinality else -2
     if num_batches < 0:
         kind = {-1: "has no end", -2: "does not know its length"}[num_batches]
-        raise _unknown_length(f"The training dataset {kind}.")
+        reason = f"The training dataset {kind}."
+        raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty.")
     return Fraction(num_batches)
 
 
-def _unknown_length(reason: str) -> errors.ConfigValueError:
+def _require_data_to_ask(params: Any) -> None:
+    """Refuses several tasks, unless a stage of one's own may still say how long an epoch is."""
+    has_own_prepare = getattr(getattr(params, "pipeline", None), "prepare", "")
+    if hasattr(params.task, "task_routines") and not has_own_prepare:
+        raise _unknown_length(_SEVERAL_TASKS)
+
+
+def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigValueError:
+    fields = " or ".join(f"`{name}`" for name in (*others, "trainer.steps_per_epoch"))
     return errors.ConfigValueError(
-        f"The config counts in epochs, but how long is one? {reason} Set "
-        "`task.train_data.num_examples` or `trainer.steps_per_epoch`."
+        f"The config counts in epochs, but how long is one? {reason} Set {fields}.{hint}"
     )
 
 

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from official_lite.common import entry_points, errors, plugins, registry
+from official_lite.common import entry_points, error_report, errors, origins, plugins, registry
 
 if TYPE_CHECKING:
     from official_lite.core import config_definitions as cfg
@@ -52,8 +52,11 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
     Raises:
         UnknownNameError: (a `LookupError`) There is none of that name; says the nearest ones.
         ConfigTypeError: The factory returned nothing.
+        ConfigError: What it asks for is wrong, such as a field that there is not; says its line.
     """
-    config = _find(exp_name)()
+    factory = _find(exp_name)
+    with error_report.naming_the_line():
+        config = factory()
     if config is None:
         raise errors.ConfigTypeError(
             f"The factory of experiment {exp_name!r} returned None; it must return the config."
@@ -85,9 +88,7 @@ def get_origin(exp_name: str) -> str:
     Raises:
         UnknownNameError: (a `LookupError`) There is none of that name.
     """
-    factory = inspect.unwrap(_find(exp_name))
-    is_file = factory.__module__.startswith(plugins.FILE_MODULES)
-    return inspect.getfile(factory) if is_file else factory.__module__
+    return origins.module_of(inspect.unwrap(_find(exp_name)))
 
 
 def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":

@@ -24,6 +24,7 @@ import gin
 from gin import config_parser
 
 from official_lite.common import errors, files
+from official_lite.core import rival_fields
 from official_lite.modeling import hyperparams
 
 __all__ = ["apply_bindings", "bindings", "operative_config", "parse_gin"]
@@ -71,13 +72,16 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
     Raises:
         errors.ConfigError: As for any other override: an unknown field, a wrong type.
     """
+    given: set[str] = set()
     for binding in _own_bindings():
         blocks = binding.scope.split("/") if binding.scope else []
         path = ".".join([*blocks, binding.arg_name])
         with gin.config_scope(binding.scope):
             # Through the configurable, so that macros are resolved.
             value = _bound_values()[binding.arg_name]
+        rival_fields.refuse_both(params, path, value, given, "gin")
         hyperparams.override_params_dict(params, _nested(path, value), is_strict=True)
+        given.add(path)
     return params
 
 

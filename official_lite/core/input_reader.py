@@ -26,16 +26,16 @@ from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.data import (
     autotuning,
-    damaged_files,
     data_service,
     file_epochs,
     file_reading,
     position,
+    record_features,
     replicas,
     sound_records,
     tfds_reading,
 )
-from official_lite.data.example_stream import ExampleStream
+from official_lite.data.example_stream import ExampleStream, map_examples
 from official_lite.data.file_patterns import match_files
 from official_lite.data.mixing import build_weighted_sampling_combine_fn, create_combine_fn
 from official_lite.data.whole_batches import FeatureDecoder, takes_batches, vectorize
@@ -176,7 +176,7 @@ class InputReader:
             logging.info("%d batches are read to be left out.", num_read)
             dataset = dataset.skip(num_read)
         if self._postprocess_fn is not None:
-            dataset = dataset.map(self._postprocess_fn, num_parallel_calls=tf.data.AUTOTUNE)
+            dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
         if not self._params.apply_tf_data_service_before_batching:
             dataset = self._maybe_apply_data_service(dataset, input_context)
         return self._prefetch(dataset.with_options(self._options()))
@@ -194,7 +194,7 @@ class InputReader:
         self._in_epochs = self._begin is not None and self._batches_are_records()
 
         def read_files(files: list[str]) -> tf.data.Dataset:
-            damaged_files.require_records(files, dataset_fn, self._params.input_path)
+            record_features.require(files, dataset_fn, self._params.input_path, self._decoder_fn)
             if self._in_epochs:
                 return self._read_epochs(files, dataset_fn, input_context)
             return file_reading.read_files(files, dataset_fn, options, input_context)

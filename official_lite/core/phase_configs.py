@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_lite.common import errors, flags, suggestions
@@ -138,10 +138,17 @@ def check(params: Any) -> None:
         resolve(params, index)
 
 
-def override_all(params: Any, values: dict[str, Any]) -> None:
-    """Overrides dotted paths in the config and, above all that they say, in its phases."""
-    _override(params, values)
-    for phase in getattr(params, "phases", []):
+def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> None:
+    """Overrides dotted paths in the config and, above all that they say, in its phases.
+
+    Args:
+        params: The config.
+        values_for: Makes the values by their paths from the config, or from that of a phase.
+    """
+    phases = getattr(params, "phases", [])
+    of_phases = [values_for(resolve(params, index)) for index in range(len(phases))]
+    _override(params, values_for(params))
+    for phase, values in zip(phases, of_phases, strict=True):
         # Without those replaced, so that the new ones come last: a phase may say `trainer` as well.
         kept = {k: v for k, v in phase.overrides.as_dict().items() if k not in values}
         phase.overrides = hyperparams.FreeConfig(kept | values)

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from official_lite.checkpoint import latest, warm_start
-from official_lite.common import errors, flags, suggestions
+from official_lite.common import errors, files, flags, suggestions
 from official_lite.core import (
     base_task,
     base_trainer,
@@ -18,12 +20,14 @@ from official_lite.core import (
     writer_factory,
 )
 from official_lite.data import finite
+from official_lite.modeling import hyperparams
 
 __all__ = [
     "check",
     "check_evaluation",
     "check_evaluation_data",
     "check_init_checkpoint",
+    "check_input_files",
     "find_hooks",
     "find_writers",
     "writes_event_files",
@@ -113,6 +117,30 @@ def check_init_checkpoint(
         )
 
 
+def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()) -> None:
+    """Looks for the local files of each `input_path` that the mode is going to read.
+
+    What is in them, and whether a folder will do, is for whoever reads them to say.
+
+    Args:
+        params: The config of the run.
+        mode: Its mode.
+        earlier_phases: The directories of phases that may have written files by then.
+
+    Raises:
+        errors.DataError: There are none.
+    """
+    for path, patterns in _input_paths(params.task, mode):
+        for pattern in ",".join(patterns).split(","):
+            name = pattern.strip()
+            is_later = any(phase_configs.lies_in(name, directory) for directory in earlier_phases)
+            if not _is_local_path(name) or is_later:
+                continue
+            if files.exists(name) or tf.io.gfile.glob(name):
+                continue
+            raise errors.DataError(f"`{path}`: There is no input file `{name}`.")
+
+
 def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
     """What creates the hooks of `params.trainer.hooks`."""
     return hook_factory.find_hooks(_entries(params, "hooks"), _workspace(params))
@@ -137,16 +165,45 @@ def _check_mode(mode: str) -> None:
 
 
 def _is_read_by_default_code(params: Any) -> bool:
-    task_cls = getattr(params.task, "BUILDER", None)
-    if task_cls is None:
-        # A stage of one's own may make a task that is registered nowhere.
-        with contextlib.suppress(errors.UnknownNameError):
-            task_cls = task_factory.get_task_cls(type(params.task))
+    task_cls = None
+    # A stage of one's own may make a task that is registered nowhere.
+    with contextlib.suppress(errors.UnknownNameError):
+        task_cls = task_factory.find_task_cls(params.task)
     trainer_cls = trainer_factory.get_trainer_cls(params)
     return (
         getattr(task_cls, "initialize", None) is base_task.Task.initialize
         and trainer_cls.initialize is base_trainer.Trainer.initialize
     )
+
+
+def _input_paths(task: Any, mode: str) -> Iterator[tuple[str, list[str]]]:
+    """Those of a task, or of several, by the paths of their fields."""
+    parts = [("task", task)]
+    for index, routine in enumerate(getattr(task, "task_routines", ())):
+        parts.append((f"task.task_routines[{index}].task_config", routine.task_config))
+    blocks = {"train_data": "train" in mode, "validation_data": "eval" in mode}
+    for path, part in parts:
+        wanted = [(path, part)]
+        wanted += [(f"{path}.{name}", getattr(part, name, None)) for name in blocks if blocks[name]]
+        for place, block in wanted:
+            given = getattr(block, "input_path", None)
+            reads_service = getattr(block, "enable_tf_data_service", False)
+            if given and not reads_service and getattr(block, "NAMES_FILES", True):
+                yield f"{place}.input_path", list(_texts(given))
+
+
+def _is_local_path(name: str) -> bool:
+    # A bare word may be a name of the task's own: the Model Garden's `dummy` is made-up data. What
+    # `~` stands for is for the task to say.
+    is_path = any(sign in name for sign in "/.*")
+    return is_path and not name.startswith("~") and not files.is_remote(name)
+
+
+def _texts(input_path: Any) -> Iterator[str]:
+    if isinstance(input_path, str):
+        yield input_path
+    else:
+        yield from hyperparams.texts(input_path)
 
 
 def _entries(params: Any, field: str, default: Sequence[str] = ()) -> list[Any]:

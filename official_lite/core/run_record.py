@@ -37,7 +37,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files
+from official_lite.common import error_report, errors, files
 from official_lite.core import config_changes, config_parsing, gin_config, model_dir_lock
 from official_lite.modeling import hyperparams
 
@@ -114,6 +114,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             changes = self._claim() if self._is_training else []
             self._log_handler = _log_to_file(self._path("log", "txt"))
             on_failure.callback(self._close_log)
+            if not self._is_training:
+                config_changes.warn_of_another(self._params, self._model_dir)
             self._write_start(changes)
             on_failure.pop_all()
         return self
@@ -157,7 +159,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         status = _status_of(error)
         self.note(
             status=status,
-            exit_reason=_describe(error) if error else "completed",
+            exit_reason=error_report.headline(error) if error else "completed",
             end_time=_timestamp(time.time()),
             seconds=round(time.time() - self._start_time, 3),
         )
@@ -205,6 +207,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         """Into the file only: on the terminal, an error is shown once, by whoever catches it."""
         if self._log_handler is None:
             return
+        told = error_report.unwrapped(error)
         record = logging.get_absl_logger().makeRecord(
             "absl",
             python_logging.ERROR,
@@ -212,9 +215,11 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             0,
             "The run failed.",
             (),
-            (type(error), error, error.__traceback__),
+            (type(told), told, error.__traceback__),
         )
         self._log_handler.handle(record)
+        if not isinstance(error, errors.OfficialLiteError):
+            error.add_note(f"The whole traceback is in {self._path('log', 'txt')}.")
 
 
 def save_gin_config(
@@ -340,11 +345,6 @@ def _status_of(error: BaseException | None) -> str:
     if isinstance(error, errors.PreemptedError):
         return "preempted"
     return "failed" if error else "done"
-
-
-def _describe(error: BaseException) -> str:
-    message = str(error)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _timestamp(seconds: float) -> str:

@@ -9,9 +9,9 @@ needs no TensorFlow::
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from official_lite.common import plugins, registry
+from official_lite.common import errors, origins, plugins, registry
 
-__all__ = ["get_task", "get_task_cls", "register_task_cls"]
+__all__ = ["find_task_cls", "get_task", "get_task_cls", "register_task_cls"]
 
 TaskClass = TypeVar("TaskClass", bound=Callable[..., Any])
 
@@ -45,10 +45,16 @@ def get_task(task_config: Any, **kwargs: Any) -> Any:
     Raises:
         UnknownNameError: (a `LookupError`) No task is registered for the class of `task_config`.
     """
-    builder = getattr(task_config, "BUILDER", None)
-    if builder is not None:
-        return builder(task_config, **kwargs)
-    return get_task_cls(type(task_config))(task_config, **kwargs)
+    return find_task_cls(task_config)(task_config, **kwargs)
+
+
+def find_task_cls(task_config: Any) -> Any:
+    """What `get_task` makes the task of a config with.
+
+    Raises:
+        UnknownNameError: (a `LookupError`) There is nothing.
+    """
+    return getattr(task_config, "BUILDER", None) or get_task_cls(type(task_config))
 
 
 def get_task_cls(task_config_cls: type) -> Any:
@@ -60,4 +66,10 @@ def get_task_cls(task_config_cls: type) -> Any:
     for cls in task_config_cls.__mro__:
         if cls in _REGISTERED_TASK_CLS:
             return plugins.resolve(_REGISTERED_TASK_CLS[cls], kind="task")
-    return registry.lookup(_REGISTERED_TASK_CLS, task_config_cls)
+    name = task_config_cls.__qualname__
+    raise errors.UnknownNameError(
+        f"No task is registered for the config `{origins.name_of(task_config_cls)}`. Put "
+        f"`@task_factory.register_task_cls({name})` above its task, or call "
+        f'`task_factory.register_task_cls({name}, "package.module:Task")` beside the config. '
+        f"{registry.import_hint}"
+    )

@@ -6,28 +6,40 @@ remembered when reading begins, and read once more when it has failed.
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
 
-__all__ = ["describe", "find_damage", "remember", "require_records"]
+__all__ = ["describe", "find_damage", "remember", "remembered", "require_records"]
 
 DatasetFn = Callable[..., tf.data.Dataset]
 
 # Nobody should wait for hours to hear why a run has failed.
 _MOST_SECONDS = 60.0
 
-_READ: dict[tuple[str, ...], DatasetFn] = {}
+_READ: dict[tuple[str, ...], tuple[DatasetFn, bool]] = {}
 
 
-def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
-    """Keeps in mind how files are read."""
+def remember(files: Sequence[str], dataset_fn: DatasetFn, is_training: bool = False) -> None:
+    """Keeps in mind how files are read, and whether for training."""
     # Behind all others, as the newest.
     _READ.pop(tuple(files), None)
-    _READ[tuple(files)] = dataset_fn
+    _READ[tuple(files)] = (dataset_fn, is_training)
+
+
+def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn]]:
+    """Each file and how it is read, the newest first: a process may have read other data before.
+
+    Args:
+        is_training: Which come before all others, those for training or those that are not.
+    """
+    newest_first = list(reversed(_READ.items()))
+    for files, (dataset_fn, _) in sorted(newest_first, key=lambda read: read[1][1] != is_training):
+        for file in files:
+            yield file, dataset_fn
 
 
 def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object) -> None:
@@ -62,16 +74,14 @@ def find_damage() -> str | None:
         A sentence; None if every file that was looked at is sound.
     """
     deadline = time.monotonic() + _MOST_SECONDS
-    # The newest first: a process may have read other data before.
-    for files, dataset_fn in reversed(_READ.items()):
-        for file in files:
-            try:
-                dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
-            except tf.errors.OpError as error:
-                return describe(file, error)
-            if time.monotonic() > deadline:
-                logging.warning("The search for the damaged file was given up at %s.", file)
-                return None
+    for file, dataset_fn in remembered():
+        try:
+            dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
+        except tf.errors.OpError as error:
+            return describe(file, error)
+        if time.monotonic() > deadline:
+            logging.warning("The search for the damaged file was given up at %s.", file)
+            return None
     return None
 
 

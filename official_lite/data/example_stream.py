@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.data import whole_batches
+from official_lite.data import input_errors, whole_batches
 
-__all__ = ["ExampleStream"]
+__all__ = ["ExampleStream", "map_examples"]
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class ExampleStream:
             return self
         if whole_batches.is_for_batches(fn):
             return self._map_chunks(fn)
-        return self.apply(lambda ds: ds.map(fn, num_parallel_calls=self.num_parallel_calls))
+        return self.apply(lambda ds: map_examples(ds, fn, self.num_parallel_calls))
 
     def filter(self, fn: Callable[..., tf.Tensor] | None) -> "ExampleStream":
         """The stream of those examples that a function is true of."""
         if fn is None:
             return self
         if not whole_batches.is_for_batches(fn):
-            return self.apply(lambda dataset: dataset.filter(fn))
+            return self.apply(lambda dataset: _filter(dataset, fn))
 
         def keep(*batch: Any) -> Any:
             is_kept = fn(*batch)
@@ -70,5 +70,18 @@ class ExampleStream:
 
     def _map_chunks(self, fn: Callable[..., Any]) -> "ExampleStream":
         chunks = self.dataset if self.in_chunks else self.dataset.batch(self.chunk_size)
-        mapped = chunks.map(fn, num_parallel_calls=tf.data.AUTOTUNE)
+        mapped = map_examples(chunks, fn, tf.data.AUTOTUNE)
         return dataclasses.replace(self, dataset=mapped, in_chunks=True)
+
+
+def map_examples(
+    dataset: tf.data.Dataset, fn: Callable[..., Any], num_parallel_calls: int
+) -> tf.data.Dataset:
+    """As `dataset.map`; a function that asks for a missing key is told which ones there are."""
+    with input_errors.naming_the_keys(fn, dataset):
+        return dataset.map(fn, num_parallel_calls=num_parallel_calls)
+
+
+def _filter(dataset: tf.data.Dataset, fn: Callable[..., tf.Tensor]) -> tf.data.Dataset:
+    with input_errors.naming_the_keys(fn, dataset):
+        return dataset.filter(fn)

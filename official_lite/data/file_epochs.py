@@ -43,7 +43,7 @@ def read_epochs(
         first_record: How many this pipeline has read before. To find its epoch, the records of each
             file are counted, which reads all of them once.
     """
-    damaged_files.remember(files, dataset_fn)
+    damaged_files.remember(files, dataset_fn, options.is_training)
     epochs = _Epochs(files, dataset_fn, options, input_context, seed, shuffle_buffer_size)
     first, num_read = epochs.find(first_record) if first_record else (0, 0)
     return tf.data.Dataset.range(first, tf.int64.max).flat_map(epochs.read).skip(num_read)

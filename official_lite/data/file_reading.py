@@ -72,7 +72,7 @@ def read_files(
         options: How to read them.
         input_context: Which of how many input pipelines this is.
     """
-    damaged_files.remember(files, dataset_fn)
+    damaged_files.remember(files, dataset_fn, options.is_training)
     if not shards_files(files, options, input_context):
         require_records_for_all(files, dataset_fn, options, input_context)
         return read_files_then_shard(files, dataset_fn, options, input_context)

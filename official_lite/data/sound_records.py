@@ -6,9 +6,11 @@ the file. Here it is that record alone: a damaged file is read from a copy witho
 
 import os
 import re
+import shutil
 import struct
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +58,9 @@ class SoundRecords:
         self._num_damaged = 0
         # What to read in the place of each file.
         self._places: dict[str, str] = {}
-        self._copies = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        # A `TemporaryDirectory` would warn of the usual end, that nobody needs the object any more.
+        self._copies = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
 
     def __call__(self, files: Any) -> tf.data.Dataset:
@@ -79,7 +83,7 @@ class SoundRecords:
         while (problem := _first_problem(place)) is not None:
             kind, at = problem
             if place == file:
-                place = os.path.join(self._copies.name, str(len(self._places)))
+                place = os.path.join(self._copies, str(len(self._places)))
                 tf.io.gfile.copy(file, place, overwrite=True)
             record, behind = _record_around(place, at)
             if kind == "corrupted" and at == record:

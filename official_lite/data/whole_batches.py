@@ -81,6 +81,15 @@ class FeatureDecoder:
         """
         self._features = dict(features)
 
+    @property
+    def required_features(self) -> list[str]:
+        """The names of those that no record may lack."""
+        return [
+            name
+            for name, feature in self._features.items()
+            if isinstance(feature, tf.io.FixedLenFeature) and feature.default_value is None
+        ]
+
     @takes_batches
     def decode(self, records: tf.Tensor) -> dict[str, Any]:
         """The features by name, of a vector of serialized examples or of a single one."""

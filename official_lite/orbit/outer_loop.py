@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors
+from official_lite.common import error_report, errors
 from official_lite.orbit import (
     checkpointing,
     inner_loop,
@@ -266,7 +266,8 @@ class OuterLoop:
                 self._iter = self.step
                 self._take_stop_request()
             except BaseException as error:
-                logging.error("Training failed at step %d: %s", self._last_known_step(), error)
+                reason = error_report.summary(error)
+                logging.error("Training failed at step %d: %s", self._last_known_step(), reason)
                 self._inner.discard()
                 # What fails from here on is logged: the first error is the one to raise.
                 _attempt(self._sync_on_async_checkpointing)
@@ -281,6 +282,7 @@ class OuterLoop:
                 finally:
                     self._write_what_is_left()
                 if stop is not None:
+                    self._say_what_is_saved(stop)
                     raise stop
             finally:
                 self._is_running = False
@@ -301,6 +303,12 @@ class OuterLoop:
         if self._checkpoints is not None and self.step > first_step:
             self._save_the_end()
         logging.info("Stopped at step %d, by a signal.", self.step)
+
+    def _say_what_is_saved(self, stop: errors.PreemptedError) -> None:
+        """In the error itself, which is the last that a terminal shows."""
+        manager = self.checkpoint_manager
+        if manager is not None and manager.latest_checkpoint:
+            stop.args = (f"{str(stop).removesuffix('.')}, from {manager.latest_checkpoint}.",)
 
     def _save_the_end(self) -> None:
         with contextlib.ExitStack() as stack:

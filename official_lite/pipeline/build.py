@@ -6,6 +6,7 @@ import tensorflow as tf
 from official_lite.core import (
     base_task,
     base_trainer,
+    config_changes,
     epochs,
     runtime,
     task_factory,
@@ -40,7 +41,8 @@ class Build(Stage):
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
             ctx.task = self.make_task(ctx)
-            ctx.params = epochs.resolve(ctx.params, ctx.task)
+            own_config = "" if "train" in ctx.mode else config_changes.own_config(ctx.model_dir)
+            ctx.params = epochs.resolve(ctx.params, ctx.task, own_config)
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             ctx.model = self.make_model(ctx)
             ctx.optimizer = self.make_optimizer(ctx)

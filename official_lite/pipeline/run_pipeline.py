@@ -17,8 +17,9 @@ from official_lite.core import (
     run_checks,
     run_record,
     runtime,
+    task_factory,
 )
-from official_lite.pipeline import stage_factory
+from official_lite.pipeline import engine, stage_factory
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
 from official_lite.pipeline.stage import Stage
 from official_lite.pipeline.staged_run import run_stages
@@ -182,11 +183,22 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     """Finds whatever can be known to fail, before the first phase has cost anything."""
     run_checks.check(plan.params, plan.mode)
     run_record.check_model_dir(plan.model_dir)
+    _check_task(plan, earlier)
     # Stages of one's own may fetch the weights, or have their own idea of where they are.
     if all(stage_factory.is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
         run_checks.check_evaluation(plan.params, plan.mode, plan.model_dir)
         sources = {other.phase: other.model_dir for other in earlier if other.trains}
         run_checks.check_init_checkpoint(plan.params, plan.model_dir, sources)
+
+
+def _check_task(plan: _Plan, earlier: Sequence[_Plan]) -> None:
+    """Looks for the task and its files, as far as no stage of one's own may bring them."""
+    if stage_factory.is_default("build", plan.stages["build"]):
+        task_factory.find_task_cls(plan.params.task)
+    is_alone = engine.expected_engine(plan.params.runtime) is not engine.Engine.CLUSTER
+    # Of several processes one alone must not end: the others would wait for it.
+    if is_alone and stage_factory.is_default("prepare", plan.stages["prepare"]):
+        run_checks.check_input_files(plan.params, plan.mode, [other.model_dir for other in earlier])
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:

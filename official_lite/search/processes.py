@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, plugins
+from official_lite.common import errors, files, origins, plugins
 from official_lite.core import gin_config
 
 __all__ = ["describe_end", "ended_with_us", "raise_on_sigterm", "start", "wait_for_any"]
@@ -37,7 +37,7 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
     plugin_files = [
         str(module.__file__)
         for name, module in [*sys.modules.items()]
-        if name.startswith(plugins.FILE_MODULES)
+        if name.startswith(origins.FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
     # Not among the arguments of the process, which are made anew before the plugins are there.

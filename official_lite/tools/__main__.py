@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from official_lite.common import errors, escapes, suggestions
+from official_lite.common import error_report, errors, escapes, suggestions
 
 __all__ = ["commands", "main"]
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except errors.OfficialLiteError as error:
-        _say(f"{type(error).__name__}: {error}")
+        _say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)

@@ -4,13 +4,16 @@ import contextlib
 import itertools
 import json
 import os
+import types
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.checkpoint import (
     async_checkpoint_manager,
     commit,
@@ -19,7 +22,8 @@ from official_lite.checkpoint import (
     model_state,
 )
 from official_lite.common import errors, files
-from official_lite.modeling.optimization import ema_optimizer
+from official_lite.modeling.multitask import base_trainer, multitask
+from official_lite.modeling.optimization import ema_optimizer, preparation
 from official_lite.orbit.hooks import batch_norm_statistics
 from official_lite.tools.exporting import run_model
 
@@ -78,7 +82,9 @@ def write_average(
     _require_one_model(paths)
     _require_other_folder(output, paths)
     with run_model.built(params, "train" if recalibration_steps else "") as (ctx, build):
-        trainer: Any = build.make_trainer(ctx)
+        trainer = _parts(ctx, build, recalibration_steps)
+        if output.endswith(_KERAS_FILES):
+            _require_one_keras_model(trainer.model, output)
         averages = _averages(trainer.model, paths)
         # What is no weight is that of the last one.
         run_model.read_checkpoint(trainer.checkpoint, paths[-1])
@@ -89,6 +95,34 @@ def write_average(
         if output.endswith(_KERAS_FILES):
             return _save_keras_file(trainer.model, output)
         return _save_checkpoint(trainer, output, paths)
+
+
+def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
+    """A trainer, or of several tasks what one would have: to make it would read all their data."""
+    if not isinstance(ctx.task, multitask.MultiTask):
+        return build.make_trainer(ctx)
+    if recalibration_steps:
+        raise errors.ConfigValueError(
+            "--recalibration_steps is for experiments with one task. Leave it out, and the moving "
+            "statistics of batch normalization are averaged."
+        )
+    optimizer = preparation.prepare_optimizer(ctx.optimizer, ctx.model)
+    global_step = orbit.utils.create_global_step()
+    items = base_trainer.checkpoint_items(ctx.model, optimizer, global_step)
+    return types.SimpleNamespace(
+        model=ctx.model,
+        optimizer=optimizer,
+        global_step=global_step,
+        checkpoint=tf.train.Checkpoint(**items),
+    )
+
+
+def _require_one_keras_model(model: Any, output: str) -> None:
+    if not isinstance(model, keras.Model):
+        raise errors.ConfigValueError(
+            f"--output={output} holds one Keras model, but this run has one for each task. Give a "
+            "folder, for a checkpoint."
+        )
 
 
 def _require_one_model(paths: Sequence[str]) -> None:
@@ -107,7 +141,7 @@ def _require_one_model(paths: Sequence[str]) -> None:
 def _saved_weights(path: str) -> list[keras2_checkpoint.Tensor]:
     """What a checkpoint holds of the model, in the order of its objects."""
     top = keras2_checkpoint.Keras2Checkpoint(path).node(0).children
-    parts = [top[name] for name in ("model", "hidden_weights") if name in top]
+    parts = [top[name] for name in ("model", "hidden_weights", "hidden_items") if name in top]
     return [tensor for part in parts for tensor in part.tensors()]
 
 
@@ -127,7 +161,7 @@ def _require_other_folder(output: str, paths: Sequence[str]) -> None:
 
 
 def _averages(model: Any, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]:
-    checkpoint = tf.train.Checkpoint(**model_state.weight_items(model))
+    checkpoint = tf.train.Checkpoint(**_weight_items(model))
     sums = [np.zeros(weight.shape) for weight in _weights(model)]
     for path in paths:
         run_model.read_checkpoint(checkpoint, path)
@@ -136,9 +170,17 @@ def _averages(model: Any, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]
     return [total / len(paths) for total in sums]
 
 
+def _weight_items(model: Any) -> dict[str, Any]:
+    if isinstance(model, keras.Model):
+        return model_state.weight_items(model)
+    items = base_trainer.checkpoint_items(model, None, orbit.utils.create_global_step())
+    return {name: item for name, item in items.items() if name != "global_step"}
+
+
 def _weights(model: Any) -> list[Any]:
     """Those of which there is a mean: not counters, nor rows of an integer table."""
-    return [weight for weight in model.weights if tf.as_dtype(weight.dtype).is_floating]
+    weights = model.weights if isinstance(model, keras.Model) else model.variables
+    return [weight for weight in weights if tf.as_dtype(weight.dtype).is_floating]
 
 
 def _save_keras_file(model: Any, path: str) -> str:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, origins, suggestions
 from official_lite.core import config_changes, exp_factory
 from official_lite.tools import listing, registrations
 
@@ -104,7 +104,7 @@ def _essentials(params: Any) -> dict[str, Any]:
     fields = config_changes.flatten(params.as_dict())
     task = type(params.task)
     return {
-        "task_config": f"{task.__module__}:{task.__qualname__}",
+        "task_config": f"{origins.module_of(task)}:{task.__qualname__}",
         "global_batch_size": fields.get("task.train_data.global_batch_size"),
         "train_steps": fields.get("trainer.train_steps") or None,
         "train_epochs": fields.get("trainer.train_epochs"),

@@ -18,6 +18,10 @@ from official_lite.tools import listing, run_source
 
 __all__ = ["add_arguments", "run"]
 
+_OF_SEVERAL_TASKS = (
+    "In Python, `modeling.model_export.write_model(model.sub_tasks[name], path, format)` exports "
+    "the model of one of them."
+)
 _FORMATS = ("tf_saved_model", "keras", "litert", "onnx")
 
 
@@ -54,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes and compares the model in each format."""
-    source = run_source.read(args.source, args)
+    source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     if not source.run_dir:
         raise errors.ConfigValueError(
             f"{args.source} is an experiment, which has no weights; wanted the folder of a run."

@@ -51,12 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     registrations.add_import_argument(parser)
 
 
-def read(name: str, args: argparse.Namespace) -> RunSource:
+def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> RunSource:
     """The config that a name means, with what the arguments say laid over it.
 
     Args:
         name: The folder of a run, or a folder or a checkpoint in it; or else an experiment.
         args: Those of `add_arguments`.
+        instead: What to do where there are several tasks, if the command is for one task only.
 
     Raises:
         errors.ConfigError: There is no such thing, or it can't be read, or has several tasks.
@@ -68,7 +69,9 @@ def read(name: str, args: argparse.Namespace) -> RunSource:
             raise errors.ConfigValueError(
                 f"{name} is not in the folder of a run: there is no {_CONFIG} there or above."
             )
-        return RunSource(name=name, params=_parse(name, args))
+        params = _parse(name, args)
+        _refuse_several_tasks(params, name, instead)
+        return RunSource(name=name, params=params)
     command = _read_command(run_dir)
     _load_registrations(args.imports, recorded=getattr(command, "import"), run_dir=run_dir)
     gin_flags.parse_gin_flags(command)
@@ -79,6 +82,7 @@ def read(name: str, args: argparse.Namespace) -> RunSource:
             " Give it by --experiment."
         )
     params = _parse(experiment, args, config_file=os.path.join(run_dir, _CONFIG))
+    _refuse_several_tasks(params, experiment, instead)
     return RunSource(name=name, params=params, run_dir=run_dir)
 
 
@@ -113,12 +117,15 @@ def _parse(experiment: str, args: argparse.Namespace, config_file: str = "") -> 
     options = config_parsing.ParseConfigOptions(
         experiment=experiment, config_file=[config_file] if config_file else [], set=args.set
     )
-    params = config_parsing.parse_configuration(options, print_return=False)
-    if not isinstance(params.task, config_definitions.TaskConfig):
+    return config_parsing.parse_configuration(options, print_return=False)
+
+
+def _refuse_several_tasks(params: Any, experiment: str, instead: str | None) -> None:
+    if instead is not None and not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
-            f"{experiment} trains several tasks; this command is for experiments with one task."
+            f"{experiment} trains several tasks; this command is for experiments with one task. "
+            f"{instead}"
         )
-    return params
 
 
 def _read_command(run_dir: str) -> argparse.Namespace:

@@ -18,6 +18,7 @@ from official_lite.tools import listing, run_source
 
 __all__ = ["add_arguments", "run"]
 
+_OF_SEVERAL_TASKS = "Train a few short runs, and `tools runs compare` them."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -75,7 +76,7 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tune_rate(args: argparse.Namespace) -> None:
-    source = run_source.read(args.source, args)
+    source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     from official_lite.tools.tuning import rate_sweep
 
     sweep = rate_sweep.run_sweep(
@@ -95,7 +96,7 @@ def _tune_rate(args: argparse.Namespace) -> None:
 
 def _tune_size(args: argparse.Namespace) -> None:
     # For its mistakes, before any process is started.
-    source = run_source.read(args.source, args)
+    source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     from official_lite.tools.tuning import size_search
 
     data = source.params.task.train_data

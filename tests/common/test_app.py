@@ -37,6 +37,16 @@ def test_other_exception_shows_its_traceback(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "1 / 0")
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
+    assert "absl/app.py" not in result.stderr
+    *_, last = result.stderr.splitlines()
+    script = tmp_path / "script.py"
+    assert last == f"ZeroDivisionError: division by zero ({script}:6, in `main`)"
+
+
+def test_who_asks_sees_all_of_a_traceback(tmp_path: pathlib.Path) -> None:
+    result = _run(tmp_path, "1 / 0", "--verbosity=1")
+    assert "absl/app.py" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("ZeroDivisionError: division by zero (")
 
 
 @pytest.mark.parametrize("argument", ["--steps=many", "--stepz=1"])

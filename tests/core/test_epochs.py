@@ -162,7 +162,15 @@ def test_several_tasks_pass_unless_they_count_in_epochs() -> None:
     params = multitask_configs.MultiTaskExperimentConfig()
     assert epochs.resolve(params, object()) is params
     params.trainer.train_epochs = 1
-    with pytest.raises(errors.ConfigValueError, match="several tasks"):
-        epochs.resolve(params, object())
+    for task in (None, object()):
+        with pytest.raises(errors.ConfigValueError, match="several tasks"):
+            epochs.resolve(params, task)
+    # A stage may still say how long one is.
+    late = params.replace(pipeline={"prepare": "mine.py:Prepare"})
+    assert epochs.resolve(late) is late
+    with pytest.raises(
+        errors.ConfigValueError, match=r"several tasks.* `trainer\.steps_per_epoch`"
+    ):
+        epochs.resolve(late, object())
     params.trainer.steps_per_epoch = 5
     assert epochs.resolve(params, object()).trainer.train_steps == 5

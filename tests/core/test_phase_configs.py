@@ -98,7 +98,7 @@ def test_path_in_a_phase_is_known_by_its_name(path: str, expected: bool) -> None
 def test_override_of_all_is_above_what_a_phase_says() -> None:
     overrides = {"trainer.train_steps": 7, "trainer": {"max_to_keep": 2}}
     params = _params({"name": "a", "overrides": overrides})
-    phase_configs.override_all(params, {"trainer.train_steps": 1})
+    phase_configs.override_all(params, lambda _: {"trainer.train_steps": 1})
     assert params.trainer.train_steps == 1
     resolved = phase_configs.resolve(params, 0)
     assert (resolved.trainer.train_steps, resolved.trainer.max_to_keep) == (1, 2)
@@ -107,5 +107,5 @@ def test_override_of_all_is_above_what_a_phase_says() -> None:
 def test_override_of_all_comes_behind_a_phase_that_says_it_twice() -> None:
     overrides = {"trainer.train_steps": 7, "trainer": {"train_steps": 9, "max_to_keep": 2}}
     params = _params({"name": "a", "overrides": overrides})
-    phase_configs.override_all(params, {"trainer.train_steps": 1})
+    phase_configs.override_all(params, lambda _: {"trainer.train_steps": 1})
     assert phase_configs.resolve(params, 0).trainer.train_steps == 1

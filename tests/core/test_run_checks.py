@@ -1,3 +1,6 @@
+import dataclasses
+from typing import ClassVar
+
 import pytest
 import tensorflow as tf
 
@@ -11,6 +14,7 @@ from official_lite.core import (
     trainer_factory,
 )
 from official_lite.core import config_definitions as cfg
+from official_lite.modeling.multitask import configs as multitask_configs
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,50 @@ def test_best_checkpoint_is_no_run_to_evaluate(experiment, tmp_path) -> None:
     exporter.maybe_export_checkpoint(tf.train.Checkpoint(x=tf.Variable(1.0)), {"accuracy": 0.5}, 7)
     with pytest.raises(errors.CheckpointError, match=r"init_checkpoint=.*best_ckpt-7"):
         run_checks.check_evaluation(experiment(), "eval", directory)
+
+
+def _reading(train: str, validation: str = "") -> cfg.TaskConfig:
+    return cfg.TaskConfig(
+        train_data=cfg.DataConfig(input_path=train),
+        validation_data=cfg.DataConfig(input_path=validation),
+    )
+
+
+def test_missing_file_is_found_where_the_mode_would_read_it(experiment, tmp_path) -> None:
+    (tmp_path / "a.txt").touch()
+    params = experiment()
+    params.task = _reading(f"{tmp_path}/a*, {tmp_path}", "nowhere.txt")
+    run_checks.check_input_files(params, "train")
+    wanted = r"`task\.validation_data\.input_path`: There is no input file `nowhere\.txt`"
+    with pytest.raises(errors.DataError, match=wanted):
+        run_checks.check_input_files(params, "train_and_eval")
+    routines = tuple(
+        multitask_configs.TaskRoutine(task_name=name, task_config=_reading(path))
+        for name, path in (("a", str(tmp_path)), ("b", "nowhere*"))
+    )
+    several = multitask_configs.MultiTaskExperimentConfig(
+        task=multitask_configs.MultiTaskConfig(task_routines=routines)
+    )
+    wanted = r"`task\.task_routines\[1\]\.task_config\.train_data\.input_path`"
+    with pytest.raises(errors.DataError, match=wanted):
+        run_checks.check_input_files(several, "train")
+
+
+@dataclasses.dataclass
+class _FetchedConfig(cfg.DataConfig):
+    NAMES_FILES: ClassVar[bool] = False
+
+
+def test_what_may_be_there_by_then_is_not_looked_for(experiment, tmp_path) -> None:
+    params = experiment()
+    for path in ("dummy", "~/nowhere", "gs://bucket/nowhere", f"{tmp_path}/first/written*"):
+        params.task = _reading(path)
+        run_checks.check_input_files(params, "train", [str(tmp_path / "first")])
+    params.task = cfg.TaskConfig(train_data=_FetchedConfig(input_path="nowhere.txt"))
+    run_checks.check_input_files(params, "train")
+    params.task = _reading("nowhere.txt")
+    params.task.train_data.enable_tf_data_service = True
+    run_checks.check_input_files(params, "train")
 
 
 class _Task(base_task.Task):

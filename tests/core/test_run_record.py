@@ -36,8 +36,9 @@ def test_training_leaves_its_record(tmp_path: pathlib.Path) -> None:
 
 def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
     record = run_record.RunRecord(_params(), "train", str(tmp_path))
-    with pytest.raises(ZeroDivisionError), record:
+    with pytest.raises(ZeroDivisionError) as caught, record:
         1 / 0  # noqa: B018  (the failure)
+    assert caught.value.__notes__ == [f"The whole traceback is in {tmp_path / 'log.txt'}."]
     assert _read(tmp_path / "run.json")["exit_reason"] == "ZeroDivisionError: division by zero"
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 

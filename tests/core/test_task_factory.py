@@ -57,6 +57,8 @@ def test_a_second_task_for_a_config_is_refused():
         task_factory.register_task_cls(Config, "another:Task")
 
 
-def test_an_unknown_config_is_answered_with_the_missing_import():
-    with pytest.raises(LookupError, match=r"Config` is not registered.*--import"):
+def test_a_config_without_a_task_is_answered_with_how_to_register_one():
+    task_factory.register_task_cls(SpecialConfig)(Task)
+    wanted = r"\.Config`\. .*register_task_cls\(Config\).*--import"
+    with pytest.raises(LookupError, match=wanted):
         task_factory.get_task(Config())

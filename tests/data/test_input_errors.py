@@ -2,12 +2,26 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.core import tf_example_builder
 from official_lite.data import damaged_files, input_errors
 
 
 @pytest.fixture(autouse=True)
 def no_files_read(monkeypatch):
     monkeypatch.setattr(damaged_files, "_READ", {})
+
+
+@pytest.fixture
+def write_records():
+    def write(path, *features):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            example = tf_example_builder.TfExampleBuilder()
+            for name in features:
+                example.add_ints_feature(name, 1)
+            writer.write(example.serialized_example)
+        return str(path)
+
+    return write
 
 
 def failed(run):
@@ -61,6 +75,53 @@ def test_error_of_an_op_is_one_line(tmp_path):
 def test_index_out_of_range_is_put_down_to_the_data(run):
     for call in (run, tf.function(run)):
         assert "a label or an index in a batch is out of range" in explanation(failed(call))
+
+
+def decoding(dataset, feature):
+    wanted = {feature: tf.io.FixedLenFeature((), tf.int64)}
+    return dataset.map(lambda record: tf.io.parse_single_example(record, wanted))
+
+
+@pytest.mark.parametrize("draw", [draw_in_graph, list], ids=["graph", "eager"])
+def test_feature_that_no_record_has_is_named_with_the_file_and_the_nearest(
+    draw, write_records, tmp_path
+):
+    train, evaluation = (write_records(tmp_path / name, "label") for name in ("train", "eval"))
+    damaged_files.remember([train], tf.data.TFRecordDataset, True)
+    damaged_files.remember([evaluation], tf.data.TFRecordDataset)
+    error = failed(lambda: draw(decoding(tf.data.TFRecordDataset(train), "lable")))
+    wanted = "has a record without the feature 'lable'. Did you mean `label`?"
+    assert explanation(error).endswith(f"`{train}` {wanted}")
+    assert explanation(error, split="evaluation").endswith(f"`{evaluation}` {wanted}")
+
+
+def test_feature_is_named_even_if_the_records_are_not_known(write_records, tmp_path):
+    path = write_records(tmp_path / "train", "label")
+    error = failed(lambda: list(decoding(tf.data.TFRecordDataset(path), "lable")))
+    assert "Feature: lable (data type: int64) is required" in explanation(error)
+
+
+@pytest.mark.parametrize("example", [{"label": 1}, ({"label": 1}, 2)])
+def test_key_that_the_examples_lack_is_named_with_the_nearest(example):
+    def parse(row, *_):
+        return row["lable"]
+
+    dataset = tf.data.Dataset.from_tensors(example)
+    with pytest.raises(KeyError) as caught, input_errors.naming_the_keys(parse, dataset):
+        dataset.map(parse)
+    assert caught.value.args == (
+        "'lable' is no key of the examples that `parse` is given. Did you mean `label`?",
+    )
+
+
+def test_key_of_something_else_is_left_alone():
+    def parse(row):
+        return {"one": row}["two"]
+
+    dataset = tf.data.Dataset.range(3)
+    with pytest.raises(KeyError) as caught, input_errors.naming_the_keys(parse, dataset):
+        dataset.map(parse)
+    assert "is no key of" not in str(caught.value)
 
 
 def test_error_of_the_model_is_not():

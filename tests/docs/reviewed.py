@@ -5,6 +5,7 @@ SESSIONS = [
     ("docs/start.md", "docs/tools.md"),
     ("docs/concepts.md",),
     ("docs/how_to/own_data.md", "docs/how_to/own_task.md"),
+    ("docs/how_to/regression.md",),
     ("docs/how_to/own_trainer.md",),
     ("docs/how_to/own_hook.md",),
     ("docs/how_to/own_stage.md",),

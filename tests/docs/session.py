@@ -1,5 +1,6 @@
 """Does what a reader does: writes the files of a page, runs its code and its commands, in order."""
 
+import fnmatch
 import os
 import pathlib
 import re
@@ -49,6 +50,8 @@ class Session:
     def _do(self, block: blocks.Block) -> None:
         if block.language == "text":
             self._expected += block.text.splitlines()
+        elif not block.language and block.text.startswith("/tmp/"):
+            self._look_into(block)
         elif block.file:
             path = self._directory / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +67,17 @@ class Session:
             self._compare()
             for command in block.commands:
                 self._run_command(command)
+
+    def _look_into(self, block: blocks.Block) -> None:
+        """A folder has the files that the page lists, by names or patterns, and no other."""
+        first, *others = block.text.splitlines()
+        folder = pathlib.Path(self._moved(first))
+        # What a file is for comes behind a gap.
+        listed = [name for line in others for name in re.split(r" {3,}", line.strip())[0].split()]
+        found = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+        unlisted = [p for p in found if not any(fnmatch.fnmatch(p, name) for name in listed)]
+        missing = [name for name in listed if not fnmatch.filter(found, name)]
+        assert (unlisted, missing) == ([], []), f"{block}: {unlisted=} {missing=}"
 
     def _run_python(self) -> None:
         if not self._python:

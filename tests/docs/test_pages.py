@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from official_lite.core import exp_factory
+from official_lite.tools import new
 from tests.docs import blocks, reviewed, session, shown_commands
 
 WRITTEN = {page for pages in reviewed.SESSIONS for page in pages}
@@ -84,6 +85,14 @@ def test_data_are_what_they_say(block: blocks.Block) -> None:
         json.loads(block.text)
     else:
         tomllib.loads(block.text)
+
+
+def test_pyproject_of_a_package_is_what_a_new_project_has(tmp_path: pathlib.Path) -> None:
+    page = "docs/how_to/own_package.md"
+    (shown,) = [block for block in BLOCKS if block.page == page and block.language == "toml"]
+    new.write_project(tmp_path / "speech")
+    written = (tmp_path / "speech" / "pyproject.toml").read_text()
+    assert set(shown.text.splitlines()) <= set(written.splitlines())
 
 
 @pytest.mark.parametrize("page", blocks.PAGES)

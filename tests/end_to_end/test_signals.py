@@ -183,6 +183,8 @@ def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib
     run.send(signal.SIGINT)
     assert run.exit_code() == 130
     assert run.saved_step() > 0
+    *_, last = run.said.splitlines()
+    assert last.endswith(f"goes on with it, from {tmp_path / 'run'}/ckpt-{run.saved_step()}.")
     run = Run(tmp_path, *LONG, SLOW="trace")
     run.wait_for("slow trace")
     run.send(signal.SIGINT)

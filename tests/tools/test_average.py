@@ -3,7 +3,15 @@
 import json
 import os
 
+import numpy as np
+import pytest
+import tensorflow as tf
+
 from official_lite.tools import __main__ as tools
+from tests import commands
+
+# Keras itself, with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
 def test_last_checkpoints_of_a_run_are_averaged(trained, tmp_path, capsys):
@@ -26,3 +34,47 @@ def test_mistakes_are_told(trained, capsys):
     assert "wanted two" in said
     assert "can't be below 0" in said
     assert "has no checkpoints" in said
+
+
+def test_run_of_several_tasks_is_read_by_the_tools_and_averaged(tmp_path, capsys):
+    run_dir = str(tmp_path / "run")
+    settings = [
+        "task.model={filters: [4], units: [8]}",
+        "trainer.train_steps=4",
+        "trainer.validation_interval=4",
+        "trainer.checkpoint_interval=2",
+        "trainer.writers=[jsonl]",
+        "runtime.execution=graph",
+    ]
+    command = ["train.py", "--experiment=vision/digits_multitask", "--mode=train_and_eval"]
+    command += [f"--model_dir={run_dir}", *(f"--set={each}" for each in settings)]
+    assert commands.run(command).returncode == 0
+
+    assert tools.main(["average", run_dir, f"--output={tmp_path / 'mean'}"]) == 0
+    paths = [f"{run_dir}/ckpt-2", f"{run_dir}/ckpt-4", str(tmp_path / "mean" / "ckpt-4")]
+    one, two, mean = (tf.train.load_checkpoint(path) for path in paths)
+    names = [name for name in mean.get_variable_to_shape_map() if "_trainable_variables" in name]
+    # Of a convolution and a dense layer in common, and of the last layer of each task.
+    assert len(names) == 8
+    for name in names:
+        expected = (one.get_tensor(name) + two.get_tensor(name)) / 2
+        np.testing.assert_allclose(mean.get_tensor(name), expected, rtol=1e-5, atol=1e-7)
+
+    output = f"--output={tmp_path / 'page.html'}"
+    for arguments in (
+        ["report", run_dir, output],
+        ["runs", "list", str(tmp_path)],
+        ["checkpoints", "list", run_dir],
+        ["checkpoints", "inspect", f"{run_dir}/ckpt-4"],
+        ["config", "show", run_dir, "task.task_routines"],
+    ):
+        assert tools.main(arguments) == 0
+    capsys.readouterr()
+    for arguments, answer in (
+        (["average", run_dir, "--recalibration_steps=1"], "for experiments with one task"),
+        (["average", run_dir, f"--output={tmp_path}/mean.keras"], "one for each task"),
+        (["export", run_dir], r"write_model(model.sub_tasks[name]"),
+        (["tune", "lr", run_dir], "`tools runs compare`"),
+    ):
+        assert tools.main(arguments) == 2
+        assert answer in capsys.readouterr().err

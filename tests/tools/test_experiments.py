@@ -1,4 +1,5 @@
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -53,3 +54,20 @@ def test_unknown_name_is_answered_with_the_nearest(
     said = capsys.readouterr()
     assert "`vision/digits_mlp`" in said.err
     assert said.out == ""
+
+
+def test_experiment_of_a_file_is_shown_by_its_path(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "shown.py"
+    file.write_text(
+        "from official_lite.core import config_definitions as cfg, exp_factory\n"
+        "class ShownConfig(cfg.TaskConfig): ...\n"
+        "@exp_factory.register_config_factory('tests/shown')\n"
+        "def shown():\n"
+        "    return cfg.ExperimentConfig(task=ShownConfig())\n"
+    )
+    assert tools.main(["experiments", "show", "tests/shown", f"--import={file}"]) == 0
+    said = capsys.readouterr().out
+    assert f"{file}:ShownConfig" in said
+    assert "official_lite_plugin" not in said

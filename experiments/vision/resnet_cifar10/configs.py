@@ -4,6 +4,7 @@ python train.py --experiment=vision/resnet_cifar10 --mode=train_and_eval --model
 """
 
 import dataclasses
+from typing import ClassVar
 
 from experiments.vision.classification import configs as classification
 from official_lite.core import config_definitions as cfg
@@ -47,6 +48,9 @@ class Cifar10DataConfig(cfg.DataConfig):
         max_shift: Pixels by which training images are shifted at random, up, down and sideways.
         random_flip: Whether half of the training images are flipped.
     """
+
+    # The task says where to get them.
+    NAMES_FILES: ClassVar[bool] = False
 
     split: str = "train"
     max_shift: int = 0

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
-from official_lite.common import errors
+from official_lite.common import errors, suggestions
 from official_lite.modeling.hyperparams import field_types, params_dict, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
 from official_lite.modeling.hyperparams.restrictions import Restriction
@@ -70,6 +70,16 @@ class Config(params_dict.ParamsDict):
 
     default_params: dataclasses.InitVar[Mapping[str, Any] | None] = None
     restrictions: dataclasses.InitVar[Iterable[Restriction] | None] = None
+
+    def __new__(cls, *_: Any, **kwargs: Any) -> Self:
+        code = getattr(cls.__init__, "__code__", None)
+        if code is not None and not code.co_flags & inspect.CO_VARKEYWORDS:
+            taken = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            for name in kwargs.keys() - set(taken):
+                raise errors.ConfigTypeError(
+                    f"{cls.__name__} has no field {name!r}. {suggestions.did_you_mean(name, taken)}"
+                )
+        return super().__new__(cls)
 
     def __post_init__(
         self,
@@ -174,7 +184,7 @@ class Config(params_dict.ParamsDict):
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
                     f"{cursor.key(rival, given)}: `{name}` is {given[name]!r} and `{rival}` is "
-                    f"{given[rival]!r}, but one stands in for the other; give one of them."
+                    f"{given[rival]!r}, which say one thing in two ways. Give one of them."
                 )
 
     def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:

@@ -44,7 +44,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
             weight_decay_rate: How much of itself a weight loses, times the learning rate.
             include_in_weight_decay: Patterns of variables that decay whatever the next list says.
             exclude_from_weight_decay: Patterns of variables that do not decay.
-            gradient_clip_norm: Bound of the norm of all gradients together; 0 is none.
+            gradient_clip_norm: Bound of the L2 norm of all gradients together; 0 is none.
             name: The optimizer's name.
             **kwargs: As for any Keras optimizer.
         """

@@ -14,6 +14,7 @@ import tensorflow as tf
 from official_lite.checkpoint import commit, model_state, warm_start
 from official_lite.common import errors
 from official_lite.core import model_building, runtime
+from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, preparation
 from official_lite.pipeline import stage_factory
 from official_lite.pipeline.build import Build
@@ -41,18 +42,36 @@ def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Buil
             ctx.task = build.make_task(ctx)
             ctx.exit_stack.enter_context(runtime.seed_and_precision(params.runtime))
             ctx.model = build.make_model(ctx)
-            if not model_building.has_variables(ctx.model):
-                spec = evaluation_data(ctx).element_spec
-                model_building.build_by_task(ctx.model, ctx.require("task"), spec, training=False)
+            _build_models(ctx)
             ctx.optimizer = build.make_optimizer(ctx)
             yield ctx, build
 
 
 def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
     """What the task evaluates; of a task that only trains, what it trains on."""
-    config = ctx.params.task
+    return _evaluation_data(ctx.require("task"), ctx.params.task)
+
+
+def _evaluation_data(task: Any, config: Any) -> tf.data.Dataset:
     data = getattr(config, "validation_data", None) or getattr(config, "train_data", None)
-    return ctx.require("task").build_inputs(data)
+    dataset: tf.data.Dataset = task.build_inputs(data)
+    return dataset
+
+
+def _build_models(ctx: ExperimentContext) -> None:
+    """Gives the model its variables, or that of each task."""
+    task, model = ctx.require("task"), ctx.require("model")
+    if not isinstance(task, multitask.MultiTask):
+        parts = [(task, ctx.params.task, model)]
+    else:
+        parts = [
+            (one, one.task_config, base_trainer.task_model(model, name))
+            for name, one in task.tasks.items()
+        ]
+    for one, config, part in parts:
+        if not model_building.has_variables(part):
+            spec = _evaluation_data(one, config).element_spec
+            model_building.build_by_task(part, one, spec, training=False)
 
 
 def find_checkpoint(path: str) -> str:

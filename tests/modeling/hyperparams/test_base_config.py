@@ -329,3 +329,20 @@ def test_rivals_in_one_file_are_refused_with_the_line(tmp_path):
 def test_rival_that_is_null_is_not_given():
     assert StagesConfig({"steps": 5, "epochs": None}).steps == 5
     assert StagesConfig(steps=0, epochs=3).epochs == 3
+
+
+def test_argument_that_is_no_field_is_refused_with_the_nearest_name():
+    with pytest.raises(errors.ConfigTypeError, match=r"StagesConfig has no field 'step'.*`steps`"):
+        StagesConfig(step=5)
+
+
+def test_constructor_of_its_own_takes_what_it_says():
+    @dataclasses.dataclass(init=False)
+    class Own(hyperparams.Config):
+        size: int = 1
+
+        def __init__(self, width=2, **others):
+            super().__init__()
+            self.size = width * len(others)
+
+    assert Own(width=3, a=0, b=0).size == 6

@@ -1,7 +1,8 @@
 """Configs of the learning-rate schedules and warm-ups in `lr_schedule`.
 
 A field whose default is None must be set before the schedule can be built. A ratio, a fraction of
-`trainer.train_steps`, sets the steps whose place it takes; `core.epochs` works them out.
+`trainer.train_steps`, sets the steps whose place it takes; `core.epochs` works them out. So with a
+`decay_ratio` of 1 a decay ends with the training, however long that is made.
 """
 
 import dataclasses

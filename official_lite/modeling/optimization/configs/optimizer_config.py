@@ -153,7 +153,7 @@ class AdamWeightDecayConfig(LazyRowsConfig):
         include_in_weight_decay: Patterns of variables that decay whatever the next list says.
         exclude_from_weight_decay: Patterns of variables that do not decay. A pattern is a regular
             expression that is looked for in the variable's path and name.
-        gradient_clip_norm: Bound of the L2 norm of all gradients together; 0 is none.
+        gradient_clip_norm: Bound of the L2 norm of all gradients together, 1 by default; 0 is none.
     """
 
     name: str = "AdamWeightDecay"
@@ -172,6 +172,7 @@ class AdamWeightDecayExperimentalConfig(LazyRowsConfig):
     """Keras' AdamW, with gradients clipped unless you say otherwise.
 
     Attributes:
+        global_clipnorm: Bound of the L2 norm of all gradients together, 1 by default; None is none.
         jit_compile: Without effect.
     """
 

@@ -1,0 +1,112 @@
+"""Fields of a config that say one thing in two ways, such as `train_steps` and `train_epochs`.
+
+`CLEARS` of the config's class names them. Both in one source are an error; of two sources the later
+one counts, as for any field, and a line in the log says what it has replaced.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.modeling import hyperparams
+
+__all__ = ["log_replaced", "refuse_both"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """Two such fields, by their paths, with their values and the default of the first."""
+
+    steps: str
+    rival: str
+    values: tuple[Any, Any]
+    default: Any
+
+    @property
+    def has_rival(self) -> bool:
+        """Whether the second one counts."""
+        return self.values[1] is not None
+
+
+def refuse_both(
+    params: hyperparams.Config, path: str, value: Any, given: Collection[str], source: str
+) -> None:
+    """Refuses a field if its rival was given by the same source.
+
+    Args:
+        params: The config before the field is set.
+        path: The field that is going to be set.
+        value: To what; None, or its word in YAML, takes nothing from the other one.
+        given: The paths that the source has set so far.
+        source: What to call the source.
+
+    Raises:
+        errors.ConfigValueError: Both were given.
+    """
+    if value in (None, "null", "~", ""):
+        return
+    for pair in _pairs(params):
+        other, had = {
+            pair.steps: (pair.rival, pair.values[1]),
+            pair.rival: (pair.steps, pair.values[0]),
+        }.get(path, ("", None))
+        if other in given and had is not None:
+            raise errors.ConfigValueError(
+                f"{source} has both `{other}` ({_meaning(other, had)}) and `{path}` "
+                f"({_meaning(path, value)}), which say one thing in two ways. Give one of them."
+            )
+
+
+@contextlib.contextmanager
+def log_replaced(
+    params: hyperparams.Config, source: str, values: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Logs which fields lose their values to a rival within it.
+
+    Args:
+        params: The config that is changed within it.
+        source: Who changes it.
+        values: What is laid over it, if that is known. What it sets to null by itself is no loss.
+    """
+    before = {pair.steps: pair for pair in _pairs(params)}
+    yield
+    named = set(hyperparams.flatten(values)) if values else set()
+    for pair in _pairs(params):
+        old = before.get(pair.steps)
+        if old is None or old.has_rival == pair.has_rival:
+            continue
+        lost, kept = (old.rival, pair.steps) if old.has_rival else (old.steps, pair.rival)
+        had = old.values[0 if lost == old.steps else 1]
+        if lost not in named and (lost == old.rival or had != old.default):
+            now = pair.values[0 if kept == pair.steps else 1]
+            logging.info(
+                "%s: `%s` (%s) takes the place of `%s` (%s).",
+                source,
+                kept,
+                _meaning(kept, now),
+                lost,
+                _meaning(lost, had),
+            )
+
+
+def _pairs(config: Any, path: str = "") -> Iterator[_Pair]:
+    for name, rival in getattr(config, "CLEARS", {}).items():
+        yield _Pair(
+            steps=f"{path}{name}",
+            rival=f"{path}{rival}",
+            values=(getattr(config, name), getattr(config, rival)),
+            default=getattr(type(config), name, None),
+        )
+    for name, value in vars(config).items():
+        if isinstance(value, hyperparams.ParamsDict):
+            yield from _pairs(value, f"{path}{name}.")
+
+
+def _meaning(path: str, value: Any) -> str:
+    if path.endswith("epochs"):
+        return f"{value:g} epochs" if isinstance(value, float) else f"{value} epochs"
+    return f"{value} of all steps" if "ratio" in path else f"{value} steps"

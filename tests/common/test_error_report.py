@@ -1,0 +1,187 @@
+import re
+import traceback
+
+import gin
+import pytest
+import tensorflow as tf
+
+from official_lite.common import error_report, errors
+from official_lite.modeling import hyperparams
+
+WALL = """in user code:
+
+    File "/work/steps.py", line 71, in None  *
+        lambda n: run(n)
+    File "/work/steps.py", line 92, in loop_fn  *
+        last.keep(step_fn(iterator))
+
+    TypeError: outer_factory.<locals>.inner_factory.<locals>.tf__step() takes 1 argument
+"""
+GRAPH = """Graph execution error:
+
+Detected at node Reshape defined at (most recent call last):
+  File "/lib/threading.py", line 1002, in _bootstrap
+
+  File "/work/mine.py", line 66, in build_losses
+
+Input to reshape is a tensor with 1 values, but the requested shape has 73
+\t [[{{node Reshape}}]] [Op:__inference_eval_step_2318]"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("plain\nand more", "plain"),
+        ("", ""),
+        ("ValueError: is part of it", "ValueError: is part of it"),
+        (WALL, "step() takes 1 argument"),
+        (GRAPH, "Input to reshape is a tensor with 1 values, but the requested shape has 73"),
+        (
+            "Exception encountered when calling Dense.call().\n\n\x1b[1mbad shape\x1b[0m",
+            "bad shape",
+        ),
+        ("1 root error(s) found.\n  (0) INVALID_ARGUMENT:  bad index", "bad index"),
+        (
+            "Dimensions must be equal, but are 4 and 7 for '{{node add}} = AddV2[T=DT_FLOAT](a, b)'"
+            " with input shapes: [4,3], [7,5].",
+            "Dimensions must be equal, but are 4 and 7 for `AddV2` with input shapes: [4,3], "
+            "[7,5].",
+        ),
+    ],
+)
+def test_first_line_is_the_first_that_says_something(text: str, line: str) -> None:
+    assert error_report.first_line(text) == line
+
+
+def _raised(call, *args):
+    with pytest.raises(Exception) as caught:  # noqa: PT011  (any: what it says is the test)
+        call(*args)
+    return caught.value
+
+
+def _line_of(function) -> int:
+    return function.__code__.co_firstlineno
+
+
+def _looks_up():
+    return {}["a"]
+
+
+def test_error_of_plain_python_is_told_with_its_line() -> None:
+    told = error_report.summary(_raised(_looks_up))
+    assert told == f"KeyError: 'a' ({__file__}:{_line_of(_looks_up) + 1}, in `_looks_up`)"
+
+
+def test_error_inside_a_library_is_placed_where_the_user_called_it() -> None:
+    def adds():
+        return tf.zeros((2, 3)) + tf.zeros((7, 5))
+
+    for called in (adds, tf.function(adds)):
+        told = error_report.summary(_raised(called))
+        assert told.endswith(f"({__file__}:{_line_of(adds) + 1}, in `adds`)")
+
+
+def test_error_behind_another_one_that_was_caught_is_placed_by_itself() -> None:
+    def recovers():
+        try:
+            _looks_up()
+        except KeyError:
+            tf.reshape(tf.zeros(3), (2,))
+
+    assert error_report.summary(_raised(recovers)).endswith(
+        f":{_line_of(recovers) + 4}, in `recovers`)"
+    )
+
+
+def test_function_of_a_dataset_is_placed_inside_of_it() -> None:
+    def parse(row):
+        return row["lable"]
+
+    dataset = tf.data.Dataset.from_tensors({"label": 1})
+    told = error_report.summary(_raised(dataset.map, parse))
+    assert told == f"KeyError: 'lable' ({__file__}:{_line_of(parse) + 1}, in `parse`)"
+
+
+def test_op_that_fails_in_a_graph_is_placed_where_it_was_made() -> None:
+    @tf.function
+    def reshapes(row, size):
+        return tf.reshape(row, [size, size])
+
+    told = error_report.summary(_raised(reshapes, tf.zeros(3), tf.constant(2)))
+    line = _line_of(reshapes.python_function) + 2
+    assert told.startswith("InvalidArgumentError: Input to reshape is a tensor with 3 values")
+    assert told.endswith(f"({__file__}:{line}, in `reshapes`)")
+
+
+def test_function_that_takes_other_arguments_is_placed_where_it_begins() -> None:
+    def build_losses(outputs):
+        return outputs
+
+    # As the framework calls it, which has no line of the user's.
+    autograph = tf.__internal__.autograph
+    step = autograph.tf_convert(build_losses, autograph.control_status_ctx())
+    code = compile("def run(step):\n    step(logits=1)", error_report.__file__, "exec")
+    namespace: dict = {}
+    exec(code, namespace)
+    told = error_report.summary(_raised(namespace["run"], step))
+    assert told == (
+        "TypeError: build_losses() got an unexpected keyword argument 'logits' "
+        f"({__file__}:{_line_of(build_losses)}, in `build_losses`)"
+    )
+
+
+def test_file_that_is_no_python_is_named_with_its_line(tmp_path) -> None:
+    path = tmp_path / "mine.py"
+    error = _raised(compile, "a = 1\nb = = 2\n", str(path), "exec")
+    assert error_report.summary(error).endswith(f"({path}:2, in `<module>`)")
+
+
+def test_brief_traceback_has_the_lines_of_the_user_alone() -> None:
+    @tf.function
+    def adds():
+        return tf.zeros((2, 3)) + tf.zeros((7, 5))
+
+    brief = error_report.brief_traceback(_raised(adds))
+    files = set(re.findall(r'File "([^"]+)"', brief))
+    assert files == {__file__}
+    assert "return tf.zeros((2, 3)) + tf.zeros((7, 5))" in brief
+    assert len(brief) < len("".join(traceback.format_exception(_raised(adds))))
+
+
+def test_what_gin_adds_is_left_out() -> None:
+    @gin.configurable(module="test_error_report")
+    def refuses():
+        raise errors.DataError("no such file")
+
+    @gin.configurable(module="test_error_report")
+    def calls_it():
+        refuses()
+
+    error = _raised(calls_it)
+    assert "In call to configurable" in str(error)
+    assert error_report.summary(error) == "DataError: no such file"
+
+
+def test_error_of_ours_is_told_in_full() -> None:
+    assert error_report.summary(errors.DataError("one\ntwo")) == "DataError: one\ntwo"
+
+
+def test_attribute_that_a_config_lacks_is_told_with_its_line() -> None:
+    def builds():
+        return hyperparams.Config({"model": 1}).modle
+
+    told = error_report.summary(_raised(builds))
+    assert told.endswith(f"Did you mean `model`? ({__file__}:{_line_of(builds) + 1}, in `builds`)")
+
+
+def test_wrong_config_is_told_with_the_line_that_made_it_once() -> None:
+    def factory():
+        with error_report.naming_the_line():
+            raise errors.ConfigTypeError("no field")
+
+    def outer():
+        with error_report.naming_the_line():
+            factory()
+
+    place = f"({__file__}:{_line_of(factory) + 2}, in `factory`)"
+    assert str(_raised(outer)) == f"no field {place}"
