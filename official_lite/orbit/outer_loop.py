@@ -113,11 +113,12 @@ class OuterLoop:
 
     def evaluate(self, steps: int = -1) -> runner.Output | None:
         """Evaluates the current state once; a controller knows how."""
-        # Neither this nor the next is abstract: one's own controller may have another metaclass.
+        # Not abstract: one's own controller may have another metaclass.
         raise NotImplementedError
 
     def save_checkpoint(self) -> str | None:
         """Saves now; a controller knows how."""
+        # Not abstract: one's own controller may have another metaclass.
         raise NotImplementedError
 
     def request_stop(self, reason: str) -> None:

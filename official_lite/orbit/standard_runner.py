@@ -99,10 +99,11 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     @property
     def train_loop(self) -> train_loops.TrainLoop:
         """What runs the steps, and holds the data. It is made when it is needed first."""
-        if self._train_loop is None:
-            self.use_train_loop(self.create_train_loop(self.train_dataset))
-        assert self._train_loop is not None  # noqa: S101 - it was just made
-        return self._train_loop
+        train_loop = self._train_loop
+        if train_loop is None:
+            train_loop = self.create_train_loop(self.train_dataset)
+            self.use_train_loop(train_loop)
+        return train_loop
 
     def use_train_loop(self, train_loop: train_loops.TrainLoop | None) -> None:
         """Puts a loop in the place of the one that is used; None lets one be made anew."""

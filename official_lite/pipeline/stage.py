@@ -19,6 +19,7 @@ class Stage:
         Returns:
             The name of a later stage to go on with; None for the next one.
         """
+        # Not abstract: its `view` can be had without, and this names the class that lacks the work.
         raise NotImplementedError(f"{type(self).__name__} has no `__call__`.")
 
     @classmethod

@@ -10,9 +10,9 @@ from official_lite.modeling import hyperparams
 
 WALL = """in user code:
 
-    File "/work/steps.py", line 71, in None  *
+    File "/project/steps.py", line 71, in None  *
         lambda n: run(n)
-    File "/work/steps.py", line 92, in loop_fn  *
+    File "/project/steps.py", line 92, in loop_fn  *
         last.keep(step_fn(iterator))
 
     TypeError: outer_factory.<locals>.inner_factory.<locals>.tf__step() takes 1 argument
@@ -22,7 +22,7 @@ GRAPH = """Graph execution error:
 Detected at node Reshape defined at (most recent call last):
   File "/lib/threading.py", line 1002, in _bootstrap
 
-  File "/work/mine.py", line 66, in build_losses
+  File "/project/mine.py", line 66, in build_losses
 
 Input to reshape is a tensor with 1 values, but the requested shape has 73
 \t [[{{node Reshape}}]] [Op:__inference_eval_step_2318]"""
