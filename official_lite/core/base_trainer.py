@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors
+from official_lite.common import errors, user_code
 from official_lite.core import (
     async_trainer,
     base_task,
@@ -251,16 +251,21 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         """Fetches a batch. Runs on the host, usually in graph mode."""
         return next(iterator)
 
+    @user_code.not_converted
     def train_step(self, iterator: Iterator[Any]) -> None:
         """Makes one update from the next batch, or from the next `grad_accum_steps` ones."""
+        next_inputs = user_code.converted(self.next_train_inputs)
         if not self._replica.accumulates:
-            inputs = self.next_train_inputs(iterator)
-            self.run_step(self._replica.train_step, inputs)
+            self.run_step(self._replica.train_step, next_inputs(iterator))
             return
+
+        def micro_step(count: tf.Tensor) -> tuple[tf.Tensor]:
+            self.run_step(self._replica.micro_step, next_inputs(iterator))
+            return (count + 1,)
+
+        count_wanted = self.config.trainer.grad_accum_steps
         self.run_step(self._replica.begin_step)
-        for _ in tf.range(self.config.trainer.grad_accum_steps):
-            inputs = self.next_train_inputs(iterator)
-            self.run_step(self._replica.micro_step, inputs)
+        tf.while_loop(lambda count: count < count_wanted, micro_step, (tf.constant(0),))
         self.run_step(self._replica.flush)
 
     def train_loop_end(self) -> dict[str, Any]:

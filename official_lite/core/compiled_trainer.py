@@ -122,7 +122,9 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
             return self._run_on_replicas(step_fn, *inputs)
         if step_fn not in self._compiled:
             run = functools.partial(self._run_on_replicas, step_fn)
-            self._compiled[step_fn] = tf.function(lambda *args: run(*args), jit_compile=True)
+            self._compiled[step_fn] = tf.function(
+                lambda *args: run(*args), autograph=False, jit_compile=True
+            )
         return self._compiled[step_fn](*inputs)
 
     def _evaluates_in_xla(self) -> bool:
@@ -145,6 +147,7 @@ def after_inputs(step_fn: Callable[..., Any]) -> Callable[..., Any]:
     the step that finds the data at their end.
     """
 
+    @user_code.not_converted
     def run(*inputs: Any) -> Any:
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
             return user_code.converted(step_fn)(*inputs)

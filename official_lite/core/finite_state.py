@@ -81,7 +81,7 @@ class _Search:
                 self._names.append(str(getattr(variable, "path", variable.name)))
                 values.append(value)
 
-        @tf.function
+        @tf.function(autograph=False)
         def are_finite() -> tf.Tensor:
             flags = [is_finite(value) for value in values]
             return tf.stack(flags) if flags else tf.constant([True])

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from official_lite.common import user_code
 from official_lite.orbit import preemption, stacked_loop
 from official_lite.orbit.utils import loop_fns
 
@@ -112,8 +113,9 @@ class XlaEvalLoop:
         self._program(stack, tf.constant(len(run)))
         return [None] * len(run)
 
+    @user_code.not_converted
     def _step(self, batch: Any) -> Any:
-        return self._step_fn(stacked_loop.OneBatch(batch))
+        return user_code.converted(self._step_fn)(stacked_loop.OneBatch(batch))
 
 
 def _batches_of(iterator: Any) -> Iterator[Any]:

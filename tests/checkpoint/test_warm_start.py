@@ -86,7 +86,7 @@ def test_missing_weight_is_an_error_that_names_it_and_loads_nothing(tmp_path) ->
 
 
 def test_fine_tuning_takes_what_fits_and_logs_the_rest(tmp_path, caplog) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     source, target = Net(seed=1, classes=5), Net(seed=2)
     report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
     kept = {name for name, same in _equal(source, target).items() if not same}

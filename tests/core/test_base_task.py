@@ -68,7 +68,7 @@ def test_initialize_loads_only_the_named_parts(tmp_path) -> None:
 
 
 def test_without_init_checkpoint_one_line_says_so(caplog) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     Bare(cfg.TaskConfig()).initialize(_model())
     assert [r.message for r in caplog.records if "Cold start" in r.message]
 

@@ -27,7 +27,7 @@ class Data:
 
 
 def test_epochs_become_steps_and_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     params = _params(train_epochs=3, validate_every_epochs=1, checkpoint_every_epochs=0.5)
     trainer = epochs.resolve(params).trainer
     assert (trainer.train_steps, trainer.validation_interval) == (30, 10)

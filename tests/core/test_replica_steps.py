@@ -153,7 +153,7 @@ def test_other_graph_hooks_take_the_place_of_the_ones_before(experiment, make_tr
 
 def _at_least_zero(number):
     # AutoGraph has to convert it.
-    if number < 0:
+    if tf.reduce_sum(number) < 0:
         number = tf.zeros_like(number)
     return number
 
@@ -201,6 +201,37 @@ def test_whatever_a_user_writes_may_branch_on_tensors(
     trainer.set_graph_hooks([Look()])
     assert trainer.train(tf.constant(4))["branching"] >= 0
     assert trainer.evaluate(tf.constant(-1))["branching"] >= 0
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("execution", ["eager", "graph", "xla", "xla_loop"])
+def test_inputs_of_a_trainer_may_branch_on_tensors(
+    experiment, make_trainer, execution, micro_batches
+) -> None:
+    class Branching(base_trainer.Trainer):
+        def next_train_inputs(self, iterator):
+            x, y = super().next_train_inputs(iterator)
+            return x, _at_least_zero(y)
+
+        def next_eval_inputs(self, iterator):
+            (x, y), logs = super().next_eval_inputs(iterator)
+            return (x, _at_least_zero(y)), logs
+
+    params = experiment(
+        runtime={"execution": execution}, trainer={"grad_accum_steps": micro_batches}
+    )
+    trainer = make_trainer(params, cls=Branching, task_cls=_NegativeTask)
+    assert trainer.train(tf.constant(1))["training_loss"] == 0
+    assert trainer.evaluate(tf.constant(-1))["validation_loss"] == 0
+
+
+class _NegativeTask(LineTask):
+    """Has labels below zero, and a model that begins with 0."""
+
+    def build_inputs(self, params, input_context=None):
+        dataset = super().build_inputs(params, input_context).unbatch()
+        dataset = dataset.map(lambda x, y: (x, -tf.abs(y)))
+        return dataset.batch(params.global_batch_size, drop_remainder=True)
 
 
 class _TableTask(LineTask):

@@ -31,7 +31,7 @@ def test_both_in_one_source_are_refused_with_what_each_would_mean(given) -> None
 def test_later_source_counts_and_the_log_says_what_it_replaces(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     file = tmp_path / "my.yaml"
     file.write_text("trainer: {train_epochs: 3}")
     trainer = _trainer(config_file=[str(file)], set=[STEPS, "trainer.validate_every_epochs=1"])
@@ -49,7 +49,7 @@ def test_later_source_counts_and_the_log_says_what_it_replaces(
 def test_what_is_set_to_null_by_name_is_neither_refused_nor_told(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="absl")
     file = tmp_path / "params.yaml"
     file.write_text("trainer: {train_steps: 7, train_epochs: null}")
     assert _trainer(config_file=[str(file)]).train_steps == 7

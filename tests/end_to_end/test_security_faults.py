@@ -268,7 +268,7 @@ def test_38_metric_names_give_the_terminal_no_commands(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = telemetry.Record(step=1, split=EVIL, values={EVIL: 1.0})
-    with caplog.at_level(python_logging.INFO):
+    with caplog.at_level(python_logging.INFO, logger="absl"):
         telemetry.ConsoleWriter().write(record)
     telemetry.summary_table({EVIL: EVIL}, title=EVIL)
     shown = caplog.text + capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, user_code
 from official_lite.orbit import preemption
 from official_lite.orbit.utils import tpu_summaries
 
@@ -190,6 +190,7 @@ class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
             self.without_summaries(iterator, num_steps)
 
 
+@user_code.not_converted
 def _check_tensor(num_steps: Any) -> None:
     if not tf.is_tensor(num_steps):
         raise errors.ConfigValueError(
