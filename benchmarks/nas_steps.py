@@ -41,7 +41,8 @@ def main() -> None:
 
 def _compare(algorithm: str, worker: subprocess.Popen[str], steps: int, rounds: int) -> None:
     params = exp_factory.get_exp_config(f"nas/digits_{algorithm}")
-    with runtime.seed_and_precision(params.runtime):
+    strategy = runtime.build_strategy(params.runtime)
+    with strategy.scope(), runtime.seed_and_precision(params.runtime):
         digits = task.NasDigitsTask(params.task)
         trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=False)
 

@@ -10,6 +10,7 @@ from official_lite import orbit
 from official_lite.common import errors, user_code
 from official_lite.core import async_trainer, execution, unrepeatable
 from official_lite.core.async_trainer import Dataset
+from official_lite.data import private_threads
 
 __all__ = ["CompiledTrainer", "after_inputs"]
 
@@ -72,6 +73,15 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
         self._eval_execution = value
         self._eval_loop_fn = None
 
+    def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Distributes a dataset, or what a dataset function returns, over the replicas."""
+        return super().distribute_dataset(self._with_own_threads(dataset_or_fn), *args, **kwargs)
+
+    def distribute_eval_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same for evaluation."""
+        own = self._with_own_threads(dataset_or_fn)
+        return super().distribute_eval_dataset(own, *args, **kwargs)
+
     def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
         """The loop that belongs to `execution`."""
         if self.execution != "xla_loop":
@@ -126,6 +136,10 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
                 lambda *args: run(*args), autograph=False, jit_compile=True
             )
         return self._compiled[step_fn](*inputs)
+
+    def _with_own_threads(self, dataset_or_fn: Any) -> Any:
+        num_threads = getattr(self.config.runtime, "dataset_num_private_threads", None)
+        return private_threads.with_private_threads(dataset_or_fn, num_threads)
 
     def _evaluates_in_xla(self) -> bool:
         return (

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_lite.common import distribute_utils
 from official_lite.core import config_definitions
@@ -20,6 +21,7 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
     Raises:
         errors.ConfigValueError: If the devices or the cluster can't be as described.
     """
+    _set_intra_op_threads(config.intra_op_parallelism_threads)
     distribute_utils.configure_cluster(config.worker_hosts, config.task_index)
     return distribute_utils.get_distribution_strategy(
         distribution_strategy=config.distribution_strategy,
@@ -29,6 +31,20 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
         devices=config.devices,
         tpu_address=config.tpu,
     )
+
+
+def _set_intra_op_threads(num_threads: int | None) -> None:
+    if num_threads is None:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    except RuntimeError:
+        # A matter of speed alone, and of a process that has run something before.
+        logging.warning(
+            "`runtime.intra_op_parallelism_threads` is %d, which has no effect: TensorFlow has "
+            "started its threads already.",
+            num_threads,
+        )
 
 
 @contextlib.contextmanager

@@ -38,7 +38,10 @@ class RuntimeConfig(base_config.Config):
         mixed_precision_dtype: `float16`, `bfloat16` or None for full precision.
         loss_scale: `dynamic` or a fixed number; None is dynamic under float16.
         run_eagerly: The Model Garden's word for `execution: eager`.
-        dataset_num_private_threads: Size of a thread pool for the input pipeline alone.
+        dataset_num_private_threads: Size of a thread pool for the input pipeline alone; None lets
+            it share the threads that run steps.
+        intra_op_parallelism_threads: CPU threads that share the work of one op; None is one a core.
+            Where ops are small, 1 is often faster: they run beside one another instead.
         tpu_enable_xla_dynamic_padder: Passed to TensorFlow's TPU options.
         seed: Seed of every random number in the run: initial weights, dropout, shuffling.
         gpu_thread_mode, per_gpu_thread_count, batchnorm_spatial_persistent,
@@ -51,6 +54,7 @@ class RuntimeConfig(base_config.Config):
     enable_xla: bool = False
     gpu_thread_mode: str | None = None
     dataset_num_private_threads: int | None = None
+    intra_op_parallelism_threads: int | None = None
     per_gpu_thread_count: int = 0
     tpu: str | None = None
     num_gpus: int = -1
@@ -78,6 +82,9 @@ class RuntimeConfig(base_config.Config):
 
     def validate_fields(self) -> None:
         field_checks.require_not_negative(self, "seed")
+        field_checks.require_positive_or_none(
+            self, "dataset_num_private_threads", "intra_op_parallelism_threads"
+        )
         field_checks.require_one_of(self, "distribution_strategy", cluster.STRATEGIES)
         field_checks.require_one_of(self, "execution", EXECUTIONS)
         if self.mixed_precision_dtype is not None:

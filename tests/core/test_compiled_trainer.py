@@ -33,3 +33,10 @@ def test_mode_can_be_changed_before_the_training(experiment, make_trainer) -> No
     assert type(trainer.train_loop) is not type(graph_loop)
     trainer.train(tf.constant(3))
     assert trainer.global_step.numpy() == 3
+
+
+def test_data_are_read_by_as_many_threads_as_configured(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(runtime={"dataset_num_private_threads": 3}))
+    for dataset in (trainer.train_dataset, trainer.eval_dataset):
+        assert dataset.options().threading.private_threadpool_size == 3
+    assert trainer.train(tf.constant(2))["training_loss"] > 0
