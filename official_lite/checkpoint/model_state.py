@@ -1,8 +1,9 @@
 """The part of a Keras 3 model that `tf.train.Checkpoint(model=model)` leaves out in silence.
 
 TensorFlow finds variables by walking attributes. It does not look into the lists and dicts in which
-Keras 3 keeps layers (`self.blocks = [...]`), nor at the seed generators of dropout, and
-`assert_existing_objects_matched` does not miss them either. A checkpoint of a model should be::
+Keras 3 keeps layers (`self.blocks = [...]`), nor at the seed generators of dropout, nor at what a
+layer has learnt by `adapt`, and `assert_existing_objects_matched` does not miss them either. A
+checkpoint of a model should be::
 
     tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
 """
@@ -14,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_lite.checkpoint import adapted_layers
 from official_lite.modeling import step_seeds
 
 __all__ = ["hidden_items", "weight_items"]
@@ -36,7 +38,7 @@ def hidden_items(model: Any) -> dict[str, Any]:
     """What to save beside the model: `hidden_weights` and `random_state`, where there are any.
 
     Both are lists, in the order of `model.weights` and `model.variables`. `hidden_names` are the
-    paths of the former.
+    paths of the former. `adapted_layers` is what layers know by `adapt`.
     """
     if not isinstance(model, keras.Model):
         return {}
@@ -45,13 +47,21 @@ def hidden_items(model: Any) -> dict[str, Any]:
     hidden = _hidden_weights(model)
     names = _Names([v.path for v in hidden]) if hidden else None
     items = {"hidden_weights": hidden, "hidden_names": names, "random_state": random_state}
-    return {name: item for name, item in items.items() if item}
+    return {name: item for name, item in items.items() if item} | _adapted_items(model)
 
 
 def weight_items(model: Any) -> dict[str, Any]:
     """What to load into a model whose weights are wanted, but not its random state."""
-    hidden = _hidden_weights(model) if isinstance(model, keras.Model) else []
-    return {"model": model} | ({"hidden_weights": hidden} if hidden else {})
+    if not isinstance(model, keras.Model):
+        return {"model": model}
+    hidden = _hidden_weights(model)
+    own = {"model": model} | ({"hidden_weights": hidden} if hidden else {})
+    return own | _adapted_items(model)
+
+
+def _adapted_items(model: keras.Model) -> dict[str, Any]:
+    layers = adapted_layers.find_adaptable_layers(model)
+    return {"adapted_layers": adapted_layers.AdaptedLayers(layers)} if layers else {}
 
 
 def _hidden_weights(model: keras.Model) -> list[Any]:

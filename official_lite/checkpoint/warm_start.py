@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import (
+    adapted_layers,
     conversion_report,
     keras2_checkpoint,
     latest,
@@ -87,6 +88,8 @@ def load_weights(
         # TensorFlow's way also reaches what is no weight, such as a lookup table.
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
+    if isinstance(model, keras.Model):
+        adapted_layers.follow_statistics(model)
     logging.info("Weights initialized from %s", report)
     return report
 

@@ -243,3 +243,26 @@ def test_callers_hooks_run_and_epochs_become_steps(experiment, make_task, tmp_pa
     # 32 examples in batches of 8.
     assert steps == [4, 8, 12]
     assert "train_steps: 12" in (tmp_path / "params.yaml").read_text()
+
+
+def test_what_layers_learn_from_data_before_a_run_is_there_after_it(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment()
+
+    class Adapting(type(make_task(params))):
+        def build_model(self):
+            layers = keras.layers
+            return keras.Sequential([keras.Input((2,)), layers.Normalization(), layers.Dense(1)])
+
+        def initialize(self, model):
+            model.layers[0].adapt(np.array([[-1.0, 1.0], [2.0, 5.0]]))
+
+    def finish(model_dir):
+        return _run(params, Adapting(params.task), "train_and_post_eval", model_dir)[1]
+
+    unbroken = finish(tmp_path / "unbroken")
+    params.trainer.train_steps = 4
+    _run(params, Adapting(params.task), "train", tmp_path / "resumed")
+    params.trainer.train_steps = 8
+    assert finish(tmp_path / "resumed")["validation_loss"] == unbroken["validation_loss"]
