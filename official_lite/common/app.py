@@ -15,7 +15,7 @@ from absl import app, flags, logging
 
 from official_lite.common import error_report, errors, escapes
 
-__all__ = ["run"]
+__all__ = ["run", "show_error"]
 
 
 def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None:
@@ -35,7 +35,7 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
         for logger in (logging.get_absl_logger(), python_logging.getLogger("tensorflow")):
             logger.addFilter(_is_for_the_user)
         logging.get_absl_logger().addFilter(_without_controls)
-        sys.excepthook = _show_error
+        sys.excepthook = show_error
         return _exit_code_of(main, remaining)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
@@ -82,9 +82,13 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(int(errors.ExitCode.CONFIG))
 
 
-def _show_error(
+def show_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
+    """A `sys.excepthook` that shows the lines of the user's code, and last what happened where.
+
+    With `--verbosity=1` it shows all of the traceback.
+    """
     if not isinstance(error, Exception):
         sys.__excepthook__(kind, error, trace)
         return

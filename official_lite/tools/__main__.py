@@ -18,7 +18,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from official_lite.common import error_report, errors, escapes, suggestions
+from absl import logging
+
+from official_lite.common import app, error_report, errors, escapes, suggestions
 
 __all__ = ["commands", "main"]
 
@@ -62,14 +64,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=f"{_PROGRAM} {name}",
         description=module.__doc__,
+        epilog="--verbosity=1 shows all of the traceback of an error.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     module.add_arguments(parser)
     # TensorFlow's own start-up chatter; whoever wants it sets the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    verbosity, arguments = _take_verbosity(arguments)
+    args = parser.parse_args(arguments)
+    if verbosity is not None:
+        logging.set_verbosity(verbosity)
     try:
-        code = int(module.run(parser.parse_args(arguments)))
+        code = int(module.run(args))
         sys.stdout.flush()
         return code
     except errors.OfficialLiteError as error:
@@ -83,6 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(errors.ExitCode.DONE)
 
 
+def _take_verbosity(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
+    """Its value and the other arguments; after a `--` it is that of another program."""
+    own = list(arguments)
+    end = own.index("--") if "--" in own else len(own)
+    # Not of the command's parser: that of a subcommand would refuse it.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--verbosity", type=int)
+    known, others = parser.parse_known_args(own[:end])
+    return known.verbosity, others + own[end:]
+
+
 def _help() -> str:
     width = max(map(len, _COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items()]
@@ -94,4 +112,5 @@ def _say(message: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.excepthook = app.show_error
     sys.exit(main())

@@ -1,3 +1,4 @@
+import pathlib
 import subprocess
 import sys
 
@@ -22,6 +23,33 @@ def test_unknown_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixt
 def test_error_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert tools.main(["launch", "--workers=1", "--max_restarts=1", "--", "no_such_program"]) == 2
     assert capsys.readouterr().err.startswith("ConfigValueError: ")
+
+
+BAD_EXPERIMENT = """
+from official_lite.core import exp_factory
+
+@exp_factory.register_config_factory("mine/bad")
+def bad():
+    return 1 / 0
+"""
+
+
+def test_error_of_the_users_code_ends_with_his_line(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BAD_EXPERIMENT)
+    show = ["-m", "official_lite.tools", "config", "show", "mine/bad", f"--import={file}"]
+    brief = subprocess.run([sys.executable, *show], capture_output=True, text=True)
+    assert brief.returncode == 1
+    assert brief.stderr.endswith(f"division by zero ({file}:6, in `bad`)\n")
+    assert "tools/config.py" not in brief.stderr
+    whole = subprocess.run([sys.executable, *show, "--verbosity=1"], capture_output=True, text=True)
+    assert "tools/config.py" in whole.stderr
+
+
+def test_verbosity_of_another_program_is_left_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = ["-c", "import sys; print(sys.argv[1:])", "--verbosity=1"]
+    assert tools.main(["launch", "--workers=1", "--", sys.executable, *shown]) == 0
+    assert "['--verbosity=1']" in capsys.readouterr().out
 
 
 def test_wrong_argument_ends_with_the_exit_code_of_a_wrong_config() -> None:
