@@ -41,4 +41,4 @@ task_factory.register_task_cls(DeepFmConfig, "experiments.recommendation.deepfm.
 @exp_factory.register_config_factory("recommendation/deepfm")
 def deepfm() -> cfg.ExperimentConfig:
     """Validation AUC within 0.01 of the best possible."""
-    return configs.criteo_experiment(DeepFmConfig(), learning_rate=0.2)
+    return configs.criteo_experiment(DeepFmConfig(), learning_rate=0.1)

@@ -41,4 +41,4 @@ task_factory.register_task_cls(DlrmConfig, "experiments.recommendation.dlrm.task
 @exp_factory.register_config_factory("recommendation/dlrm")
 def dlrm() -> cfg.ExperimentConfig:
     """Validation AUC within 0.01 of the best possible."""
-    return configs.criteo_experiment(DlrmConfig(), learning_rate=0.1)
+    return configs.criteo_experiment(DlrmConfig(), learning_rate=0.07)
