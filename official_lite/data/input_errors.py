@@ -18,9 +18,6 @@ _BAD_VALUES = (
     r"Received a label value of .+ which is outside the valid range of .+?\)",
     r"indices.* = .+ is not in \[0, .+?\)",
 )
-_MISSING_FEATURE = re.compile(
-    r"Feature: (.+?) \(data type: \w+\) is required but could not be found"
-)
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
@@ -85,8 +82,8 @@ def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
     for pattern in _BAD_VALUES:
         if match := re.search(pattern, error.message):
             return f"a label or an index in a batch is out of range. {match[0]}."
-    if match := _MISSING_FEATURE.search(error.message):
-        found = record_features.find_record_without(match[1], is_training=is_training)
+    if record_features.is_complaint(error.message):
+        found = record_features.find_culprit(error.message, is_training=is_training)
         return found or _said(error)
     # Of an op that is run by itself only `str` has the name.
     if not _INPUT.search(f"{error} {error.message}"):

@@ -1,11 +1,12 @@
 """Which features the records have, for those who ask for others.
 
-TensorFlow says which feature it misses, and neither in which file nor which there are instead.
+TensorFlow says which feature it misses, or finds of another type or length, but not in which file.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 from google.protobuf import message
@@ -14,7 +15,10 @@ from official_lite.common import errors, suggestions
 from official_lite.data import damaged_files
 from official_lite.data.whole_batches import FeatureDecoder
 
-__all__ = ["find_record_without", "require"]
+__all__ = ["find_culprit", "is_complaint", "require"]
+
+# By the lists of a `tf.train.Feature`.
+_TYPES = {"int64_list": "int64", "float_list": "float", "bytes_list": "string"}
 
 # Nobody should wait for long to hear why a run has failed.
 _MOST_SECONDS = 20.0
@@ -44,35 +48,42 @@ def require(
         return
     for file in files:
         for record in dataset_fn(file).take(1):
-            names = _names(record)
+            features = _features(record)
             for wanted in decoder.required_features:
-                if names is not None and wanted not in names:
-                    raise errors.DataError(_describe(file, wanted, names))
+                if features is not None and wanted not in features:
+                    raise errors.DataError(_describe_missing(file, wanted, features))
             return
 
 
-def find_record_without(feature: str, *, is_training: bool) -> str | None:
-    """Reads the files that were read again, for the first record that lacks a feature.
+def is_complaint(text: str) -> bool:
+    """Whether TensorFlow says with it that it misses a feature, or finds another than described."""
+    return any(pattern.search(text) for pattern in _COMPLAINTS)
+
+
+def find_culprit(text: str, *, is_training: bool) -> str | None:
+    """Reads the files that were read again, for the first record that a complaint is about.
 
     Args:
-        feature: Its name.
-        is_training: Whether it was missed in training; then those files come first.
+        text: What TensorFlow says.
+        is_training: Whether it was said in training; then those files come first.
 
     Returns:
-        A sentence that names the file and the nearest feature; None if no record lacks it.
+        A sentence that names the file and what is wrong; None if there is no such record.
     """
+    pattern, describe = next((p, d) for p, d in _COMPLAINTS.items() if p.search(text))
+    said = cast(re.Match[str], pattern.search(text)).groupdict()
     deadline = time.monotonic() + _MOST_SECONDS
     for file, dataset_fn in damaged_files.remembered(is_training):
         for record in dataset_fn(file):
-            names = _names(record)
-            if names is not None and feature not in names:
-                return _describe(file, feature, names)
+            features = _features(record)
+            if features is not None and (found := describe(file, features, said)):
+                return found
             if time.monotonic() > deadline:
                 return None
     return None
 
 
-def _names(record: Any) -> Mapping[str, Any] | None:
+def _features(record: Any) -> Mapping[str, Any] | None:
     """The features of a record by name; None if it is no serialized `tf.train.Example`."""
     if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
         return None
@@ -83,6 +94,55 @@ def _names(record: Any) -> Mapping[str, Any] | None:
     return features
 
 
-def _describe(file: str, feature: str, names: Mapping[str, Any]) -> str:
-    hint = suggestions.did_you_mean(feature, names)
+def _describe_missing(file: str, feature: str, features: Mapping[str, Any]) -> str:
+    hint = suggestions.did_you_mean(feature, features)
     return f"`{file}` has a record without the feature {feature!r}. {hint}".rstrip()
+
+
+def _of_missing(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
+    if said["name"] in features:
+        return None
+    return _describe_missing(file, said["name"], features)
+
+
+def _of_type(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
+    name = said["name"]
+    actual, wanted = said["actual"] or said["actual_2"], said["wanted"] or said["wanted_2"]
+    if name not in features or _TYPES.get(features[name].WhichOneof("kind")) != actual:
+        return None
+    return f"`{file}` has a record whose feature {name!r} holds {actual}; {wanted} was asked for."
+
+
+def _of_count(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
+    name, count = said["name"], int(said["count"])
+    if name not in features or _count(features[name]) != count:
+        return None
+    values = "value" if count == 1 else "values"
+    return (
+        f"`{file}` has a record whose feature {name!r} has {count} {values}; the shape "
+        f"{said['shape']} was asked for."
+    )
+
+
+def _count(feature: Any) -> int:
+    kind = feature.WhichOneof("kind")
+    return len(getattr(feature, kind).value) if kind else 0
+
+
+_Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
+
+# What TensorFlow says of a feature, and how to say so of a file that has such a record.
+_COMPLAINTS: dict[re.Pattern[str], _Describe] = {
+    re.compile(
+        r"Feature: (?P<name>.+?) \(data type: \w+\) is required but could not be found"
+    ): _of_missing,
+    re.compile(
+        r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
+        r"(?:Data type: (?P<actual>\w+) but expected type: (?P<wanted>\w+)"
+        r"|Expected type: (?P<wanted_2>\w+), Actual type: (?P<actual_2>\w+))"
+    ): _of_type,
+    re.compile(
+        r"Key: (?P<name>.+?), Index: \d+\.  Number of \w+ values != expected\.  "
+        r"Values size: (?P<count>\d+) but output shape: (?P<shape>\[[\d,]*\])"
+    ): _of_count,
+}

@@ -55,16 +55,59 @@ def test_other_decoders_and_other_records_are_not_looked_into(write):
     require([write("other", b"\xff\xff")], FeatureDecoder({"label": LABEL}).decode)
 
 
-def test_record_without_the_feature_is_found_behind_those_with_it(write):
+def complaint(records, features):
+    """What TensorFlow says when it parses them, one by one or as a batch."""
+    parse = tf.io.parse_example if isinstance(records, list) else tf.io.parse_single_example
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        parse(records, features)
+    text = caught.value.message
+    assert record_features.is_complaint(text)
+    return text
+
+
+@pytest.mark.parametrize("in_batches", [True, False])
+def test_record_without_the_feature_is_found_behind_those_with_it(write, in_batches):
+    def find(name):
+        record = example("w")
+        text = complaint([record] if in_batches else record, {name: LABEL})
+        return record_features.find_culprit(text, is_training=True)
+
     files = [write("a", example("x")), write("b", example("x"), example("y"))]
     damaged_files.remember(files, tf.data.TFRecordDataset)
-    assert "/b` has a record" in record_features.find_record_without("x", is_training=True)
-    assert record_features.find_record_without("z", is_training=True).endswith("`x`.")
+    assert "/b` has a record without" in find("x")
+    assert find("z").endswith("`x`.")
     damaged_files.remember([write("c", example("x", "y"))], tf.data.TFRecordDataset)
-    assert "/a` has a record" in record_features.find_record_without("y", is_training=True)
+    assert "/a` has a record without" in find("y")
+
+
+@pytest.mark.parametrize("in_batches", [True, False])
+@pytest.mark.parametrize(
+    "feature", [tf.io.FixedLenFeature((), tf.float32), tf.io.VarLenFeature(tf.float32)]
+)
+def test_record_with_a_feature_of_another_type_is_found(write, feature, in_batches):
+    builder = tf_example_builder.TfExampleBuilder()
+    builder.add_floats_feature("x", 1.0)
+    files = [write("a", builder.serialized_example), write("b", example("x"))]
+    damaged_files.remember(files, tf.data.TFRecordDataset)
+    text = complaint([example("x")] if in_batches else example("x"), {"x": feature})
+    found = record_features.find_culprit(text, is_training=True)
+    assert found.endswith("/b` has a record whose feature 'x' holds int64; float was asked for.")
+
+
+def test_record_with_another_number_of_values_is_found(write):
+    builder = tf_example_builder.TfExampleBuilder()
+    builder.add_ints_feature("x", [1, 2, 3])
+    files = [write("a", builder.serialized_example), write("b", example("x"))]
+    damaged_files.remember(files, tf.data.TFRecordDataset)
+    text = complaint([example("x")], {"x": tf.io.FixedLenFeature((3,), tf.int64)})
+    found = record_features.find_culprit(text, is_training=True)
+    assert found.endswith(
+        "/b` has a record whose feature 'x' has 1 value; the shape [3] was asked for."
+    )
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch):
     monkeypatch.setattr(record_features, "_MOST_SECONDS", -1.0)
     damaged_files.remember([write("a", example("x"), example())], tf.data.TFRecordDataset)
-    assert record_features.find_record_without("x", is_training=False) is None
+    text = complaint([example()], {"x": LABEL})
+    assert record_features.find_culprit(text, is_training=False) is None

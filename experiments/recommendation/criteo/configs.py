@@ -112,8 +112,8 @@ def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.Experimen
                             "decay_steps": _TRAIN_STEPS,
                         },
                     },
-                    # Adagrad's first steps are as long as the learning rate, in every direction; and
-                    # workers of parameter servers step from where the others have not been yet.
+                    # Adagrad's first steps are as long as the learning rate, in every direction,
+                    # and workers of parameter servers step from where others have not been yet.
                     "warmup": {"type": "linear", "linear": {"warmup_steps": 300}},
                 }
             ),
