@@ -28,7 +28,8 @@ def search(name: str, seed: int, overrides: Mapping[str, str] | None = None) -> 
     for path, value in (overrides or {}).items():
         hyperparams.override_by_path(params, path, yaml.safe_load(value))
     began = time.perf_counter()
-    with runtime.seed_and_precision(params.runtime):
+    strategy = runtime.build_strategy(params.runtime)
+    with strategy.scope(), runtime.seed_and_precision(params.runtime):
         digits = task.NasDigitsTask(params.task)
         trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=True)
         trainer.train(tf.constant(params.trainer.train_steps))
@@ -39,7 +40,8 @@ def retrain(arch: dict[str, str], seed: int) -> tuple[float, int]:
     """Trains an architecture by itself: its validation accuracy, and how many parameters it has."""
     params = configs.nas_digits()
     params.override({"runtime": {"seed": seed}, "task": {"arch": arch}})
-    with runtime.seed_and_precision(params.runtime):
+    strategy = runtime.build_strategy(params.runtime)
+    with strategy.scope(), runtime.seed_and_precision(params.runtime):
         digits = task.NasDigitsTask(params.task)
         trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=True)
         trainer.train(tf.constant(params.trainer.train_steps))

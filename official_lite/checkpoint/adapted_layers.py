@@ -28,21 +28,22 @@ class AdaptedLayers(tf.train.experimental.PythonState):
         self._layers = list(layers)
 
     def serialize(self) -> str:
-        return json.dumps([_kind_of(layer).read(layer) for layer in self._layers])
+        return json.dumps([(_name(layer), _kind_of(layer).read(layer)) for layer in self._layers])
 
     def deserialize(self, string_value: str) -> None:
         """Gives each layer what it knew.
 
         Raises:
-            errors.CheckpointError: It was of a model with more or fewer of them.
+            errors.CheckpointError: It was of a model with others of them, or this one is not built.
         """
         states = json.loads(string_value)
-        if len(states) != len(self._layers):
+        saved, wanted = [name for name, _ in states], [_name(layer) for layer in self._layers]
+        if saved != wanted:
             raise errors.CheckpointError(
-                f"The checkpoint has {len(states)} layers that `adapt` is for, the model has "
-                f"{len(self._layers)}: {', '.join(layer.name for layer in self._layers)}."
+                f"The layers that `adapt` is for are {', '.join(saved)} in the checkpoint; in "
+                f"the model, {', '.join(wanted)}."
             )
-        for layer, state in zip(self._layers, states, strict=True):
+        for layer, (_, state) in zip(self._layers, states, strict=True):
             if state is not None:
                 _kind_of(layer).write(layer, state)
 
@@ -56,16 +57,16 @@ def find_adaptable_layers(model: keras.Model) -> list[keras.layers.Layer]:
     ]
 
 
-def follow_statistics(model: keras.Model) -> None:
-    """Has each `Normalization` compute with its variables as they are now."""
-    for layer in model._flatten_layers():
+def follow_statistics(model: Any) -> None:
+    """Has each `Normalization` of a Keras model compute with its variables as they are now."""
+    for layer in model._flatten_layers() if isinstance(model, keras.Model) else ():
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 
 
 class _Kind(NamedTuple):
     learns: Callable[[Any], bool]
-    # None while it has not learnt anything.
+    # None while there is nothing to save.
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], None]
 
@@ -78,6 +79,10 @@ def _read_statistics(layer: Any) -> list[Any] | None:
 
 
 def _write_statistics(layer: Any, state: list[Any]) -> None:
+    if not layer.built:
+        raise errors.CheckpointError(
+            f"The layer {layer.name!r} is not built yet. Call the model once before it is restored."
+        )
     for weight, value in zip((layer.adapt_mean, layer.adapt_variance), state, strict=True):
         weight.assign(np.asarray(value, weight.dtype))
     layer.finalize_state()
@@ -91,7 +96,9 @@ def _write_boundaries(layer: Any, state: list[float]) -> None:
     layer.bin_boundaries = state
 
 
-def _read_vocabulary(layer: Any) -> dict[str, Any]:
+def _read_vocabulary(layer: Any) -> dict[str, Any] | None:
+    if not layer.get_vocabulary(include_special_tokens=False):
+        return None
     words = [getattr(word, "item", lambda word=word: word)() for word in layer.get_vocabulary()]
     return {"words": words, "idf_weights": _read_idf_weights(layer)}
 
@@ -102,13 +109,13 @@ def _read_idf_weights(layer: Any) -> list[float] | None:
 
 
 def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
-    # One that has learnt nothing knows the words for what is unknown.
-    if len(state["words"]) > len(layer.get_vocabulary()) or state["idf_weights"]:
+    if _read_vocabulary(layer) != state:
         layer.set_vocabulary(state["words"], state["idf_weights"])
 
 
 _VOCABULARY = _Kind(
-    learns=lambda layer: layer.get_config()["vocabulary"] is None,
+    # Of a vocabulary in a file the public config says as little as of none.
+    learns=lambda layer: not layer._has_input_vocabulary,
     read=_read_vocabulary,
     write=_write_vocabulary,
 )
@@ -128,6 +135,11 @@ _KINDS: dict[type[keras.layers.Layer], _Kind] = {
     keras.layers.StringLookup: _VOCABULARY,
     keras.layers.IntegerLookup: _VOCABULARY,
 }
+
+
+def _name(layer: keras.layers.Layer) -> str:
+    # Not its own: that of a layer may have another number in another process.
+    return type(layer).__name__
 
 
 def _kind_of(layer: keras.layers.Layer) -> _Kind:

@@ -73,6 +73,7 @@ def load_weights(
             "The model has no weights yet, so there is nothing to load into. Call it once before."
         )
     whole = model_state.weight_items(model)
+    adapted = whole.pop("adapted_layers", None)
     items = dict(getattr(model, "checkpoint_items", None) or whole)
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
@@ -83,15 +84,25 @@ def load_weights(
         raise errors.CheckpointError(_explain_misfit(report, items, checkpoint))
     if strict:
         _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
+    if names == [ALL] and adapted is not None:
+        _load_adapted(adapted, checkpoint.prefix, strict)
     is_moved = any(pair.is_moved for pair in pairs.values())
     if names == [ALL] and not report.mismatched and not is_moved:
         # TensorFlow's way also reaches what is no weight, such as a lookup table.
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
-    if isinstance(model, keras.Model):
-        adapted_layers.follow_statistics(model)
+    adapted_layers.follow_statistics(model)
     logging.info("Weights initialized from %s", report)
     return report
+
+
+def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bool) -> None:
+    try:
+        tf.train.Checkpoint(adapted_layers=adapted).read(prefix).expect_partial()
+    except errors.CheckpointError as error:
+        if strict:
+            raise
+        logging.warning("%s They keep what they know.", error)
 
 
 def _require_all(report: WarmStartReport, pairs: Sequence[pairing.Pair]) -> None:

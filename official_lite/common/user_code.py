@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ["converted", "not_converted"]
+__all__ = ["converted", "next_batch", "not_converted"]
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
@@ -35,6 +35,15 @@ def converted(function: _Fn) -> _Fn:
         return function
     user_function: _Fn = tf.__internal__.autograph.tf_convert(function, _OUTSIDE)
     return user_function
+
+
+def next_batch(iterator: Any) -> Any:
+    """`next(iterator)`, where AutoGraph may be off.
+
+    There TensorFlow takes the 33rd trace on one iterator for a loop that is unrolled by mistake.
+    """
+    with _OUTSIDE:
+        return next(iterator)
 
 
 def _is_for_graphs(function: Any) -> bool:

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, user_code
 from official_lite.core import (
     async_trainer,
@@ -212,6 +212,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
 
         Not those of a trainer that was given its dataset.
         """
+        adapted_layers.follow_statistics(self.model)
         built = self._built_train_dataset
         if built is None or self.train_dataset is not built:
             return
@@ -249,24 +250,25 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
 
     def next_train_inputs(self, iterator: Iterator[Any]) -> Any:
         """Fetches a batch. Runs on the host, usually in graph mode."""
-        return next(iterator)
+        return user_code.next_batch(iterator)
 
     @user_code.not_converted
     def train_step(self, iterator: Iterator[Any]) -> None:
         """Makes one update from the next batch, or from the next `grad_accum_steps` ones."""
         next_inputs = user_code.converted(self.next_train_inputs)
+        run_step = user_code.converted(self.run_step)
         if not self._replica.accumulates:
-            self.run_step(self._replica.train_step, next_inputs(iterator))
+            run_step(self._replica.train_step, next_inputs(iterator))
             return
 
         def micro_step(count: tf.Tensor) -> tuple[tf.Tensor]:
-            self.run_step(self._replica.micro_step, next_inputs(iterator))
+            run_step(self._replica.micro_step, next_inputs(iterator))
             return (count + 1,)
 
         count_wanted = self.config.trainer.grad_accum_steps
-        self.run_step(self._replica.begin_step)
+        run_step(self._replica.begin_step)
         tf.while_loop(lambda count: count < count_wanted, micro_step, (tf.constant(0),))
-        self.run_step(self._replica.flush)
+        run_step(self._replica.flush)
 
     def train_loop_end(self) -> dict[str, Any]:
         """Reads the training metrics at the end of a reporting interval."""

@@ -93,7 +93,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         The second value is merged into the step's outputs on the host; it is the way to bring
         strings, or anything else that a device can't hold, to `aggregate_logs`.
         """
-        return next(iterator), {}
+        return user_code.next_batch(iterator), {}
 
     @user_code.not_converted
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:

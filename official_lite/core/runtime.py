@@ -12,7 +12,7 @@ from official_lite.common import distribute_utils
 from official_lite.core import config_definitions
 from official_lite.modeling import performance
 
-__all__ = ["build_strategy", "forget_last_run", "seed_and_precision"]
+__all__ = ["build_strategy", "forget_last_run", "seed_and_precision", "set_intra_op_threads"]
 
 
 def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
@@ -21,7 +21,7 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
     Raises:
         errors.ConfigValueError: If the devices or the cluster can't be as described.
     """
-    _set_intra_op_threads(config.intra_op_parallelism_threads)
+    set_intra_op_threads(config.intra_op_parallelism_threads)
     distribute_utils.configure_cluster(config.worker_hosts, config.task_index)
     return distribute_utils.get_distribution_strategy(
         distribution_strategy=config.distribution_strategy,
@@ -33,7 +33,11 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
     )
 
 
-def _set_intra_op_threads(num_threads: int | None) -> None:
+def set_intra_op_threads(num_threads: int | None) -> None:
+    """Sets how many CPU threads share an op; None leaves what is set.
+
+    It has to come before anything is run. Later there is a warning, and no effect.
+    """
     if num_threads is None:
         return
     try:

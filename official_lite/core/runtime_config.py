@@ -40,8 +40,9 @@ class RuntimeConfig(base_config.Config):
         run_eagerly: The Model Garden's word for `execution: eager`.
         dataset_num_private_threads: Size of a thread pool for the input pipeline alone; None lets
             it share the threads that run steps.
-        intra_op_parallelism_threads: CPU threads that share the work of one op; None is one a core.
-            Where ops are small, 1 is often faster: they run beside one another instead.
+        intra_op_parallelism_threads: CPU threads that share the work of one op; None leaves
+            TensorFlow's number, one a core. Where ops are small, 1 is often faster: they run beside
+            one another instead. A process has one number for all its runs, that of the first.
         tpu_enable_xla_dynamic_padder: Passed to TensorFlow's TPU options.
         seed: Seed of every random number in the run: initial weights, dropout, shuffling.
         gpu_thread_mode, per_gpu_thread_count, batchnorm_spatial_persistent,

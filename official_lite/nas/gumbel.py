@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_lite.common import user_code
 from official_lite.nas import (
     choices,
     draws,
@@ -46,4 +47,5 @@ class GumbelTrainer(one_shot_trainer.OneShotTrainer):
         return config.temperature - fallen
 
     def _draw(self, step: tf.Tensor, salt: int) -> draws.Draw:
-        return draws.Draw(noise=self.noise(step, salt), temperature=self.temperature(step))
+        temperature = user_code.converted(self.temperature)(step)
+        return draws.Draw(noise=self.noise(step, salt), temperature=temperature)

@@ -184,7 +184,7 @@ class OneShotTrainer(base_trainer.Trainer):
         step = self.global_step.read_value()
         kept = self._idle_paths.keep() if self._idle_paths else []
         self.run_step(self._weight_step, inputs)
-        if self._idle_paths and (draw := self.weight_draw(step)):
+        if self._idle_paths and (draw := user_code.converted(self.weight_draw)(step)):
             self._idle_paths.put_back(kept, draw.paths)
 
     def is_arch_step_due(self, step: tf.Tensor) -> tf.Tensor | None:
@@ -205,7 +205,7 @@ class OneShotTrainer(base_trainer.Trainer):
     @user_code.not_converted
     def arch_step(self, inputs: Mapping[str, Any]) -> None:
         """A step of the architecture on a replica: gradients, then an update."""
-        gradients = self.arch_gradients(inputs)
+        gradients = user_code.converted(self.arch_gradients)(inputs)
         share = 1.0 / self.strategy.num_replicas_in_sync
         decay = self.one_shot.arch_weight_decay
         pairs = [
@@ -262,16 +262,18 @@ class OneShotTrainer(base_trainer.Trainer):
     @user_code.not_converted
     def _arch_step(self, inputs: Mapping[str, Any]) -> None:
         self._replica.begin_step()
-        with draws.in_force(self.arch_draw(self.global_step.read_value())):
-            self.arch_step(inputs)
+        draw = user_code.converted(self.arch_draw)(self.global_step.read_value())
+        with draws.in_force(draw):
+            user_code.converted(self.arch_step)(inputs)
 
     @user_code.not_converted
     def _weight_step(self, inputs: Any) -> None:
-        with draws.in_force(self.weight_draw(self.global_step.read_value())):
+        draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
+        with draws.in_force(draw):
             self._replica.train_step(inputs)
 
     def _if_due(self, run: Callable[[], Any]) -> None:
-        is_due = self.is_arch_step_due(self.global_step.read_value())
+        is_due = user_code.converted(self.is_arch_step_due)(self.global_step.read_value())
         if is_due is None:
             run()
             return

@@ -54,7 +54,10 @@ class Build(Stage):
 
     def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:
         """Makes the strategy that `runtime` describes; a later phase keeps that of the first."""
-        return ctx.strategy or runtime.build_strategy(ctx.params.runtime)
+        if ctx.strategy is None:
+            return runtime.build_strategy(ctx.params.runtime)
+        runtime.set_intra_op_threads(ctx.params.runtime.intra_op_parallelism_threads)
+        return ctx.strategy
 
     def make_task(self, ctx: ExperimentContext) -> base_task.Task:
         """Makes the task that `task` describes."""

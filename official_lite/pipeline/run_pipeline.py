@@ -26,7 +26,8 @@ from official_lite.pipeline.staged_run import run_stages
 
 __all__ = ["RunPipeline"]
 
-# What decides which strategy is made. The rest of the block may differ from phase to phase.
+# What decides which strategy is made, and on how many threads. The rest of the block may differ
+# from phase to phase.
 _STRATEGY_FIELDS = (
     "distribution_strategy",
     "num_gpus",
@@ -36,6 +37,7 @@ _STRATEGY_FIELDS = (
     "tpu",
     "worker_hosts",
     "task_index",
+    "intra_op_parallelism_threads",
 )
 
 _BRING_WEIGHTS = ("prepare", "build", "initialize")

@@ -53,6 +53,9 @@ def commands() -> Mapping[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that the arguments name; returns the exit code."""
+    if argv is None:
+        # A program of its own, not a call of another one.
+        sys.excepthook = app.show_error
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
         print(_help())
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module.add_arguments(parser)
     # TensorFlow's own start-up chatter; whoever wants it sets the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    verbosity, arguments = _take_verbosity(arguments)
+    verbosity, arguments = _take_verbosity(arguments, parser.prog)
     args = parser.parse_args(arguments)
     if verbosity is not None:
         logging.set_verbosity(verbosity)
@@ -90,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(errors.ExitCode.DONE)
 
 
-def _take_verbosity(arguments: Sequence[str]) -> tuple[int | None, list[str]]:
+def _take_verbosity(arguments: Sequence[str], prog: str) -> tuple[int | None, list[str]]:
     """Its value and the other arguments; after a `--` it is that of another program."""
     own = list(arguments)
     end = own.index("--") if "--" in own else len(own)
     # Not of the command's parser: that of a subcommand would refuse it.
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--verbosity", type=int)
     known, others = parser.parse_known_args(own[:end])
     return known.verbosity, others + own[end:]
@@ -112,5 +115,4 @@ def _say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.excepthook = app.show_error
     sys.exit(main())

@@ -40,9 +40,9 @@ class Adapting(keras.Model):
         ]
 
 
-def _build() -> Adapting:
+def _build(cls: type[Adapting] = Adapting) -> Adapting:
     keras.utils.set_random_seed(1)
-    model = Adapting()
+    model = cls()
     model(np.zeros((1, 2)))
     return model
 
@@ -69,11 +69,19 @@ def test_what_layers_have_learnt_is_in_a_checkpoint(adapted, tmp_path, items) ->
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_layers_that_have_learnt_nothing_are_left_as_they_are(adapted, tmp_path) -> None:
+def test_vocabulary_that_was_not_learnt_yet_takes_none_away(adapted, tmp_path) -> None:
     before = _build()
     path = tf.train.Checkpoint(**model_state.weight_items(before)).save(tmp_path / "c")
     tf.train.Checkpoint(**model_state.weight_items(adapted)).restore(path)
     assert adapted.words.get_vocabulary() == ["[UNK]", "y", "x"]
+
+
+def test_words_of_the_checkpoint_take_the_place_of_others(adapted, tmp_path) -> None:
+    path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
+    model = _build()
+    model.words.adapt(["r", "q", "p"])
+    tf.train.Checkpoint(**model_state.weight_items(model)).restore(path)
+    assert model.words.get_vocabulary() == ["[UNK]", "y", "x"]
 
 
 @pytest.mark.parametrize("modules", ["all", "normalize"])
@@ -85,17 +93,50 @@ def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, 
     np.testing.assert_array_equal(model.normalize(x), adapted.normalize(x))
 
 
-def test_other_number_of_layers_is_told(adapted) -> None:
+def test_other_layers_are_told(adapted) -> None:
     saved = adapted_layers.AdaptedLayers(adapted_layers.find_adaptable_layers(adapted))
     fewer = adapted_layers.AdaptedLayers([adapted.normalize])
-    with pytest.raises(errors.CheckpointError, match=r"has 5 layers .* has 1: normalization"):
+    text = (
+.* checkpoint; in the model, Normalization\.$"
+    )
+    with pytest.raises(errors.CheckpointError, match=text):
         fewer.deserialize(saved.serialize())
 
 
-def test_layers_with_given_statistics_or_words_are_none_of_them(adapted) -> None:
+def test_layer_that_is_not_built_can_not_be_restored(adapted) -> None:
+    saved = adapted_layers.AdaptedLayers([adapted.normalize]).serialize()
+    unbuilt = adapted_layers.AdaptedLayers([keras.layers.Normalization()])
+    with pytest.raises(errors.CheckpointError, match="Call the model once before"):
+        unbuilt.deserialize(saved)
+
+
+def test_other_layers_are_left_alone_if_not_all_weights_must_fit(adapted, tmp_path) -> None:
+    class More(Adapting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more_words = keras.layers.IntegerLookup()
+
+    tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
+    model = _build(More)
+    x = np.array([[3.0, 40.0]])
+    with pytest.raises(errors.CheckpointError, match=r"in the model, .*, IntegerLookup\.$"):
+        warm_start.load_weights(model, str(tmp_path))
+    np.testing.assert_array_equal(model.normalize(x), x)
+    warm_start.load_weights(model, str(tmp_path), strict=False)
+    np.testing.assert_array_equal(model(x), adapted(x))
+    assert model.words.get_vocabulary() == ["[UNK]"]
+
+
+def test_layers_with_given_statistics_or_words_are_none_of_them(tmp_path) -> None:
+    (tmp_path / "words.txt").write_text("x\ny")
     layers = keras.layers
     model = keras.Sequential(
-        [keras.Input((1,)), layers.Normalization(mean=0.0, variance=1.0), layers.Dense(1)]
+        [
+            keras.Input((1,), dtype="string"),
+            layers.StringLookup(vocabulary=str(tmp_path / "words.txt")),
+            layers.Normalization(mean=0.0, variance=1.0),
+            layers.Discretization(bin_boundaries=[0.0]),
+        ]
     )
     assert adapted_layers.find_adaptable_layers(model) == []
     assert "adapted_layers" not in model_state.weight_items(model)

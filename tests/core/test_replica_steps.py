@@ -225,6 +225,14 @@ def test_inputs_of_a_trainer_may_branch_on_tensors(
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] == 0
 
 
+def test_step_may_be_traced_many_times_on_one_iterator(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), evaluate=False)
+    iterator = iter(trainer.train_dataset.repeat())
+    for _ in range(40):
+        tf.function(trainer.train_step)(iterator)
+    assert trainer.global_step.numpy() == 40
+
+
 class _NegativeTask(LineTask):
     """Has labels below zero, and a model that begins with 0."""
 

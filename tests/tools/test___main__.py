@@ -42,6 +42,9 @@ def test_error_of_the_users_code_ends_with_his_line(tmp_path: pathlib.Path) -> N
     assert brief.returncode == 1
     assert brief.stderr.endswith(f"division by zero ({file}:6, in `bad`)\n")
     assert "tools/config.py" not in brief.stderr
+    program = "import sys; from official_lite.tools.__main__ import main; sys.exit(main())"
+    script = [sys.executable, "-c", program, *show[2:]]
+    assert subprocess.run(script, capture_output=True, text=True).stderr == brief.stderr
     whole = subprocess.run([sys.executable, *show, "--verbosity=1"], capture_output=True, text=True)
     assert "tools/config.py" in whole.stderr
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions
 from official_lite.core import base_task, model_building
 from official_lite.data import endless, position
@@ -131,6 +131,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     def after_restore(self) -> None:
         """Called when a checkpoint has been restored: the data of each task go on where it was."""
+        for name in self.multi_task.tasks:
+            adapted_layers.follow_statistics(task_model(self.multi_task_model, name))
         if self._builds_datasets:
             with self.strategy.scope():
                 self.train_dataset = {

@@ -204,6 +204,8 @@ def get_trainer(
         )
     if execution.execution_of(params.runtime).startswith("xla"):
         logging.warning("XLA is not used for the training of several tasks.")
+    if params.runtime.dataset_num_private_threads:
+        logging.warning("`runtime.dataset_num_private_threads` has no effect with several tasks.")
     kwargs: dict[str, Any] = {}
     if config.trainer_type == "interleaving":
         kwargs["task_sampler"] = task_sampler.get_task_sampler(
