@@ -96,9 +96,7 @@ def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, 
 def test_other_layers_are_told(adapted) -> None:
     saved = adapted_layers.AdaptedLayers(adapted_layers.find_adaptable_layers(adapted))
     fewer = adapted_layers.AdaptedLayers([adapted.normalize])
-    text = (
-.* checkpoint; in the model, Normalization\.$"
-    )
+    text = r"are Normalization, .* in the checkpoint; in the model, Normalization\.$"
     with pytest.raises(errors.CheckpointError, match=text):
         fewer.deserialize(saved.serialize())
 
