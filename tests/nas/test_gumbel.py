@@ -7,7 +7,7 @@ from official_lite.nas import gumbel
 
 @trainer_factory.register_trainer_cls("test/branching_gumbel")
 class Branching(gumbel.GumbelTrainer):
-    """Every part that may be replaced has an `if` on tensors, which AutoGraph has to convert."""
+    """Parts that may be replaced have an `if` on tensors, which AutoGraph has to convert."""
 
     def is_arch_step_due(self, step):
         if step < 0:
@@ -19,6 +19,15 @@ class Branching(gumbel.GumbelTrainer):
             step = tf.constant(2, step.dtype)
         return 1.0 / tf.cast(1 + step, tf.float32)
 
+    def arch_gradients(self, inputs):
+        gradients = super().arch_gradients(inputs)
+        if tf.reduce_sum(gradients[0]) > 1e6:
+            gradients = [tf.zeros_like(gradient) for gradient in gradients]
+        return gradients
+
+
+@trainer_factory.register_trainer_cls("test/branching_draws")
+class BranchingDraws(Branching):
     def arch_draw(self, step):
         if step < 0:
             step = -step
@@ -28,12 +37,6 @@ class Branching(gumbel.GumbelTrainer):
         if step < 0:
             step = -step
         return super().weight_draw(step)
-
-    def arch_gradients(self, inputs):
-        gradients = super().arch_gradients(inputs)
-        if tf.reduce_sum(gradients[0]) > 1e6:
-            gradients = [tf.zeros_like(gradient) for gradient in gradients]
-        return gradients
 
 
 def test_temperature_falls_in_a_line_to_the_last_step(experiment, make_trainer) -> None:
@@ -53,8 +56,11 @@ def test_both_kinds_learn(hard, experiment, make_trainer) -> None:
 
 
 @pytest.mark.parametrize("execution", ["graph", "xla"])
-def test_parts_that_are_replaced_may_branch_on_tensors(execution, experiment, make_trainer) -> None:
-    trainer = make_trainer(experiment("test/branching_gumbel", runtime={"execution": execution}))
+@pytest.mark.parametrize("name", ["test/branching_gumbel", "test/branching_draws"])
+def test_parts_that_are_replaced_may_branch_on_tensors(
+    name, execution, experiment, make_trainer
+) -> None:
+    trainer = make_trainer(experiment(name, runtime={"execution": execution}))
     before = [alpha.numpy().tolist() for alpha in trainer.alphas]
     trainer.train(tf.constant(1))
     assert [alpha.numpy().tolist() for alpha in trainer.alphas] == before
