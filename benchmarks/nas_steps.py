@@ -10,7 +10,6 @@ import subprocess
 
 import tensorflow as tf
 
-import registry_imports  # noqa: F401  (imported for its registrations)
 from benchmarks import paired
 from experiments.nas.digits import task
 from official_lite.core import exp_factory, runtime, trainer_factory

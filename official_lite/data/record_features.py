@@ -6,7 +6,7 @@ TensorFlow says which feature it misses, or finds of another type or length, but
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 from google.protobuf import message
@@ -16,6 +16,9 @@ from official_lite.data import damaged_files
 from official_lite.data.whole_batches import FeatureDecoder
 
 __all__ = ["find_culprit", "is_complaint", "require"]
+
+# Of a file, the features of a record and TensorFlow's words: a sentence, if they are of this one.
+_Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
 
 # By the lists of a `tf.train.Feature`.
 _TYPES = {"int64_list": "int64", "float_list": "float", "bytes_list": "string"}
@@ -57,7 +60,7 @@ def require(
 
 def is_complaint(text: str) -> bool:
     """Whether TensorFlow says with it that it misses a feature, or finds another than described."""
-    return any(pattern.search(text) for pattern in _COMPLAINTS)
+    return _complaint(text) is not None
 
 
 def find_culprit(text: str, *, is_training: bool) -> str | None:
@@ -70,8 +73,10 @@ def find_culprit(text: str, *, is_training: bool) -> str | None:
     Returns:
         A sentence that names the file and what is wrong; None if there is no such record.
     """
-    pattern, describe = next((p, d) for p, d in _COMPLAINTS.items() if p.search(text))
-    said = cast(re.Match[str], pattern.search(text)).groupdict()
+    complaint = _complaint(text)
+    if complaint is None:
+        return None
+    describe, said = complaint
     deadline = time.monotonic() + _MOST_SECONDS
     for file, dataset_fn in damaged_files.remembered(is_training):
         for record in dataset_fn(file):
@@ -80,6 +85,14 @@ def find_culprit(text: str, *, is_training: bool) -> str | None:
                 return found
             if time.monotonic() > deadline:
                 return None
+    return None
+
+
+def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
+    """How to tell what TensorFlow says of a feature, and its words."""
+    for pattern, describe in _COMPLAINTS.items():
+        if match := pattern.search(text):
+            return describe, match.groupdict()
     return None
 
 
@@ -106,8 +119,7 @@ def _of_missing(file: str, features: Mapping[str, Any], said: Mapping[str, str])
 
 
 def _of_type(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
-    name = said["name"]
-    actual, wanted = said["actual"] or said["actual_2"], said["wanted"] or said["wanted_2"]
+    name, actual, wanted = said["name"], said["actual"], said["wanted"]
     if name not in features or _TYPES.get(features[name].WhichOneof("kind")) != actual:
         return None
     return f"`{file}` has a record whose feature {name!r} holds {actual}; {wanted} was asked for."
@@ -129,8 +141,6 @@ def _count(feature: Any) -> int:
     return len(getattr(feature, kind).value) if kind else 0
 
 
-_Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
-
 # What TensorFlow says of a feature, and how to say so of a file that has such a record.
 _COMPLAINTS: dict[re.Pattern[str], _Describe] = {
     re.compile(
@@ -138,8 +148,11 @@ _COMPLAINTS: dict[re.Pattern[str], _Describe] = {
     ): _of_missing,
     re.compile(
         r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
-        r"(?:Data type: (?P<actual>\w+) but expected type: (?P<wanted>\w+)"
-        r"|Expected type: (?P<wanted_2>\w+), Actual type: (?P<actual_2>\w+))"
+        r"Data type: (?P<actual>\w+) but expected type: (?P<wanted>\w+)"
+    ): _of_type,
+    re.compile(
+        r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
+        r"Expected type: (?P<wanted>\w+), Actual type: (?P<actual>\w+)"
     ): _of_type,
     re.compile(
         r"Key: (?P<name>.+?), Index: \d+\.  Number of \w+ values != expected\.  "

@@ -20,14 +20,14 @@ What is ours is that a trial is an ordinary run in a directory of its own, which
 checkpoint if it was broken off. Nothing here needs TensorFlow until a trial does.
 """
 
+import importlib.util
+
 from official_lite.common import errors
 
-try:
-    import optuna  # noqa: F401  (so that the reason is said once, here)
-except ModuleNotFoundError as missing:
+if importlib.util.find_spec("optuna") is None:
     raise errors.ConfigValueError(
         "A search needs Optuna, which is not installed: pip install 'official-lite[search]'"
-    ) from missing
+    )
 
 from official_lite.search.experiment import Experiment
 from official_lite.search.functional import (

@@ -117,12 +117,13 @@ def _say_what_is_what(parser: argparse.ArgumentParser, shtab: ModuleType) -> Non
         if action.choices:
             continue
         # An attribute that argparse knows nothing of is shtab's way.
+        attributes = vars(action)
         if action.dest in _DIRECTORIES:
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            attributes["complete"] = shtab.DIRECTORY
         elif action.dest in _FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+            attributes["complete"] = shtab.FILE
         elif action.dest == "experiment" or action.help == _A_NAME:
-            action.complete = shtab.cmd(_NAMES)  # type: ignore[attr-defined]
+            attributes["complete"] = shtab.cmd(_NAMES)
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 """A study put together from NNI's four parts."""
 
 import pytest
@@ -26,3 +29,10 @@ def test_choices_of_the_best_trials_come_out(tmp_path) -> None:
 def test_models_are_there_after_the_run() -> None:
     with pytest.raises(errors.ConfigValueError, match="call `run` first"):
         _experiment(direction="minimize").export_top_models()
+
+
+def test_without_optuna_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['optuna'] = None; import official_lite.search"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'official-lite[search]'" in done.stderr

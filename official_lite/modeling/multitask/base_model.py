@@ -35,7 +35,7 @@ class MultiTaskBaseModel(tf.Module):
 
     def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
         """To be overridden: the model of each task, by the task's name."""
-        # Not abstract: this says what is to be returned.
+        # Not abstract: `tf.Module` has a metaclass of its own, which is none of `abc`'s.
         raise NotImplementedError(
             f"{type(self).__name__} has no `_instantiate_sub_tasks`. Override it to return a Keras "
             "model for each task, by the task's name."
