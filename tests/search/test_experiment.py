@@ -1,7 +1,7 @@
+"""A study put together from NNI's four parts."""
+
 import subprocess
 import sys
-
-"""A study put together from NNI's four parts."""
 
 import pytest
 
