@@ -13,6 +13,7 @@ from official_lite.common import errors, user_code
 from official_lite.core import (
     async_trainer,
     base_task,
+    batch_mean,
     config_definitions,
     evaluating_trainer,
     execution,
@@ -97,7 +98,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         self._checkpoint_exporter = checkpoint_exporter
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
-        self._validation_loss = keras.metrics.Mean("validation_loss", dtype="float32")
+        self._validation_loss = batch_mean.BatchMean("validation_loss", dtype="float32")
         self._task_metrics: dict[bool, evaluating_trainer.Metrics] = {}
         self.init_async()
         self.init_execution()
@@ -261,13 +262,16 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             run_step(self._replica.train_step, next_inputs(iterator))
             return
 
-        def micro_step(count: tf.Tensor) -> tuple[tf.Tensor]:
+        def micro_step(iterator: Iterator[Any]) -> None:
             run_step(self._replica.micro_step, next_inputs(iterator))
+
+        def count_micro_step(count: tf.Tensor) -> tuple[tf.Tensor]:
+            orbit.utils.guard_step(micro_step)(iterator)
             return (count + 1,)
 
         count_wanted = self.config.trainer.grad_accum_steps
         run_step(self._replica.begin_step)
-        tf.while_loop(lambda count: count < count_wanted, micro_step, (tf.constant(0),))
+        tf.while_loop(lambda count: count < count_wanted, count_micro_step, (tf.constant(0),))
         run_step(self._replica.flush)
 
     def train_loop_end(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from official_lite.core import async_trainer, execution, unrepeatable
 from official_lite.core.async_trainer import Dataset
 from official_lite.data import private_threads
 
-__all__ = ["CompiledTrainer", "after_inputs"]
+__all__ = ["CompiledTrainer"]
 
 # What XLA says of ops that are not its own.
 _NOT_COMPILABLE = "unsupported operations"
@@ -151,19 +151,5 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
         )
 
     def _run_on_replicas(self, step_fn: Callable[..., Any], *inputs: Any) -> Any:
-        return self._strategy.run(after_inputs(step_fn), args=inputs, options=self._runtime_options)
-
-
-def after_inputs(step_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, no part of which runs unless its inputs are there.
-
-    In a graph, what does not depend on the batch (a counter, a weight decay) would run once more in
-    the step that finds the data at their end.
-    """
-
-    @user_code.not_converted
-    def run(*inputs: Any) -> Any:
-        with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)):
-            return user_code.converted(step_fn)(*inputs)
-
-    return run
+        step_fn = user_code.converted(step_fn)
+        return self._strategy.run(step_fn, args=inputs, options=self._runtime_options)

@@ -12,6 +12,7 @@ from official_lite import orbit
 from official_lite.common import errors, user_code
 from official_lite.core import (
     base_task,
+    batch_mean,
     compiled_trainer,
     metric_group,
     overfitting,
@@ -39,7 +40,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
     checkpoint: Any
     _replica: replica_steps.ReplicaSteps
     _checkpoint_exporter: Any
-    _validation_loss: keras.metrics.Metric
+    _validation_loss: batch_mean.BatchMean
     # By whether they are those of training, and by name.
     _task_metrics: dict[bool, Metrics]
     _metric_groups: dict[str, metric_group.MetricGroup]
@@ -58,7 +59,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         return False in self._task_metrics
 
     @property
-    def validation_loss(self) -> keras.metrics.Metric:
+    def validation_loss(self) -> batch_mean.BatchMean:
         return self._validation_loss
 
     @property
@@ -99,9 +100,8 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
         """Evaluates the next batch. Each output is a tuple with one element per replica."""
         inputs, passthrough_logs = user_code.converted(self.next_eval_inputs)(iterator)
-        outputs = self.strategy.run(
-            compiled_trainer.after_inputs(self._replica.eval_step), args=(inputs,)
-        )
+        eval_step = user_code.converted(self._replica.eval_step)
+        outputs = self.strategy.run(eval_step, args=(inputs,))
         logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
         clashes = sorted(logs.keys() & passthrough_logs.keys())
         if clashes:

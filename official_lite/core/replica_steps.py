@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import user_code
-from official_lite.core import batch_mean, split_step
+from official_lite.core import split_step
 from official_lite.modeling import moving_statistics, step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -79,7 +79,7 @@ class ReplicaSteps:
             inputs, model=trainer.model, metrics=self._metrics[False]
         )
         if trainer.task.loss in logs:
-            batch_mean.update_batch_mean(trainer.validation_loss, logs[trainer.task.loss], inputs)
+            trainer.validation_loss.update_state(logs[trainer.task.loss], batch=inputs)
         return logs
 
     def show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:

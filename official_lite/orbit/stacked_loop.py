@@ -5,10 +5,11 @@ their arithmetic.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import tensorflow as tf
 
+from official_lite.common import errors, user_code
 from official_lite.data import stacking
 from official_lite.orbit import train_loops
 from official_lite.orbit.utils import loop_fns
@@ -111,7 +112,7 @@ class StackedLoop:
         def step(batches: Any) -> None:
             self._last_outputs.keep(step_fn(batches))
 
-        return compile_steps(step, self._drawn, signature)
+        return compile_steps(step, self._drawn, signature, self._batches_per_step)
 
     def _stacks_of(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         return stacking.stack_batches(dataset, self._steps * self._batches_per_step)
@@ -137,61 +138,88 @@ class StackedLoop:
 
 
 def compile_steps(
-    step_fn: loop_fns.StepFn, drawn: tf.Variable, signature: Any = None
+    step_fn: loop_fns.StepFn,
+    drawn: tf.Variable,
+    signature: Any = None,
+    batches_per_step: int = 1,
 ) -> RunOnStack:
-    """The program that takes a stack and a number of steps, and runs so many on it.
+    """Build the program that takes a stack and a number of steps, and runs the steps on it.
 
     Args:
       step_fn: A step. What it returns is dropped.
       drawn: Counts the batches that were drawn from the stack; int64.
-      signature: That of the program.
+      signature: The signature of the program.
+      batches_per_step: How many batches a step fetches at most.
+
+    Raises:
+      errors.ConfigValueError: When the program is traced: the step fetches more batches.
     """
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        batches = _StackIterator(stack, drawn)
         # Not `tf.range`, whose length XLA wants to know when it compiles.
         while num_steps > 0:
             with tf.name_scope(""):
-                step_fn(batches)
+                step_fn(_StackIterator(stack, drawn, batches_per_step))
             num_steps -= 1
 
     return run_on_stack
 
 
-class _StackIterator:
-    """An iterator over a stack, inside of the program."""
+class _BatchesOfStep:
+    """An iterator over the batches of one step, which XLA has to know before it runs the step."""
 
-    def __init__(self, stack: Any, drawn: tf.Variable) -> None:
+    def __init__(self, batches_per_step: int) -> None:
+        self._batches_per_step = batches_per_step
+        self._fetched = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    @user_code.not_converted
+    def __next__(self) -> Any:
+        self._fetched += 1
+        if self._fetched > self._batches_per_step:
+            raise errors.ConfigValueError(
+                f"The step fetches more batches than {self._batches_per_step}, the number that XLA "
+                "was compiled for. Set `runtime.execution` to `graph`, where a step may fetch any "
+                "number of batches."
+            )
+        return self._next()
+
+    def get_next(self, name: str | None = None) -> Any:
+        """Fetch a batch, as `tf.data.Iterator.get_next`."""
+        del name
+        return next(self)
+
+    def _next(self) -> Any:
+        raise NotImplementedError
+
+
+class _StackIterator(_BatchesOfStep):
+    """Fetches from a stack, inside of the program."""
+
+    def __init__(self, stack: Any, drawn: tf.Variable, batches_per_step: int) -> None:
+        super().__init__(batches_per_step)
         self._stack = stack
         self._drawn = drawn
 
-    def __iter__(self) -> "_StackIterator":
-        return self
-
-    @tf.autograph.experimental.do_not_convert
-    def __next__(self) -> Any:
+    def _next(self) -> Any:
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
         # Not `part[index]`, where XLA wants to know the index when it compiles.
         return tf.nest.map_structure(lambda part: tf.gather(part, index), self._stack)
 
-    get_next = __next__
 
-
-class OneBatch:
-    """An iterator over a single batch, for a step that is traced with it."""
+class OneBatch(_BatchesOfStep):
+    """Holds a single batch, for a step that is traced with it."""
 
     def __init__(self, batch: Any) -> None:
+        super().__init__(batches_per_step=1)
         self._batch = batch
 
-    def __iter__(self) -> "OneBatch":
-        return self
-
-    def __next__(self) -> Any:
+    def _next(self) -> Any:
         return self._batch
-
-    get_next = __next__
 
 
 def why_not_stackable(dataset: Any) -> str | None:

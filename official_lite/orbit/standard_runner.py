@@ -14,7 +14,7 @@ from absl import logging
 from official_lite.common import errors
 from official_lite.data import input_errors
 from official_lite.orbit import runner, train_loops
-from official_lite.orbit.utils import loop_fns
+from official_lite.orbit.utils import loop_fns, step_guard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,9 +353,7 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     Args:
       global_step: The variable that counts the steps, if it is known.
     """
-    # In the step that finds no data, ops that do not need them may already have run, the one that
-    # counts the step among them: the number can be one too high.
-    where = "" if global_step is None else f" around step {int(global_step.numpy())}"
+    where = "" if global_step is None else f" at step {int(global_step.numpy())}"
     return errors.DataError(
         f"The training data ended{where}, before training did. Repeat them "
         "(`dataset.repeat()`), or train for fewer steps."
@@ -376,4 +374,5 @@ def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions
 def _maybe_compiled(
     step_fn: loop_fns.StepFn, options: StandardTrainerOptions | StandardEvaluatorOptions
 ) -> loop_fns.StepFn:
+    step_fn = step_guard.guard_step(step_fn)
     return tf.function(step_fn) if options.use_tf_function else step_fn

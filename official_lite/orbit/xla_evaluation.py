@@ -9,7 +9,7 @@ from absl import logging
 
 from official_lite.common import user_code
 from official_lite.orbit import preemption, stacked_loop
-from official_lite.orbit.utils import loop_fns
+from official_lite.orbit.utils import loop_fns, step_guard
 
 __all__ = ["XlaEvalLoop"]
 
@@ -34,7 +34,7 @@ class XlaEvalLoop:
     """
 
     def __init__(self, step_fn: loop_fns.StepFn, *, needs_outputs: bool) -> None:
-        self._step_fn = step_fn
+        self._step_fn = step_guard.guard_step(step_fn)
         self._needs_outputs = needs_outputs
         self._in_graph = tf.function(self._step, reduce_retracing=True)
         self._in_xla = tf.function(self._step, jit_compile=True)

@@ -64,7 +64,7 @@ def test_trainer_with_its_own_train_is_not_split(make_trainer):
 def test_training_never_hides_the_end_of_the_data(make_trainer, options):
     dataset = tf.data.Dataset.from_tensors(1.0).repeat(4)
     trainer = make_trainer(dataset, orbit.StandardTrainerOptions(**options))
-    with pytest.raises(errors.DataError, match=r"around step [45]"):
+    with pytest.raises(errors.DataError, match="ended at step 4,"):
         trainer.train(tf.constant(10))
     assert trainer.weight.numpy() == 4
 

@@ -13,7 +13,6 @@ from official_lite.core import (
     base_task,
     batch_mean,
     best_checkpoint,
-    compiled_trainer,
     model_building,
 )
 from official_lite.modeling.multitask import base_trainer
@@ -162,7 +161,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         self._task = task
         self._model = model
         self._global_step = global_step
-        self.loss = keras.metrics.Mean("validation_loss", dtype="float32")
+        self.loss = batch_mean.BatchMean("validation_loss", dtype="float32")
         self.metrics = list(task.build_metrics(training=False))
         super().__init__(
             orbit.utils.make_distributed_dataset(
@@ -181,8 +180,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             metric.reset_state()
 
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
-        step = compiled_trainer.after_inputs(self._replica_step)
-        outputs = self._strategy.run(step, args=(next(iterator),))
+        outputs = self._strategy.run(self._replica_step, args=(next(iterator),))
         return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
@@ -202,5 +200,5 @@ class _TaskEvaluator(orbit.StandardEvaluator):
     def _replica_step(self, inputs: Any) -> dict[str, Any]:
         logs = self._task.validation_step(inputs, model=self._model, metrics=self.metrics)
         if self._task.loss in logs:
-            batch_mean.update_batch_mean(self.loss, logs[self._task.loss], inputs)
+            self.loss.update_state(logs[self._task.loss], batch=inputs)
         return logs

@@ -96,7 +96,10 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         return tf.reduce_sum(tf.cast(number >= cumulative[:-1], tf.int32))
 
     def _train_task(self, name: str, iterator_map: Mapping[str, Iterator[Any]]) -> None:
-        self.strategy.run(self._replica_task_step(name), args=(next(iterator_map[name]),))
+        def train(iterator: Iterator[Any]) -> None:
+            self.strategy.run(self._replica_task_step(name), args=(next(iterator),))
+
+        orbit.utils.guard_step(train)(iterator_map[name])
 
     def _replica_task_step(self, name: str) -> Callable[[Any], None]:
         task = self.multi_task.tasks[name]

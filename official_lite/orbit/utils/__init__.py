@@ -14,6 +14,7 @@ from official_lite.orbit.utils.loop_fns import (
     create_tf_while_loop_fn,
     create_tf_while_loop_fn_with_state,
 )
+from official_lite.orbit.utils.step_guard import guard_step
 from official_lite.orbit.utils.summary_manager import SummaryManager
 from official_lite.orbit.utils.summary_manager_interface import SummaryManagerInterface
 from official_lite.orbit.utils.tpu_summaries import OptionalSummariesFunction
@@ -28,6 +29,7 @@ __all__ = [
     "create_loop_fn",
     "create_tf_while_loop_fn",
     "create_tf_while_loop_fn_with_state",
+    "guard_step",
     "LoopFnWithSummaries",
     "SummaryManager",
     "SummaryManagerInterface",

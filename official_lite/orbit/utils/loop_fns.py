@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_lite.common import errors, user_code
 from official_lite.orbit import preemption
-from official_lite.orbit.utils import tpu_summaries
+from official_lite.orbit.utils import step_guard, tpu_summaries
 
 StepFn = Callable[[Any], Any]
 LoopFn = Callable[..., Any]
@@ -82,6 +82,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
       an integer tensor, so that one trace serves loops of every length.
     """
 
+    step_fn = step_guard.guard_step(step_fn)
     last = LastOutputs()
 
     def loop_fn(iterator: Any, num_steps: tf.Tensor) -> Any:
@@ -103,6 +104,7 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
       structure of the state must stay as it is; sizes of its tensors may change, so outputs can
       be concatenated.
     """
+    step_fn = step_guard.guard_step(step_fn)
 
     def loop_fn(
         iterator: Any, num_steps: tf.Tensor, state: Any, reduce_fn: Callable[[Any, Any], Any]

@@ -169,7 +169,7 @@ def test_unknown_metric_fails_at_the_first_evaluation(make_scripted_trainer, mak
 
 def test_two_replicas(make_keras_trainer, make_controller, two_replicas):
     trainer = make_keras_trainer(strategy=two_replicas)
-    hook = hooks.EarlyStopping("loss", 2, min_delta=0.3)
+    hook = hooks.EarlyStopping("loss", 2, min_delta=0.4)
     controller = make_controller(trainer, hooks=[hook], strategy=two_replicas)
     controller.train_and_evaluate(20, eval_interval=1)
     assert hook.best_step == 1

@@ -1,0 +1,276 @@
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+
+NUM_BATCHES = 3
+OPTIONS = {
+    "compiled step": {"use_tf_while_loop": False},
+    "compiled loop": {"use_tf_while_loop": True},
+}
+
+
+class Counter:
+    """Has an effect wherever a step may have one, and none of them uses the values of a batch."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, style: str) -> None:
+        self.strategy, self.style = strategy, style
+        with strategy.scope():
+            self.branch = tf.Variable(1)
+            self.global_step = orbit.utils.create_global_step()
+            self.counts = {
+                name: tf.Variable(
+                    0,
+                    dtype=tf.int64,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+                for name in ("before", "replica", "nested", "after")
+            }
+
+    def step(self, iterator: Any) -> None:
+        getattr(self, self.style)(iterator)
+        self._count("after")
+
+    def one_fetch(self, iterator: Any) -> None:
+        self._count("before")
+        self.strategy.run(self._replica_step, args=(next(iterator),))
+
+    def get_next(self, iterator: Any) -> None:
+        self._count("before")
+        self.strategy.run(self._replica_step, args=(iterator.get_next(),))
+
+    def two_fetches(self, iterator: Any) -> None:
+        batch = next(iterator)
+        self._count("before")
+        next(iterator)
+        self.strategy.run(self._replica_step, args=(batch,))
+
+    def in_a_loop(self, iterator: Any) -> None:
+        self._count("before")
+
+        def body(index: tf.Tensor) -> tuple[tf.Tensor]:
+            orbit.utils.guard_step(self._run)(iterator)
+            return (index + 1,)
+
+        tf.while_loop(lambda index: index < 2, body, (tf.constant(0),))
+
+    def in_a_branch(self, iterator: Any) -> None:
+        self._count("before")
+        run = orbit.utils.guard_step(self._run)
+        tf.switch_case(self.branch.read_value(), [lambda: run(iterator)] * 2)
+
+    def _run(self, iterator: Any) -> None:
+        self.strategy.run(self._replica_step, args=(next(iterator),))
+
+    def _replica_step(self, batch: tf.Tensor) -> None:
+        self.counts["replica"].assign_add(1)
+        tf.function(lambda batch: self.counts["nested"].assign_add(1))(batch)
+
+    def _count(self, name: str) -> None:
+        self.strategy.run(lambda: self.counts[name].assign_add(1))
+
+    def read(self) -> dict[str, int]:
+        return {
+            name: int(self.strategy.experimental_local_results(count)[0].numpy())
+            for name, count in self.counts.items()
+        }
+
+
+class Evaluator(Counter, orbit.StandardEvaluator):
+    def __init__(self, strategy: Any, style: str, dataset: Any, **options: bool) -> None:
+        Counter.__init__(self, strategy, style)
+        options = orbit.StandardEvaluatorOptions(**options)
+        orbit.StandardEvaluator.__init__(self, dataset, options)
+
+    def eval_step(self, iterator: Any) -> None:
+        self.step(iterator)
+
+
+class Trainer(Counter, orbit.StandardTrainer):
+    def __init__(self, strategy: Any, style: str, dataset: Any, **options: bool) -> None:
+        Counter.__init__(self, strategy, style)
+        options = orbit.StandardTrainerOptions(**options)
+        orbit.StandardTrainer.__init__(self, dataset, options)
+
+    def train_step(self, iterator: Any) -> None:
+        self.global_step.assign_add(1)
+        self.step(iterator)
+
+
+@pytest.fixture(params=[1, 2], ids=["one replica", "two replicas"])
+def strategy(request: Any, two_replicas: tf.distribute.Strategy) -> tf.distribute.Strategy:
+    return two_replicas if request.param == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+@pytest.fixture(params=[True, False], ids=["static", "dynamic"])
+def batches(request: Any, strategy: tf.distribute.Strategy) -> Callable[[int], Any]:
+    """Makes a distributed dataset of so many batches, of a static size or of none."""
+
+    def make(count: int) -> Any:
+        dataset = tf.data.Dataset.range(4 * count).batch(4, drop_remainder=request.param)
+        return strategy.experimental_distribute_dataset(dataset)
+
+    return make
+
+
+# How many batches a step fetches.
+STYLES = {"one_fetch": 1, "get_next": 1, "two_fetches": 2, "in_a_loop": 2, "in_a_branch": 1}
+
+
+def _expected(style: str, steps: int) -> dict[str, int]:
+    runs = 2 * steps if style == "in_a_loop" else steps
+    return {"before": steps, "replica": runs, "nested": runs, "after": steps}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_evaluation_counts_every_batch_once(strategy, batches, style) -> None:
+    num_batches = NUM_BATCHES * STYLES[style]
+    evaluator = Evaluator(strategy, style, batches(num_batches))
+    for _ in range(5):
+        for count in evaluator.counts.values():
+            count.assign(0)
+        evaluator.evaluate(tf.constant(-1))
+        assert evaluator.read() == _expected(style, NUM_BATCHES)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_training_that_meets_the_end_of_its_data_stands_at_the_last_step(
+    strategy, batches, style, options
+) -> None:
+    num_batches = NUM_BATCHES * STYLES[style]
+    trainer = Trainer(strategy, style, batches(num_batches), **options)
+    with pytest.raises(errors.DataError, match=f"ended at step {NUM_BATCHES},"):
+        trainer.train(tf.constant(100))
+    assert trainer.read() == _expected(style, NUM_BATCHES)
+    assert int(trainer.global_step.numpy()) == NUM_BATCHES
+
+
+def test_steps_that_are_functions_already_are_guarded_as_well(strategy, batches) -> None:
+    class Decorated(Evaluator, Trainer):
+        @tf.function
+        def eval_step(self, iterator: Any) -> None:
+            self.step(iterator)
+
+        @tf.function
+        def train_step(self, iterator: Any) -> None:
+            self.step(iterator)
+
+    decorated = Decorated(strategy, "one_fetch", batches(NUM_BATCHES))
+    decorated.evaluate(tf.constant(-1))
+    assert decorated.read() == _expected("one_fetch", NUM_BATCHES)
+    orbit.StandardTrainer.__init__(decorated, batches(NUM_BATCHES))
+    with pytest.raises(errors.DataError):
+        decorated.train(tf.constant(100))
+    assert decorated.read() == _expected("one_fetch", 2 * NUM_BATCHES)
+
+
+def test_iterators_of_a_dict_end_with_the_shortest() -> None:
+    data = {"a": tf.data.Dataset.range(8).batch(1), "b": tf.data.Dataset.range(3).batch(1)}
+    strategy = tf.distribute.get_strategy()
+    count = tf.Variable(0)
+
+    class Both(Evaluator):
+        def eval_step(self, iterators: Any) -> None:
+            count.assign_add(1)
+            next(iterators["a"])
+            next(iterators["b"])
+
+    Both(strategy, "", data).evaluate(tf.constant(-1))
+    assert count.numpy() == 3
+
+
+def test_batch_that_cannot_be_read_changes_nothing() -> None:
+    def fail_at_two(x: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(2, tf.int64))]):
+            return x[tf.newaxis]
+
+    trainer = Trainer(
+        tf.distribute.get_strategy(), "one_fetch", tf.data.Dataset.range(4).map(fail_at_two)
+    )
+    with pytest.raises((errors.DataError, tf.errors.InvalidArgumentError)):
+        trainer.train(tf.constant(4))
+    assert trainer.read() == _expected("one_fetch", 2)
+
+
+def test_effect_that_the_fetch_depends_on_comes_first() -> None:
+    order = tf.Variable([0, 0])
+    strategy = tf.distribute.get_strategy()
+
+    class Ordered(Evaluator):
+        def eval_step(self, iterator: Any) -> None:
+            first = order.assign(order + 1)
+            with tf.control_dependencies([first]):
+                next(iterator)
+
+    Ordered(strategy, "", tf.data.Dataset.range(3).batch(1)).evaluate(tf.constant(-1))
+    assert order.numpy().tolist() == [4, 4]
+
+
+def test_effects_keep_the_order_in_which_they_were_written() -> None:
+    value = tf.Variable(1)
+    strategy = tf.distribute.get_strategy()
+
+    class Ordered(Evaluator):
+        def eval_step(self, iterator: Any) -> None:
+            value.assign(value * 2)
+            next(iterator)
+            value.assign(value + 1)
+            next(iterator)
+            value.assign(value * 3)
+
+    Ordered(strategy, "", tf.data.Dataset.range(2).batch(1)).evaluate(tf.constant(1))
+    assert value.numpy() == 9
+
+
+def test_fetch_inside_of_a_loop_is_warned_of(caplog) -> None:
+    class Looping(Evaluator):
+        def eval_step(self, iterator: Any) -> None:
+            for _ in tf.range(2):
+                next(iterator)
+
+    with caplog.at_level(logging.WARNING):
+        Looping(tf.distribute.get_strategy(), "", tf.data.Dataset.range(4)).evaluate(
+            tf.constant(-1)
+        )
+    assert "orbit.utils.guard_step" in caplog.text
+
+
+def test_step_may_loop_over_the_rest_of_its_data() -> None:
+    total = tf.Variable(0, dtype=tf.int64)
+
+    class Rest(Evaluator):
+        def eval_step(self, iterator: Any) -> None:
+            next(iterator)
+            for batch in iterator:
+                total.assign_add(batch)
+
+    Rest(tf.distribute.get_strategy(), "", tf.data.Dataset.range(5)).evaluate(tf.constant(-1))
+    assert total.numpy() == 1 + 2 + 3 + 4
+
+
+def test_iterator_of_a_step_is_still_one_for_tensorflow() -> None:
+    @tf.function
+    def draw(iterator: Any) -> tf.Tensor:
+        return next(iterator)
+
+    class Asking(Evaluator):
+        def eval_step(self, iterator: Any) -> Any:
+            assert isinstance(iterator, tf.data.Iterator)
+            assert iterator.element_spec == tf.TensorSpec([], tf.int64)
+            return draw(iterator) + draw(iterator)
+
+        def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+            return [*(state or []), int(step_outputs)]
+
+        def eval_end(self, state: Any) -> Any:
+            return {"sums": state}
+
+    asking = Asking(tf.distribute.get_strategy(), "", tf.data.Dataset.range(4))
+    assert asking.evaluate(tf.constant(-1)) == {"sums": [1, 5]}
