@@ -1,12 +1,24 @@
 """The trainer and the launcher of the Model Garden's page, run by name from everywhere."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
+
+from experiments.vision.digits import configs, data
+from experiments.vision.digits.task import DigitsTask
+from official_lite.common import errors
+from official_lite.core import train_lib
+from official_lite.data import arrays
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = pathlib.Path(__file__).parent / "projects" / "custom_launcher.py.txt"
@@ -47,3 +59,96 @@ def test_custom_trainer_is_found_by_name(tmp_path: pathlib.Path, by: str) -> Non
         40,
         40,
     )
+
+
+@pytest.fixture(scope="module")
+def page_trainer() -> Any:
+    """The trainer class of the page, with `train_step` and `eval_step` as printed there."""
+    loader = importlib.machinery.SourceFileLoader("page_launcher", str(SOURCE))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module.CustomTrainer
+
+
+def _expected_metrics(model: keras.Model, num_examples: int) -> tuple[float, float]:
+    """Computes the accuracy and the loss over the first examples, in NumPy."""
+    images, labels = (part[:num_examples] for part in data.load_split("validation"))
+    logits = np.asarray(model(images), np.float64)
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
+    return float(np.mean(logits.argmax(-1) == labels)), float(losses.mean())
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("batch_size", "drop_remainder", "num_examples"),
+    [(120, False, 360), (120, True, 360), (100, False, 360), (100, True, 300), (358, False, 360)],
+)
+def test_metrics_of_the_page_are_those_of_all_examples(
+    tmp_path: pathlib.Path,
+    two_replicas: tf.distribute.Strategy,
+    page_trainer: Any,
+    replicas: int,
+    batch_size: int,
+    drop_remainder: bool,
+    num_examples: int,
+) -> None:
+    strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()
+    params = configs.digits_mlp()
+    validation_data = {"global_batch_size": batch_size, "drop_remainder": drop_remainder}
+    lengths = {"train_steps": 40, "validation_interval": 20, "validation_steps": -1}
+    params.override({"task": {"validation_data": validation_data}, "trainer": lengths})
+
+    def run(mode: str) -> tuple[keras.Model, dict[str, float]]:
+        with strategy.scope():
+            task = DigitsTask(params.task)
+            optimizer = task.create_optimizer(params.trainer.optimizer_config)
+            trainer = page_trainer(
+                params, task, task.build_model(), optimizer, train=mode != "eval"
+            )
+        return train_lib.run_experiment(
+            strategy, task, mode, params, str(tmp_path), trainer=trainer, run_post_eval=True
+        )
+
+    model, logs = run("train_and_eval")
+    accuracy, loss = _expected_metrics(model, num_examples)
+    evaluated = run("eval")[1]
+    records = [json.loads(line) for line in (tmp_path / "metrics.json").read_text().splitlines()]
+    recorded = [r for r in records if r["split"] == "validation" and r["step"] == 40]
+    for metrics in (logs, evaluated, *recorded):
+        assert metrics["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+        assert metrics["validation_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("train_tf_while_loop", [False, True])
+def test_page_makes_no_update_without_a_batch(
+    two_replicas: tf.distribute.Strategy,
+    page_trainer: Any,
+    replicas: int,
+    train_tf_while_loop: bool,
+) -> None:
+    strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()
+    params = configs.digits_mlp()
+    params.trainer.train_tf_while_loop = train_tf_while_loop
+    batches = arrays.from_arrays(data.load_split("train"), 64, shuffle=False).take(5)
+
+    def make_trainer() -> Any:
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            task = DigitsTask(params.task)
+            optimizer = task.create_optimizer(params.trainer.optimizer_config)
+            dataset = strategy.experimental_distribute_dataset(batches)
+            return page_trainer(
+                params, task, task.build_model(), optimizer, evaluate=False, train_dataset=dataset
+            )
+
+    def state_of(trainer: Any) -> list[np.ndarray]:
+        variables = [*trainer.model.weights, *trainer.optimizer.variables]
+        return [np.asarray(v) for v in (*variables, trainer.global_step, trainer.train_loss.count)]
+
+    exact, too_far = make_trainer(), make_trainer()
+    exact.run_steps(tf.constant(5))
+    with pytest.raises(errors.DataError, match="ended at step 5, before training did"):
+        too_far.run_steps(tf.constant(6))
+    for one, other in zip(state_of(exact), state_of(too_far), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -81,7 +81,7 @@ class _Step:
         self.batch: Any = None
         self.has_guarded_parts = False
         self._iterator = iterator
-        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._first = self._count_ops()
         # An op that runs when a batch is there, and the range of the ops that have fetched it.
         self._fetches: list[tuple[tf.Operation, range]] = []
