@@ -15,7 +15,7 @@ from absl import logging
 
 from official_lite.common import errors
 from official_lite.modeling.optimization import gradient_accumulator
-from official_lite.orbit.utils import loop_fns
+from official_lite.orbit.utils import loop_fns, step_guard
 
 Array = npt.NDArray[Any]
 
@@ -112,7 +112,7 @@ class BatchNormStatistics:
             trainer.strategy.run(replica_step, args=(next(iterator),))
             return [recorder.take() for recorder in self._recorders]
 
-        return step
+        return step_guard.guard_step(step)
 
 
 class _Recorder:
