@@ -86,6 +86,7 @@ class Controller(outer_loop.OuterLoop):
 
     Attributes:
       storage: The event storage.
+      first_step: The step at which the current training began, or the last one.
       last_step: Where the training ends that is under way, or was last.
       steps_per_epoch: As given.
       eval_preparations: Called before each evaluation; a hook may add to it.
@@ -152,6 +153,7 @@ class Controller(outer_loop.OuterLoop):
         self.storage = getattr(trainer, "event_storage", None) or telemetry.EventStorage()
         if trainer is not None:
             trainer.event_storage = self.storage
+            trainer._controller = self
         self._reports = reports.Reports(
             self.storage, writers, self.summary_manager, self.eval_summary_manager
         )

@@ -65,6 +65,7 @@ class OuterLoop:
         self.global_step = global_step
         self._tf_step = utils.as_tf_variable(global_step)
         self._iter = 0
+        self.first_step = 0
         self.last_step = 0
         self._is_running = False
         self._evaluation_is_pending = False
@@ -252,7 +253,7 @@ class OuterLoop:
         """Tells the hooks of the beginning and, whatever happens, of the end."""
         self._is_running = True
         self.last_step = last_step
-        first_step = self._iter = self.storage.step = self.step
+        self.first_step = self._iter = self.storage.step = self.step
         stop: errors.PreemptedError | None = None
         with self.storage:
             try:
@@ -263,7 +264,7 @@ class OuterLoop:
                     yield
                 except errors.PreemptedError as error:
                     stop = error
-                    self._end_early(first_step)
+                    self._end_early()
                 self._iter = self.step
                 self._take_stop_request()
             except BaseException as error:
@@ -296,12 +297,12 @@ class OuterLoop:
         except tf.errors.OpError:  # The process that holds the variable may have gone.
             return self._iter
 
-    def _end_early(self, first_step: int) -> None:
+    def _end_early(self) -> None:
         """Saves what has been trained, without an evaluation: there may be little time."""
         self.storage.step = self.step
         if self._inner.is_open:
             self._report()
-        if self._checkpoints is not None and self.step > first_step:
+        if self._checkpoints is not None and self.step > self.first_step:
             self._save_the_end()
         logging.info("Stopped at step %d, by a signal.", self.step)
 

@@ -13,15 +13,47 @@ from official_lite.common import errors
 Output: TypeAlias = dict[str, Any]
 
 
+class _OfController:
+    """An attribute of the controller, by the name of LiBai's and detectron2's trainers.
+
+    A subclass may assign an attribute of its own to the name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._own_name = name
+
+    def __get__(self, trainer: Any, owner: type) -> Any:
+        if trainer is None:
+            return self
+        if trainer._controller is None:
+            raise AttributeError(
+                f"`{type(trainer).__name__}.{self._own_name}` is known only to a trainer that a "
+                "controller runs; this one has none yet."
+            )
+        return getattr(trainer._controller, self._name)
+
+
 class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
     """Trains a number of steps at a time.
+
+    A hook finds the names of LiBai's and detectron2's trainers here: `iter`, `start_iter`,
+    `max_iter` and `storage`.
 
     Attributes:
       event_storage: What the numbers go to that code puts anywhere in the step; set by the first
         controller, and kept, since a traced step goes on putting them there.
     """
 
+    # The controller that runs this trainer, set by it. Private: a search has controllers, too.
+    _controller: Any = None
     event_storage: telemetry.EventStorage | None = None
+    iter = _OfController("iter")
+    start_iter = _OfController("first_step")
+    max_iter = _OfController("last_step")
+    storage = _OfController("storage")
 
     def set_graph_hooks(self, graph_hooks: Sequence[Any]) -> None:
         """Takes the hooks that are to be traced into the step; a later call replaces them.

@@ -19,14 +19,14 @@ class InfoHook(orbit.Hook):
     every_n_steps = 1
 
     def before_train(self):
-        logging.info(f"start training at {self.iter}")
+        logging.info(f"start training at {self.trainer.iter}")
 
-    def after_train(self, success):
-        logging.info(f"end training ad {self.iter}")
+    def after_train(self):
+        logging.info(f"end training ad {self.trainer.iter}")
 
     def after_step(self):
-        if self.iter % 100 == 0:
-            logging.info(f"iteration {self.iter}!")
+        if self.trainer.iter % 100 == 0:
+            logging.info(f"iteration {self.trainer.iter}!")
 
 
 @trainer_factory.register_trainer_cls("test/libai")
@@ -98,6 +98,17 @@ class Recorder(orbit.Hook):
         self.calls.append(f"after_train {self.iter}")
 
 
+class StorageHook(orbit.Hook):
+    """Uses what the trainers of LiBai and detectron2 offer to hooks."""
+
+    every_n_steps = 1
+
+    def after_step(self):
+        left = self.trainer.max_iter - self.trainer.iter
+        self.trainer.storage.put_scalar("progress", self.trainer.iter - self.trainer.start_iter)
+        self.trainer.storage.put_scalar("left", left)
+
+
 def _params(**trainer):
     params = digits_configs.digits_mlp()
     params.override({"trainer": {"train_steps": 3, "checkpoint_interval": 0, **trainer}})
@@ -155,6 +166,14 @@ def test_trainer_brings_its_hooks(tmp_path, log_as_a_driver_does):
     report = _records(tmp_path)[-1] | _records(tmp_path)[0]
     assert report["learning_rate"] > 0
     assert report["seconds_per_step"] > 0
+
+
+def test_hook_finds_the_names_of_the_source_in_its_trainer(tmp_path):
+    _run(_params(train_steps=2, steps_per_loop=1, checkpoint_interval=2), tmp_path)
+    params = _params(train_steps=5, steps_per_loop=1)
+    _run(params, tmp_path, hooks=[StorageHook()])
+    told = [(r["progress"], r["left"]) for r in _records(tmp_path) if "progress" in r]
+    assert told == [(0, 3), (1, 2), (2, 1)]
 
 
 @pytest.mark.parametrize("run_eagerly", [False, True])

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 class Hook:
     """Something to do between steps. All methods are optional.
 
+    A method that is called with an argument (`after_eval`, `on_checkpoint`, `on_exception`,
+    `after_train`) may be written without it.
+
     Hooks run in the order of the list they were given in. An error in one of them does not keep
     the event from the others, but it ends the training.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
     from official_lite.orbit.controller import Controller
 
 
+# The methods of a hook, and what each of them is called with.
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "before_train": (),
+    "before_step": (),
+    "after_step": (),
+    "after_epoch": (),
+    "after_eval": ("logs",),
+    "on_checkpoint": ("path",),
+    "on_exception": ("error",),
+    "after_train": ("success",),
+    "state_dict": (),
+    "load_state_dict": ("state",),
+    "call": ("logs",),
+    "on_gradients": ("grads_and_vars",),
+}
+
+# These may leave out their argument: hooks of LiBai and detectron2 have `after_train(self)`.
+_EVENTS = ("after_eval", "on_checkpoint", "on_exception", "after_train")
+
+
 class HookList:
     """The hooks of a controller, and when each of them needs the loop.
 
@@ -26,7 +47,8 @@ class HookList:
       steps_per_epoch: For `after_epoch`.
 
     Raises:
-      errors.ConfigTypeError: One of them is not a `Hook`.
+      errors.ConfigTypeError: One of them is not a `Hook`, or has a method that takes other
+        arguments than that of `Hook`.
     """
 
     def __init__(self, hooks: Iterable[Hook], steps_per_epoch: int | None = None) -> None:
@@ -36,6 +58,7 @@ class HookList:
                 raise errors.ConfigTypeError(
                     f"`hooks` holds a {type(hook).__name__}; derive it from `orbit.Hook`."
                 )
+            _check_methods(hook)
         hears_epochs = any(_overrides(hook, "after_epoch") for hook in self._hooks)
         self._epoch = triggers.every(steps_per_epoch if hears_epochs else None)
 
@@ -90,7 +113,8 @@ def _tell(hooks: Iterable[Hook], event: str, *args: Any) -> None:
     first_error = None
     for hook in hooks:
         try:
-            getattr(hook, event)(*args)
+            method = getattr(hook, event)
+            method(*args) if not args or _takes(method, len(args)) else method()
         except BaseException as error:  # Of any kind: the other hooks have their turn all the same.
             if first_error is None:
                 first_error = error
@@ -98,6 +122,27 @@ def _tell(hooks: Iterable[Hook], event: str, *args: Any) -> None:
                 logging.exception("%s.%s failed as well.", type(hook).__name__, event)
     if first_error is not None:
         raise first_error
+
+
+def _check_methods(hook: Hook) -> None:
+    for name, arguments in _ARGUMENTS.items():
+        method = getattr(hook, name, None)
+        if method is None or _takes(method, len(arguments)):
+            continue
+        if name in _EVENTS and _takes(method, 0):
+            continue
+        wanted = f"{name}({', '.join(('self', *arguments))})"
+        raise errors.ConfigTypeError(
+            f"{type(hook).__name__}.{name} takes {inspect.signature(method)}; wanted `{wanted}`."
+        )
+
+
+def _takes(method: Any, count: int) -> bool:
+    try:
+        inspect.signature(method).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def _step_trigger(hook: Hook) -> triggers.Trigger:

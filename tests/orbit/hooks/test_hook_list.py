@@ -3,6 +3,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.orbit import hooks
 from official_lite.orbit.hooks import hook_list
 
 
@@ -64,3 +65,52 @@ def test_hooks_know_who_runs_them(make_trainer, make_controller):
 def test_other_objects_are_refused():
     with pytest.raises(errors.ConfigTypeError, match="holds a str"):
         hook_list.HookList(["not a hook"])
+
+
+ARGUMENTS = {"after_eval": 1, "on_checkpoint": 1, "on_exception": 1, "after_train": 1}
+EVENTS = {
+    **dict.fromkeys(["before_train", "before_step", "after_step", "after_epoch"], 0),
+    **ARGUMENTS,
+}
+
+
+@pytest.mark.parametrize("event", ARGUMENTS)
+@pytest.mark.parametrize("as_lambda", [False, True])
+def test_argument_of_an_event_may_be_left_out(event, as_lambda):
+    calls = []
+    if as_lambda:
+        hook = hooks.LambdaHook(**{event: lambda hook: calls.append(hook)})
+    else:
+        hook = type("Short", (orbit.Hook,), {event: lambda self: calls.append(self)})()
+    hook_list.HookList([hook]).tell(event, "argument")
+    assert calls == [hook]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("as_lambda", [False, True])
+def test_method_with_other_arguments_is_refused_before_the_first_step(event, as_lambda):
+    def method(self, one, two):
+        pass
+
+    if as_lambda:
+        hook = hooks.LambdaHook(**{event: method})
+    else:
+        hook = type("Long", (orbit.Hook,), {event: method})()
+    with pytest.raises(errors.ConfigTypeError, match=rf"{event} takes \(one, two\); wanted"):
+        hook_list.HookList([hook])
+
+
+def test_error_inside_a_method_is_not_taken_for_another_signature():
+    class Failing(orbit.Hook):
+        def after_train(self, success):
+            raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        hook_list.HookList([Failing()]).tell("after_train", True)
+
+
+def test_every_method_of_a_hook_is_checked():
+    methods = {n for c in (orbit.Hook, orbit.GraphHook) for n in vars(c) if callable(getattr(c, n))}
+    assert {n for n in methods if not n.startswith("_")} - {"build_trigger"} == set(
+        hook_list._ARGUMENTS
+    )
