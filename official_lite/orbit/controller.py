@@ -153,7 +153,7 @@ class Controller(outer_loop.OuterLoop):
         self.storage = getattr(trainer, "event_storage", None) or telemetry.EventStorage()
         if trainer is not None:
             trainer.event_storage = self.storage
-            trainer._controller = self
+            trainer._orbit_controller = self
         self._reports = reports.Reports(
             self.storage, writers, self.summary_manager, self.eval_summary_manager
         )

@@ -28,12 +28,12 @@ class _OfController:
     def __get__(self, trainer: Any, owner: type) -> Any:
         if trainer is None:
             return self
-        if trainer._controller is None:
+        if trainer._orbit_controller is None:
             raise AttributeError(
                 f"`{type(trainer).__name__}.{self._own_name}` is known only to a trainer that a "
                 "controller runs; this one has none yet."
             )
-        return getattr(trainer._controller, self._name)
+        return getattr(trainer._orbit_controller, self._name)
 
 
 class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
@@ -47,8 +47,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         controller, and kept, since a traced step goes on putting them there.
     """
 
-    # The controller that runs this trainer, set by it. Private: a search has controllers, too.
-    _controller: Any = None
+    # The controller that runs this trainer, set by it; a search has controllers, too.
+    _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")
     start_iter = _OfController("first_step")

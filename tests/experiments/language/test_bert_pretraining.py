@@ -10,6 +10,7 @@ from experiments.language.tokenizer import train
 from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.data import position
+from tests.experiments import evaluations
 
 pytest.importorskip("tokenizers")
 
@@ -232,3 +233,8 @@ def test_sizes_that_contradict_are_an_error_of_the_config(files: pathlib.Path) -
     params.task.train_data.seq_length = 32
     with pytest.raises(errors.ConfigValueError, match="wanted at most `max_position_embeddings`"):
         task.MaskedLMTask(params.task).build_model()
+
+
+@pytest.mark.slow
+def test_last_evaluation_is_that_of_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    evaluations.assert_equal_to_mode_eval(_params(files), tmp_path / "run")

@@ -7,6 +7,7 @@ from experiments.language.gpt2 import configs, data, task
 from experiments.language.tokenizer import library, train, write_records
 from official_lite import pipeline
 from official_lite.common import errors
+from tests.experiments import evaluations
 
 pytest.importorskip("tokenizers")
 
@@ -98,3 +99,10 @@ def test_model_needs_a_row_for_each_token(files: pathlib.Path) -> None:
     params.task.model.vocab_size = 200
     with pytest.raises(errors.ConfigValueError, match=r"is 200, and there are \d+ tokens"):
         task.Gpt2Task(params.task).build_model()
+
+
+@pytest.mark.slow
+def test_last_evaluation_is_that_of_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    params = _params(files, "text")
+    params.trainer.grad_accum_steps = 2
+    evaluations.assert_equal_to_mode_eval(params, tmp_path / "run")

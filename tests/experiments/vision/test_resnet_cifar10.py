@@ -13,6 +13,7 @@ from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.data import position
+from tests.experiments import evaluations
 
 NUM_IMAGES = {"data_batch_1": 20, "data_batch_2": 20, "test_batch": 13}
 
@@ -149,3 +150,10 @@ def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> No
     with position.begin_at(0, seed=1):
         endless = data.build_dataset(params.replace(is_training=True, drop_remainder=True))
     assert next(iter(endless))[0].shape == (4, 32, 32, 3)
+
+
+@pytest.mark.slow
+def test_last_evaluation_is_that_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")

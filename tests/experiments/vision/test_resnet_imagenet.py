@@ -11,6 +11,7 @@ from official_lite import pipeline
 from official_lite.core import config_definitions as cfg
 from official_lite.core import file_writers, tf_example_builder
 from official_lite.data import position
+from tests.experiments import evaluations
 
 SIZES = [(40, 60), (60, 40), (48, 48), (33, 80), (64, 50)]
 
@@ -193,3 +194,10 @@ def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> No
     batches = list(data.build_dataset(params, (32, 32)).as_numpy_iterator())
     assert [labels.tolist() for _, labels in batches] == [[0, 1, 2, 3], [4]]
     assert asked["decoders"] == {"image": "skipped"}
+
+
+@pytest.mark.slow
+def test_last_evaluation_is_that_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    evaluations.assert_equal_to_mode_eval(_experiment(directory), tmp_path / "run")
