@@ -187,13 +187,21 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """Updates the metrics of `build_metrics` with a batch."""
         del kwargs
         for metric in metrics:
+            _warn_of_one_hot_metric(metric, labels, model_outputs)
             user_code.converted(metric.update_state)(labels, model_outputs)
 
     def process_compiled_metrics(
-        self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors
+        self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors, **kwargs: Any
     ) -> None:
-        """Updates the metrics of a model that `compile` was called on."""
-        compiled_metrics.update_state(labels, model_outputs)
+        """Update the metrics of a model that `compile` was called on.
+
+        Args:
+            compiled_metrics: The model's metrics.
+            labels: The labels of the batch.
+            model_outputs: What the model returned.
+            **kwargs: `sample_weight`, if the batch has any.
+        """
+        compiled_metrics.update_state(labels, model_outputs, **kwargs)
 
     @user_code.not_converted
     def train_step(
@@ -211,15 +219,15 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         Returns:
             Logs; `logs[self.loss]` is this replica's loss.
         """
-        features, labels = split_features_and_labels(inputs)
+        features, labels, weights = _unpack(inputs, model)
         with tf.GradientTape() as tape:
             outputs = model(features, training=True)
-            loss = self._training_loss(model, features, labels, outputs)
+            loss = self._loss(model, features, labels, outputs, weights, training=True)
             _require_scalar(loss, self)
             scaled_loss = optimizer.scale_loss(_share_of_replica(loss))
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
-        self._update_metrics(model, metrics, labels, outputs)
+        self._update_metrics(model, metrics, labels, outputs, weights)
         return {self.loss: loss}
 
     @user_code.not_converted
@@ -230,10 +238,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         metrics: Sequence[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
         """Loss and metrics of one replica's batch, without training."""
-        features, labels = split_features_and_labels(inputs)
+        features, labels, weights = _unpack(inputs, model)
         outputs = user_code.converted(self.inference_step)(features, model)
-        loss = self._loss(labels, outputs, model.losses)
-        self._update_metrics(model, metrics, labels, outputs)
+        loss = self._loss(model, features, labels, outputs, weights, training=False)
+        self._update_metrics(model, metrics, labels, outputs, weights)
         return {self.loss: loss}
 
     def inference_step(self, inputs: Tensors, model: keras.Model) -> Tensors:
@@ -258,20 +266,28 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del aggregated_logs, global_step
         return {}
 
-    def _training_loss(
-        self, model: keras.Model, features: Tensors, labels: Tensors, outputs: Tensors
-    ) -> tf.Tensor:
-        if not _is_compiled(model):
-            return self._loss(labels, outputs, model.losses)
-        # `compute_loss` counts `model.losses` already.
-        compiled_loss = model.compute_loss(x=features, y=labels, y_pred=outputs, training=True)
-        return compiled_loss + self._loss(labels, outputs, None)
-
     def _loss(
-        self, labels: Tensors, outputs: Tensors, aux_losses: Sequence[tf.Tensor] | None
+        self,
+        model: keras.Model,
+        features: Tensors,
+        labels: Tensors,
+        outputs: Tensors,
+        weights: Tensors,
+        *,
+        training: bool,
     ) -> tf.Tensor:
+        """Return the loss of a batch: the compiled one, `build_losses`, or the sum of both."""
         build_losses = user_code.converted(self.build_losses)
-        return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
+        if not has_compiled_loss(model):
+            _warn_of_broadcast(self, labels, outputs)
+            return build_losses(labels=labels, model_outputs=outputs, aux_losses=model.losses)
+        # It counts `model.losses` already.
+        loss = model.compute_loss(
+            x=features, y=labels, y_pred=outputs, sample_weight=weights, training=training
+        )
+        if type(self).build_losses is not Task.build_losses:
+            loss += build_losses(labels=labels, model_outputs=outputs, aux_losses=None)
+        return loss
 
     def _update_metrics(
         self,
@@ -279,6 +295,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         metrics: Sequence[keras.metrics.Metric] | None,
         labels: Tensors,
         outputs: Tensors,
+        weights: Tensors,
     ) -> None:
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs)
@@ -287,7 +304,15 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 # The name under which Keras keeps the metrics given to `compile`.
                 if metric.name == "compile_metrics":
                     process = user_code.converted(self.process_compiled_metrics)
-                    process(metric, labels, outputs)
+                    given = {} if weights is None else {"sample_weight": weights}
+                    process(metric, labels, outputs, **given)
+
+
+def has_compiled_loss(model: keras.Model) -> bool:
+    """Return whether the model was compiled with a loss, or computes one of its own."""
+    return _is_compiled(model) and (
+        model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
+    )
 
 
 def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -295,6 +320,56 @@ def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
     return inputs, inputs
+
+
+def _unpack(inputs: Tensors, model: keras.Model) -> tuple[Tensors, Tensors, Tensors]:
+    """Return features, labels and sample weights, which only a compiled model can use."""
+    if isinstance(inputs, tuple) and len(inputs) == 3 and has_compiled_loss(model):
+        return inputs
+    return (*split_features_and_labels(inputs), None)
+
+
+def _warn_of_broadcast(task: Task, labels: Tensors, outputs: Tensors) -> None:
+    if not (tf.is_tensor(labels) and tf.is_tensor(outputs)):
+        return
+    if labels.shape.rank == 1 and outputs.shape.rank == 2 and outputs.shape[1] == 1:
+        logging.log_first_n(
+            logging.WARNING,
+            "%s: the labels have the shape %s and the model's outputs %s. Most losses broadcast "
+            "them to (batch, batch) and train on that, without an error. Return labels of the "
+            "shape (batch, 1) from `build_inputs`, or outputs of the shape (batch,).",
+            1,
+            type(task).__name__,
+            labels.shape,
+            outputs.shape,
+        )
+
+
+def _warn_of_one_hot_metric(
+    metric: keras.metrics.Metric, labels: Tensors, outputs: Tensors
+) -> None:
+    if not (tf.is_tensor(labels) and tf.is_tensor(outputs)):
+        return
+    takes_one_hot = isinstance(
+        metric,
+        keras.metrics.CategoricalAccuracy
+        | keras.metrics.TopKCategoricalAccuracy
+        | keras.metrics.CategoricalCrossentropy,
+    )
+    ranks = labels.shape.rank, outputs.shape.rank
+    if takes_one_hot and None not in ranks and ranks[0] == ranks[1] - 1:
+        name = type(metric).__name__
+        logging.log_first_n(
+            logging.WARNING,
+            "The metric %s is a %s, which takes one-hot labels of the shape %s; these have the "
+            "shape %s. Use `Sparse%s` for labels that are class indices.",
+            1,
+            metric.name,
+            name,
+            outputs.shape,
+            labels.shape,
+            name,
+        )
 
 
 def _share_of_replica(loss: tf.Tensor) -> tf.Tensor:

@@ -170,4 +170,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         return group
 
     def _model_metrics(self) -> Metrics:
-        return list(getattr(self.model, "metrics", []))
+        metrics = list(getattr(self.model, "metrics", []))
+        # The one that `fit` keeps of its loss comes first; here nothing updates it.
+        is_kept_by_fit = getattr(self.model, "compiled", False) and metrics[:1]
+        return metrics[1:] if is_kept_by_fit and metrics[0].name == "loss" else metrics

@@ -194,6 +194,11 @@ class OrbitExperimentRunner:
             The metrics of the last evaluation; None in modes without evaluation on the way.
         """
         config = self.params.trainer
+        if config.train_steps == 0:
+            logging.warning(
+                "`trainer.train_steps` is 0: nothing is trained, and what is evaluated and saved "
+                "are the initial weights."
+            )
         preemption.check()
         self.choose_execution()
         self._save_a_point_to_recover_to()

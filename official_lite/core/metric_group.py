@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_lite.core import keras2_idioms
 
@@ -21,6 +23,9 @@ class MetricGroup:
     tiny model. Metrics that somebody wrote a `reset_state` or a `result` for are called as they
     are: they may do something in Python. So are all metrics of several replicas.
 
+    A metric of Keras that no step has updated yet is left out of the results, with a warning: its 0
+    would look like a bad score.
+
     Args:
         metrics: The metrics, whose variables are there.
     """
@@ -28,6 +33,8 @@ class MetricGroup:
     def __init__(self, metrics: Sequence[Any]) -> None:
         self.metrics = list(metrics)
         is_single = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        # Their state is zero after a reset, and not after an update.
+        self._not_updated = [one for one in metrics if _is_of_keras(one)]
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
         self._reset: Callable[[], None] = tf.function(self._reset_traceable, autograph=False)
@@ -49,11 +56,31 @@ class MetricGroup:
         found: dict[int, Any] = {}
         if self._traceable and self._calls > _CALLS_BEFORE_TRACING:
             found = dict(zip(map(id, self._traceable), self._read(), strict=True))
+        not_updated = self._find_not_updated()
         logs: dict[str, Any] = {}
         for metric in self.metrics:
+            if id(metric) in not_updated:
+                continue
             result = found[id(metric)] if id(metric) in found else metric.result()
             logs |= dict(result) if isinstance(result, Mapping) else {metric.name: result}
         return logs
+
+    def _find_not_updated(self) -> set[int]:
+        self._not_updated = [
+            metric
+            for metric in self._not_updated
+            if not any(np.any(tf.convert_to_tensor(v).numpy()) for v in metric.variables)
+        ]
+        for metric in self._not_updated:
+            logging.log_first_n(
+                logging.WARNING,
+                "No step has updated the metric `%s`, so it is not reported. A `train_step` or "
+                "`validation_step` of your own has to update the metrics that it is given: "
+                "`self.process_metrics(metrics, labels, outputs)`.",
+                1,
+                metric.name,
+            )
+        return {id(metric) for metric in self._not_updated}
 
     def _reset_traceable(self) -> None:
         for metric in self._traceable:

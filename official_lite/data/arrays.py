@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_lite.common import errors, user_code
 from official_lite.data import position, replicas, stacking
@@ -77,6 +78,12 @@ def from_arrays(
         # Others have a row; this one takes part in an evaluation with nothing but its presence.
         first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
         return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
+    if repeat and batch_size > num_rows:
+        logging.warning(
+            "A batch has %d examples and the data have %d: every batch holds rows more than once.",
+            batch_size,
+            num_rows,
+        )
     begin = position.take() if repeat else None
     seed = begin.seed if begin and seed is None else seed
     shares_batches = repeat and seed is not None

@@ -63,3 +63,15 @@ def test_reset_after_tracing_resets_everything() -> None:
     _update(metrics, 0.5)
     group.reset()
     assert all(not np.any(variable.numpy()) for one in metrics for variable in one.variables)
+
+
+def test_metric_that_no_step_has_updated_is_not_reported(caplog) -> None:
+    updated, forgotten = keras.metrics.Mean("updated"), keras.metrics.Mean("forgotten")
+    group = metric_group.MetricGroup([updated, forgotten])
+    for _ in range(3):
+        group.reset()
+        updated.update_state(0.0)
+        assert group.results().keys() == {"updated"}
+    assert caplog.text.count("No step has updated the metric `forgotten`") == 1
+    forgotten.update_state(2.0)
+    assert float(group.results()["forgotten"]) == 2.0

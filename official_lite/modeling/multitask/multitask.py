@@ -122,6 +122,12 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         losses = {}
         with tf.GradientTape() as tape:
             for name, model in multi_task_model.sub_tasks.items():
+                if base_task.has_compiled_loss(model):
+                    raise errors.ConfigValueError(
+                        f"The model of the task {name!r} is compiled with a loss, which joint "
+                        "training does not use. Override `build_losses` of its task instead of "
+                        "calling `compile`."
+                    )
                 features, labels = base_task.split_features_and_labels(task_inputs[name])
                 outputs = model(features, training=True)
                 losses[name] = self.tasks[name].build_losses(
