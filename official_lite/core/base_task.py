@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import errors, user_code
+from official_lite.common import errors, log_once, user_code
 from official_lite.core import config_definitions, keras2_idioms
 from official_lite.modeling import performance
 from official_lite.modeling.optimization import optimizer_factory
@@ -163,10 +163,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         del labels, model_outputs
         if type(self).build_losses is Task.build_losses and not aux_losses:
-            logging.log_first_n(
-                logging.WARNING,
+            log_once.warn_once(
                 "%s has no `build_losses`, so its loss is 0 and nothing is learnt.",
-                1,
                 type(self).__name__,
             )
         return tf.add_n([tf.cast(loss, tf.float32) for loss in aux_losses or [tf.constant(0.0)]])
@@ -333,12 +331,10 @@ def _warn_of_broadcast(task: Task, labels: Tensors, outputs: Tensors) -> None:
     if not (tf.is_tensor(labels) and tf.is_tensor(outputs)):
         return
     if labels.shape.rank == 1 and outputs.shape.rank == 2 and outputs.shape[1] == 1:
-        logging.log_first_n(
-            logging.WARNING,
+        log_once.warn_once(
             "%s: the labels have the shape %s and the model's outputs %s. Most losses broadcast "
             "them to (batch, batch) and train on that, without an error. Return labels of the "
             "shape (batch, 1) from `build_inputs`, or outputs of the shape (batch,).",
-            1,
             type(task).__name__,
             labels.shape,
             outputs.shape,
@@ -359,11 +355,9 @@ def _warn_of_one_hot_metric(
     ranks = labels.shape.rank, outputs.shape.rank
     if takes_one_hot and None not in ranks and ranks[0] == ranks[1] - 1:
         name = type(metric).__name__
-        logging.log_first_n(
-            logging.WARNING,
+        log_once.warn_once(
             "The metric %s is a %s, which takes one-hot labels of the shape %s; these have the "
             "shape %s. Use `Sparse%s` for labels that are class indices.",
-            1,
             metric.name,
             name,
             outputs.shape,

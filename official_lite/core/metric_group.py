@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
+from official_lite.common import log_once
 from official_lite.core import keras2_idioms
 
 __all__ = ["MetricGroup"]
@@ -72,12 +72,10 @@ class MetricGroup:
             if not any(np.any(tf.convert_to_tensor(v).numpy()) for v in metric.variables)
         ]
         for metric in self._not_updated:
-            logging.log_first_n(
-                logging.WARNING,
+            log_once.warn_once(
                 "No step has updated the metric `%s`, so it is not reported. A `train_step` or "
                 "`validation_step` of your own has to update the metrics that it is given: "
                 "`self.process_metrics(metrics, labels, outputs)`.",
-                1,
                 metric.name,
             )
         return {id(metric) for metric in self._not_updated}

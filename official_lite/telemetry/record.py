@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from absl import logging
 
+from official_lite.common import log_once
 from official_lite.telemetry.histogram import Histogram
 
 Values: TypeAlias = Mapping[str, "int | float | Values"]
@@ -86,14 +86,9 @@ def _flatten(values: Values, prefix: str = "") -> dict[str, int | float]:
     return flat
 
 
-_left_out: set[str] = set()
-
-
 def _warn_left_out(name: str, value: Any) -> None:
-    if name not in _left_out:
-        _left_out.add(name)
-        logging.warning(
-            "`%s` is a %s and not a single number: the writers leave it out.",
-            name,
-            type(value).__name__,
-        )
+    log_once.warn_once(
+        "`%s` is a %s and not a single number: the writers leave it out.",
+        name,
+        type(value).__name__,
+    )

@@ -1,0 +1,10 @@
+from official_lite.common import log_once
+
+
+def test_each_text_is_logged_once(caplog) -> None:
+    for name in ("first", "second", "first"):
+        log_once.warn_once("The %s of two.", name)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The first of two.",
+        "The second of two.",
+    ]
