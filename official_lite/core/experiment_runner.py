@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +26,7 @@ from official_lite.core import (
     run_checks,
     run_description,
     trainer_factory,
+    trainer_state,
     worker_agreement,
     writer_factory,
 )
@@ -295,8 +296,16 @@ class OrbitExperimentRunner:
                 if self.trains
                 else None
             ),
+            optional=self._find_unneeded,
             moves_damaged=self.trains,
         )
+
+    def _find_unneeded(self) -> Iterable[Any]:
+        """The variables of the checkpoint that the mode does not read: none if it trains."""
+        if self.trains:
+            return ()
+        optimizer = getattr(self.trainer, "optimizer", None)
+        return trainer_state.find_unneeded(self.trainer.checkpoint, optimizer)
 
     def _build_writers(self) -> list[telemetry.Writer]:
         if not directories.is_chief(self.strategy):
