@@ -141,6 +141,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         Raises:
             errors.CheckpointError: It lacks a variable, or has it in another shape.
         """
+        found = commit.read(path)
+        if found is not None:
+            self._require_fit(path, found.state)
         completeness.require_complete(self.checkpoint, path, optional=self._optional())
         self.checkpoint.restore(path)
 

@@ -13,13 +13,16 @@ import tensorflow as tf
 from official_lite.checkpoint import keras2_checkpoint, pairing
 from official_lite.common import errors, files
 
-__all__ = ["require_complete"]
+__all__ = ["refuse_keras2", "require_complete"]
 
 _Node = keras2_checkpoint.Node
 
 # Bookkeeping that older checkpoints, or those of other tools, lack. Hooks may come and go.
 _OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
-_MAX_NAMED = 10
+_MAX_NAMED = 5
+_CONVERTER = (
+    "load it with `official_lite.checkpoint.keras2_converter`, see docs/coming_from_tfm.md."
+)
 
 
 def require_complete(
@@ -46,7 +49,6 @@ def require_complete(
     found = _compare(checkpoint, saved)
     optional_ids = {id(variable) for variable in optional}
     missing = [each for each in found.missing() if id(each.value) not in optional_ids]
-    missing.sort(key=lambda place: not place.is_of_model)
     misshapen = [each for each in found.misshapen() if id(each.value) not in optional_ids]
     unequal = [] if missing or misshapen else found.unequal_lists(optional_ids)
     if not (missing or misshapen or unequal):
@@ -61,6 +63,23 @@ def require_complete(
         f"{path} can't be restored, and nothing was changed. It is whole, but does not hold what "
         f"this run needs: {'; '.join(filter(None, problems))}. {_remedy(saved, found, missing)}"
     )
+
+
+def refuse_keras2(path: str) -> None:
+    """Refuse a checkpoint of a Keras 2 model, which would restore nothing, before it is needed.
+
+    Raises:
+        errors.CheckpointError: It is one. What can't be read is left to the restore.
+    """
+    try:
+        saved = keras2_checkpoint.Keras2Checkpoint(path)
+    except (ValueError, IndexError, tf.errors.OpError):
+        return
+    if saved.has_keras2_layers:
+        raise errors.CheckpointError(
+            f"{path} can't be restored, and nothing was changed. Keras 2 wrote it, as the Model "
+            f"Garden does: {_CONVERTER}"
+        )
 
 
 @dataclasses.dataclass
@@ -142,7 +161,7 @@ def _compare(
     top = saved.node(0) if saved.has_graph else None
     pending: list[tuple[Any, _Node | None, str]] = [(checkpoint, top, "")]
     while pending:
-        part, node, key = pending.pop(0)
+        part, node, key = pending.pop()
         if (id(part), node.index if node else -1) in seen:
             continue
         seen.add((id(part), node.index if node else -1))
@@ -156,7 +175,8 @@ def _compare(
         saved_elements = {name: child for name, child in children.items() if name.isdigit()}
         if node and len(elements) != len(saved_elements):
             found.lists.append(_List(key, elements, saved_elements))
-        for name, child in current.items():
+        # The model last, to be taken first: an optimizer knows its weights, too.
+        for name, child in sorted(current.items(), key=lambda item: item[0] == "model"):
             if part is not checkpoint or name not in _OPTIONAL_ITEMS:
                 pending.append((child, children.get(name), f"{key}/{name}" if key else name))
     return found
@@ -178,16 +198,10 @@ def _remedy(
     saved: keras2_checkpoint.Keras2Checkpoint, found: _Comparison, missing: list[_Place]
 ) -> str:
     if saved.is_of_keras2:
-        return (
-            "Keras 2 wrote it (the Model Garden does): load it with "
-            "`official_lite.checkpoint.keras2_converter`, see docs/coming_from_tfm.md."
-        )
+        return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
     of_model = [place for place in found.values.values() if place.is_of_model]
     if of_model and all(place in missing for place in of_model):
-        return (
-            "It holds nothing of this model. If Keras 2 or the Model Garden wrote it, "
-            "`official_lite.checkpoint.keras2_converter` can load it, see docs/coming_from_tfm.md."
-        )
+        return f"It holds nothing of this model. If Keras 2 or the Model Garden wrote it, {_CONVERTER}"
     return (
         "It was saved by another model, optimizer or trainer: `--config_file` with the run's "
         "`params.yaml` gives the same ones. To take only what fits, start in another directory "

@@ -139,11 +139,14 @@ class Keras2Checkpoint:
     @property
     def is_of_keras2(self) -> bool:
         """Whether the objects have names that only Keras 2 gives them."""
-        return any(
-            node.slot_variables
-            or any(child.local_name.startswith(_KERAS2_PREFIX) for child in node.children)
-            for node in self.graph.nodes
-        )
+        has_slots = any(node.slot_variables for node in self.graph.nodes)
+        return has_slots or self.has_keras2_layers
+
+    @property
+    def has_keras2_layers(self) -> bool:
+        """Whether a functional or sequential model of Keras 2 is in it."""
+        names = (child.local_name for node in self.graph.nodes for child in node.children)
+        return any(name.startswith(_KERAS2_PREFIX) for name in names)
 
     def node(self, index: int) -> Node:
         """The node of that number; always the same object."""

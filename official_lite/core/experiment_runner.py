@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import directories, shared_checkpoint_manager
+from official_lite.checkpoint import directories, shared_checkpoint_manager, state_description
 from official_lite.common import errors
 from official_lite.core import (
     actions,
@@ -290,15 +290,18 @@ class OrbitExperimentRunner:
             step_counter=self.trainer.global_step,
             checkpoint_interval=self.params.trainer.checkpoint_interval or None,
             init_fn=self.trainer.initialize,
-            # A job that only evaluates reads what another one may be writing.
             describe=(
                 run_description.RunDescription(self.trainer, self.strategy, lambda: self.params)
                 if self.trains
-                else None
+                else self._describe_model
             ),
             optional=self._find_unneeded,
             moves_damaged=self.trains,
         )
+
+    def _describe_model(self) -> Mapping[str, Any]:
+        """What has to be as it was in training where nothing is trained."""
+        return state_description.describe(getattr(self.trainer, "model", None), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
         """The variables of the checkpoint that the mode does not read: none if it trains."""
