@@ -82,7 +82,7 @@ def refuse_keras2(path: str) -> None:
         )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Place:
     """A variable or a `PythonState`, and all that was saved under the names that lead to it."""
 
@@ -111,7 +111,7 @@ class _Place:
         return f"`{pairing.name_of(self.value)}` ({self.key}: {shapes})"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _List:
     """The elements of a list, here and in the checkpoint."""
 

@@ -282,6 +282,7 @@ class OrbitExperimentRunner:
             return None
         if self.model_dir is None:
             raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
+        trainer_state.add_attributes(self.trainer.checkpoint, self.trainer, trains=self.trains)
         return shared_checkpoint_manager.SharedCheckpointManager(
             self.trainer.checkpoint,
             directory=self.model_dir,
