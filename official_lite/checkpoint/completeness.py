@@ -61,7 +61,7 @@ def require_complete(
     ]
     raise errors.CheckpointError(
         f"{path} can't be restored, and nothing was changed. It is whole, but does not hold what "
-        f"this run needs: {'; '.join(filter(None, problems))}. {_remedy(saved, found, missing)}"
+        f"this run needs: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
 
 
@@ -93,10 +93,6 @@ class _Place:
     @property
     def is_saved(self) -> bool:
         return any(_holds_value(node) for node in self.nodes)
-
-    @property
-    def is_of_model(self) -> bool:
-        return self.key.startswith("model/")
 
     @property
     def saved_shapes(self) -> list[tuple[int, ...]]:
@@ -175,8 +171,8 @@ def _compare(
         saved_elements = {name: child for name, child in children.items() if name.isdigit()}
         if node and len(elements) != len(saved_elements):
             found.lists.append(_List(key, elements, saved_elements))
-        # The model last, to be taken first: an optimizer knows its weights, too.
-        for name, child in sorted(current.items(), key=lambda item: item[0] == "model"):
+        # From a stack: the model is taken first, since an optimizer knows its weights, too.
+        for name, child in sorted(reversed(current.items()), key=lambda item: item[0] == "model"):
             if part is not checkpoint or name not in _OPTIONAL_ITEMS:
                 pending.append((child, children.get(name), f"{key}/{name}" if key else name))
     return found
@@ -194,16 +190,14 @@ def _enumerate(title: str, places: list[Any]) -> str:
     return f"{title}: {', '.join(map(str, places[:_MAX_NAMED]))}{more}"
 
 
-def _remedy(
-    saved: keras2_checkpoint.Keras2Checkpoint, found: _Comparison, missing: list[_Place]
-) -> str:
+def _remedy(saved: keras2_checkpoint.Keras2Checkpoint, missing: list[_Place]) -> str:
     if saved.is_of_keras2:
         return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
-    of_model = [place for place in found.values.values() if place.is_of_model]
-    if of_model and all(place in missing for place in of_model):
-        return f"It holds nothing of this model. If Keras 2 or the Model Garden wrote it, {_CONVERTER}"
-    return (
+    remedy = (
         "It was saved by another model, optimizer or trainer: `--config_file` with the run's "
         "`params.yaml` gives the same ones. To take only what fits, start in another directory "
         "with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
     )
+    if any(place.key.startswith("model/") for place in missing):
+        return f"{remedy} If Keras 2 or the Model Garden wrote it, {_CONVERTER}"
+    return remedy

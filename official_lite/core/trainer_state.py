@@ -50,7 +50,7 @@ def add_attributes(checkpoint: tf.train.Checkpoint, trainer: Any, *, trains: boo
             for attribute, value in vars(owner).items()
             if not attribute.startswith("_self_")
         }
-        found = _find_state(attributes, known, set())
+        found = _find_state(attributes, known)
         for attribute, items in (found or {}).items():
             if trains:
                 _require_variables(f"{type(owner).__name__}.{attribute}", items, owner is trainer)
@@ -66,15 +66,12 @@ def _tasks(trainer: Any) -> dict[str, Any]:
     return {f"task_attributes_{name}": one for name, one in tasks.items()}
 
 
-def _find_state(value: Any, known: set[int], seen: set[int]) -> Any:
+def _find_state(value: Any, known: set[int]) -> Any:
     """What of a value belongs in a checkpoint; None if nothing does, or all of it is there."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
-        if id(value) in seen:
-            return None
-        seen.add(id(value))
-        found = {str(key): _find_state(part, known, seen) for key, part in value.items()}
+        found = {str(key): _find_state(part, known) for key, part in value.items()}
         return {key: items for key, items in found.items() if items is not None} or None
     if isinstance(value, keras.random.SeedGenerator):
         value = value.state

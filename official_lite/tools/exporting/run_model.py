@@ -105,9 +105,7 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
         return
     optimizer = preparation.prepare_optimizer(ctx.optimizer, model)
     checkpoint = tf.train.Checkpoint(optimizer=optimizer, **items)
-    read_checkpoint(
-        checkpoint, prefix, optional=trainer_state.find_unneeded(checkpoint, optimizer)
-    )
+    read_checkpoint(checkpoint, prefix, optional=trainer_state.find_unneeded(checkpoint, optimizer))
     average.swap_weights()
 
 
