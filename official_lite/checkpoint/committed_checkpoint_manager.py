@@ -69,8 +69,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             last_checkpoint_step: See TensorFlow's.
             describe: Says what the run is, for the commit files, and to be compared with that of
                 the checkpoint that is restored; see `state_description`.
-            optional: Returns the variables that a checkpoint may lack when it is restored. Any other
-                one that is missing is an error; see `completeness`.
+            optional: Returns the variables that a checkpoint may lack when it is restored. Any
+                other one that is missing is an error; see `completeness`.
             moves_damaged: Whether damaged checkpoints are moved out of the way; not for one who
                 only reads.
         """

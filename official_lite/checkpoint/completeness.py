@@ -1,7 +1,7 @@
 """Checks before a restore that the checkpoint holds a value for every variable that needs one.
 
-`tf.train.Checkpoint.restore` assigns what it finds and leaves the rest at its initial values without
-an error, so a checkpoint of another model, or one that Keras 2 wrote, would restore nothing.
+`tf.train.Checkpoint.restore` assigns what it finds and leaves the rest at its initial values
+without an error: of a checkpoint of another model, or of Keras 2, it would restore nothing.
 """
 
 import dataclasses
@@ -171,10 +171,12 @@ def _compare(
         saved_elements = {name: child for name, child in children.items() if name.isdigit()}
         if node and len(elements) != len(saved_elements):
             found.lists.append(_List(key, elements, saved_elements))
-        # From a stack: the model is taken first, since an optimizer knows its weights, too.
-        for name, child in sorted(reversed(current.items()), key=lambda item: item[0] == "model"):
+        # What is pushed last is taken first: the model, whose weights an optimizer knows, too.
+        names = sorted(current, key=lambda name: name != "model")
+        for name in reversed(names):
             if part is not checkpoint or name not in _OPTIONAL_ITEMS:
-                pending.append((child, children.get(name), f"{key}/{name}" if key else name))
+                below = f"{key}/{name}" if key else name
+                pending.append((current[name], children.get(name), below))
     return found
 
 
