@@ -48,7 +48,7 @@ class AdaptedLayers(tf.train.experimental.PythonState):
                 _kind_of(layer).write(layer, state)
 
 
-def find_adaptable_layers(model: keras.Model) -> list[keras.layers.Layer]:
+def find_adaptable_layers(model: keras.Layer) -> list[keras.layers.Layer]:
     """Layers of a model that learn by `adapt`, not from their constructor's arguments."""
     return [
         layer

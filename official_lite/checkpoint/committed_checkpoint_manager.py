@@ -5,13 +5,14 @@ import contextlib
 import copy
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from official_lite.checkpoint import (
     commit,
+    completeness,
     disk_space,
     fallback,
     latest,
@@ -51,6 +52,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         last_checkpoint_step: int | None = None,
         *,
         describe: Describe | None = None,
+        optional: Callable[[], Iterable[Any]] = tuple,
         moves_damaged: bool = True,
     ) -> None:
         """Takes what `tf.train.CheckpointManager` takes, and more.
@@ -67,6 +69,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             last_checkpoint_step: See TensorFlow's.
             describe: Says what the run is, for the commit files, and to be compared with that of
                 the checkpoint that is restored; see `state_description`.
+            optional: Returns the variables that a checkpoint may lack when it is restored. Any
+                other one that is missing is an error; see `completeness`.
             moves_damaged: Whether damaged checkpoints are moved out of the way; not for one who
                 only reads.
         """
@@ -87,6 +91,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._checkpoint_name = checkpoint_name
         self._checkpoint_prefix = os.path.join(directory, checkpoint_name)
         self._describe = describe
+        self._optional = optional
         self._moves_damaged = moves_damaged
         self._has_saved = False
         self._last_size: int | None = None
@@ -130,6 +135,18 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             ) from error
         return path
 
+    def restore(self, path: str) -> None:
+        """Restore one checkpoint, whichever is the newest.
+
+        Raises:
+            errors.CheckpointError: It lacks a variable, or has it in another shape.
+        """
+        found = commit.read(path)
+        if found is not None:
+            self._require_fit(path, found.state)
+        completeness.require_complete(self.checkpoint, path, optional=self._optional())
+        self.checkpoint.restore(path)
+
     def restore_or_initialize(self) -> str | None:
         """Restores the newest checkpoint that is whole; without any calls `init_fn`.
 
@@ -137,11 +154,13 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             The path; None if there was none.
 
         Raises:
-            errors.CheckpointError: None is whole, or one is but does not fit.
+            errors.CheckpointError: None is whole, or one is but does not fit, or lacks a variable.
         """
         listed = latest.find_checkpoints(self._source_directory, self._checkpoint_name)
         paths = listed or latest.find_unlisted(self._source_directory, self._checkpoint_name)
-        path, damaged = fallback.restore_newest(self.checkpoint, paths, check=self._require_fit)
+        path, damaged = fallback.restore_newest(
+            self.checkpoint, paths, check=self._require_fit, optional=self._optional
+        )
         # A single one that nothing lists is what a first save leaves when it is cut short.
         is_first_save = not listed and len(damaged) == 1
         if path is None and damaged and not is_first_save:

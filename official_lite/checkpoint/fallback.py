@@ -1,13 +1,13 @@
 """Restores the newest checkpoint that can be restored."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit
+from official_lite.checkpoint import commit, completeness
 from official_lite.common import errors, files
 
 __all__ = ["DAMAGED_DIR", "find_unreadable", "restore_newest", "set_aside"]
@@ -33,6 +33,7 @@ def restore_newest(
     paths: Sequence[str],
     *,
     check: Callable[[str, Mapping[str, Any]], None] = lambda path, state: None,
+    optional: Callable[[], Iterable[Any]] = tuple,
 ) -> tuple[str | None, list[str]]:
     """Restores the last of `paths` that is whole, and says which were not.
 
@@ -44,6 +45,7 @@ def restore_newest(
         checkpoint: What is restored.
         paths: The checkpoints, from the oldest to the newest.
         check: Called with a path and what its commit file says of the run, before it is restored.
+        optional: Returns the variables that a checkpoint may lack; see `completeness`.
 
     Returns:
         The path, or None if none is whole; and those that are damaged, the newest first.
@@ -53,7 +55,7 @@ def restore_newest(
     """
     damaged: list[str] = []
     for path in reversed(paths):
-        damage = _try(checkpoint, path, check)
+        damage = _try(checkpoint, path, check, optional)
         if damage is None:
             for other in damaged:
                 logging.error("%s is damaged: %s is restored in its place.", other, path)
@@ -89,7 +91,10 @@ def set_aside(prefix: str) -> str:
 
 
 def _try(
-    checkpoint: tf.train.Checkpoint, path: str, check: Callable[[str, Mapping[str, Any]], None]
+    checkpoint: tf.train.Checkpoint,
+    path: str,
+    check: Callable[[str, Mapping[str, Any]], None],
+    optional: Callable[[], Iterable[Any]],
 ) -> str | None:
     """Restores a checkpoint; returns what is wrong with it if it is damaged."""
     damage = commit.find_damage(path)
@@ -99,6 +104,7 @@ def _try(
     if found is not None:
         check(path, found.state)
     try:
+        completeness.require_complete(checkpoint, path, optional=optional())
         checkpoint.restore(path)
     except (errors.OfficialLiteError, *_PASSING):
         raise

@@ -27,6 +27,7 @@ _NOT_WEIGHTS = frozenset(
     {"optimizer", "keras_api", "signatures", "save_counter", "_random_generator"}
 )
 
+_KERAS2_PREFIX = "layer_with_weights-"
 _COUNTERS = frozenset({"global_step", "beta1_power", "beta2_power"})
 
 
@@ -49,12 +50,21 @@ class Node:
     @functools.cached_property
     def children(self) -> Mapping[str, "Node"]:
         """The objects below this one, by every name that they have here; no optimizers."""
-        proto = self._checkpoint.graph.nodes[self.index]
         return {
-            child.local_name: self._checkpoint.node(child.node_id)
-            for child in proto.children
-            if child.local_name not in _NOT_WEIGHTS
+            name: child for name, child in self.all_children.items() if name not in _NOT_WEIGHTS
         }
+
+    @functools.cached_property
+    def all_children(self) -> Mapping[str, "Node"]:
+        """The objects below this one, optimizers included."""
+        proto = self._checkpoint.graph.nodes[self.index]
+        return {child.local_name: self._checkpoint.node(child.node_id) for child in proto.children}
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it is a `PythonState` with a value."""
+        attributes = self._checkpoint.graph.nodes[self.index].attributes
+        return any(attribute.name == "py_state" for attribute in attributes)
 
     @functools.cached_property
     def tensor(self) -> Tensor | None:
@@ -69,7 +79,7 @@ class Node:
     @property
     def layers(self) -> list["Node"]:
         """The layers with weights of a functional or sequential model, in their order."""
-        names = [name for name in self.children if name.startswith("layer_with_weights-")]
+        names = [name for name in self.children if name.startswith(_KERAS2_PREFIX)]
         return [self.children[name] for name in sorted(names, key=_number)]
 
     @property
@@ -125,6 +135,18 @@ class Keras2Checkpoint:
     def has_graph(self) -> bool:
         """Whether objects were saved; false for tensors saved by name, as in TensorFlow 1."""
         return _GRAPH_KEY in self.shapes
+
+    @property
+    def is_of_keras2(self) -> bool:
+        """Whether the objects have names that only Keras 2 gives them."""
+        has_slots = any(node.slot_variables for node in self.graph.nodes)
+        return has_slots or self.has_keras2_layers
+
+    @property
+    def has_keras2_layers(self) -> bool:
+        """Whether a functional or sequential model of Keras 2 is in it."""
+        names = (child.local_name for node in self.graph.nodes for child in node.children)
+        return any(name.startswith(_KERAS2_PREFIX) for name in names)
 
     def node(self, index: int) -> Node:
         """The node of that number; always the same object."""

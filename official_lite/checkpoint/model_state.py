@@ -40,7 +40,7 @@ def hidden_items(model: Any) -> dict[str, Any]:
     Both are lists, in the order of `model.weights` and `model.variables`. `hidden_names` are the
     paths of the former. `adapted_layers` is what layers know by `adapt`.
     """
-    if not isinstance(model, keras.Model):
+    if not isinstance(model, keras.Layer):
         return {}
     weights = {id(v) for v in model.weights}
     random_state = [v for v in model.variables if id(v) not in weights and step_seeds.is_seed(v)]
@@ -59,11 +59,11 @@ def weight_items(model: Any) -> dict[str, Any]:
     return own | _adapted_items(model)
 
 
-def _adapted_items(model: keras.Model) -> dict[str, Any]:
+def _adapted_items(model: keras.Layer) -> dict[str, Any]:
     layers = adapted_layers.find_adaptable_layers(model)
     return {"adapted_layers": adapted_layers.AdaptedLayers(layers)} if layers else {}
 
 
-def _hidden_weights(model: keras.Model) -> list[Any]:
+def _hidden_weights(model: keras.Layer) -> list[Any]:
     found = {id(node) for node in tf.train.TrackableView(model).descendants()}
     return [v for v in model.weights if id(v) not in found]

@@ -106,7 +106,9 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
             super().run_steps(num_steps)
             if not self._is_searched:
                 self._is_searched = True
-                unrepeatable.warn_of_random_numbers(self.train_loop.trace(), self.model)
+                unrepeatable.warn_of_random_numbers(
+                    self.train_loop.trace(), self.model, self.checkpoint
+                )
         except tf.errors.InvalidArgumentError as error:
             if not self.execution.startswith("xla") or _NOT_COMPILABLE not in error.message:
                 raise

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import directories, shared_checkpoint_manager
+from official_lite.checkpoint import directories, shared_checkpoint_manager, state_description
 from official_lite.common import errors
 from official_lite.core import (
     actions,
@@ -26,6 +26,7 @@ from official_lite.core import (
     run_checks,
     run_description,
     trainer_factory,
+    trainer_state,
     worker_agreement,
     writer_factory,
 )
@@ -286,6 +287,7 @@ class OrbitExperimentRunner:
             return None
         if self.model_dir is None:
             raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
+        trainer_state.add_attributes(self.trainer.checkpoint, self.trainer, trains=self.trains)
         return shared_checkpoint_manager.SharedCheckpointManager(
             self.trainer.checkpoint,
             directory=self.model_dir,
@@ -294,14 +296,25 @@ class OrbitExperimentRunner:
             step_counter=self.trainer.global_step,
             checkpoint_interval=self.params.trainer.checkpoint_interval or None,
             init_fn=self.trainer.initialize,
-            # A job that only evaluates reads what another one may be writing.
             describe=(
                 run_description.RunDescription(self.trainer, self.strategy, lambda: self.params)
                 if self.trains
-                else None
+                else self._describe_model
             ),
+            optional=self._find_unneeded,
             moves_damaged=self.trains,
         )
+
+    def _describe_model(self) -> Mapping[str, Any]:
+        """What has to be as it was in training where nothing is trained."""
+        return state_description.describe(getattr(self.trainer, "model", None), None)
+
+    def _find_unneeded(self) -> Iterable[Any]:
+        """The variables of the checkpoint that the mode does not read: none if it trains."""
+        if self.trains:
+            return ()
+        optimizer = getattr(self.trainer, "optimizer", None)
+        return trainer_state.find_unneeded(self.trainer.checkpoint, optimizer)
 
     def _build_writers(self) -> list[telemetry.Writer]:
         if not directories.is_chief(self.strategy):

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.checkpoint import latest, model_state
+from official_lite.checkpoint import completeness, latest, model_state
 from official_lite.common import errors
 
 __all__ = ["ExportModule", "export", "get_timestamped_export_dir"]
@@ -89,7 +89,8 @@ def export(
         The directory that was written.
 
     Raises:
-        CheckpointError: (a `ValueError`) There is no checkpoint at `checkpoint_path`.
+        CheckpointError: (a `ValueError`) There is no checkpoint at `checkpoint_path`, or it lacks a
+            variable.
         ConfigValueError: A list of several functions, or an unsafe name.
     """
     keys = _checked_keys(function_keys)
@@ -98,8 +99,9 @@ def export(
         checkpoint = checkpoint or tf.train.Checkpoint(
             **model_state.weight_items(export_module.model)
         )
-        status = checkpoint.read(_newest_checkpoint(checkpoint_path))
-        status.assert_existing_objects_matched().expect_partial()
+        path = _newest_checkpoint(checkpoint_path)
+        completeness.require_complete(checkpoint, path)
+        checkpoint.read(path).expect_partial()
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)

@@ -27,7 +27,13 @@ from official_lite.common import errors, files
 from official_lite.core import rival_fields
 from official_lite.modeling import hyperparams
 
-__all__ = ["apply_bindings", "bindings", "operative_config", "parse_gin"]
+__all__ = [
+    "apply_bindings",
+    "bindings",
+    "find_other_bindings",
+    "operative_config",
+    "parse_gin",
+]
 
 _BLOCK = "params"
 _NO_LINE_LIMIT = 10_000
@@ -107,6 +113,18 @@ def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: st
         block = getattr(block, part, None)
     rival = getattr(block, "CLEARS", {}).get(name)
     return rival is not None and getattr(block, rival) is not None
+
+
+def find_other_bindings() -> list[str]:
+    """Return what gin binds besides fields of the config and macros: arguments of trainers, say."""
+    statements = config_parser.ConfigParser(gin.config_str(), _Delegate())
+    return [
+        f"{statement.selector}.{statement.arg_name}"
+        for statement in statements
+        if isinstance(statement, config_parser.BindingStatement)
+        and statement.arg_name
+        and statement.selector.rpartition(".")[-1] not in (_BLOCK, "macro")
+    ]
 
 
 def bindings() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import latest, warm_start
+from official_lite.checkpoint import completeness, latest, warm_start
 from official_lite.common import errors, files, flags, suggestions
 from official_lite.core import (
     base_task,
@@ -27,6 +27,7 @@ __all__ = [
     "check_evaluation",
     "check_evaluation_data",
     "check_init_checkpoint",
+    "check_own_checkpoint",
     "check_input_files",
     "find_hooks",
     "find_writers",
@@ -73,6 +74,16 @@ def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
             "restored. Evaluate it with another --model_dir and "
             f"--set=task.init_checkpoint={path}."
         )
+
+
+def check_own_checkpoint(model_dir: str) -> None:
+    """Refuse a directory whose newest checkpoint is of Keras 2, before anything is written there.
+
+    Raises:
+        errors.CheckpointError: It is.
+    """
+    if path := latest.latest_checkpoint(model_dir):
+        completeness.refuse_keras2(path)
 
 
 def check_evaluation_data(params: Any, trainer: Any) -> None:

@@ -3,7 +3,8 @@
 ::
 
     model_dir/
-      params.yaml                   the resolved config                     (training modes)
+      params.yaml                   the resolved config, without what gin bound besides it
+                                    (training modes)
       params.<n>.yaml               the one before, if another one was allowed
       .lock                         who trains there, while he does
       operative_config.<mode>.gin   the same, and gin's bindings, for --gin_file
@@ -133,6 +134,13 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._write_params()
         logging.info("Command: %s", shlex.join(sys.argv))
         logging.info("Versions: %s", ", ".join(f"{n} {v}" for n, v in versions().items()))
+        if others := gin_config.find_other_bindings():
+            logging.warning(
+                "Gin binds %s, which is no part of the config: params.yaml alone does not repeat "
+                "this run. --gin_file=%s does.",
+                ", ".join(others),
+                os.path.join(self._model_dir, f"operative_config.{self._mode}.gin"),
+            )
         self._entries = {
             "status": "running",
             "mode": self._mode,

@@ -117,6 +117,7 @@ def execute(
     # Before the record, which is the first thing that is written.
     run_checks.check(params, mode)
     run_checks.check_evaluation(params, mode, model_dir)
+    run_checks.check_own_checkpoint(model_dir)
     with (
         preemption.catch_signals(),
         run_record.RunRecord(

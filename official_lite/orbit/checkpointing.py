@@ -7,7 +7,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import async_checkpoint_manager
+from official_lite.checkpoint import (
+    async_checkpoint_manager,
+    committed_checkpoint_manager,
+    completeness,
+)
 from official_lite.common import errors
 from official_lite.orbit import triggers
 
@@ -63,13 +67,21 @@ class Checkpointing(triggers.Trigger):
         If there is none, the manager's `init_fn` is called, and `None` returned.
 
         Raises:
-          errors.CheckpointError: It is damaged, or of another model.
+          errors.CheckpointError: It is damaged, or of another model, or lacks a variable.
         """
         self.wait()
-        with self._strategy.scope(), _explained(path or self._manager.latest_checkpoint):
-            if path is None:
-                return self._manager.restore_or_initialize()
-            self._manager.checkpoint.restore(path)
+        manager = self._manager
+        verifies = isinstance(manager, committed_checkpoint_manager.CommittedCheckpointManager)
+        with self._strategy.scope(), _explained(path or manager.latest_checkpoint):
+            if path is not None and verifies:
+                manager.restore(path)
+            elif path is not None:
+                completeness.require_complete(manager.checkpoint, path)
+                manager.checkpoint.restore(path)
+            else:
+                if not verifies and manager.latest_checkpoint:
+                    completeness.require_complete(manager.checkpoint, manager.latest_checkpoint)
+                return manager.restore_or_initialize()
             return path
 
     def save(self, step: int) -> str | None:

@@ -189,6 +189,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     # Stages of one's own may fetch the weights, or have their own idea of where they are.
     if all(stage_factory.is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
         run_checks.check_evaluation(plan.params, plan.mode, plan.model_dir)
+        run_checks.check_own_checkpoint(plan.model_dir)
         sources = {other.phase: other.model_dir for other in earlier if other.trains}
         run_checks.check_init_checkpoint(plan.params, plan.model_dir, sources)
 

@@ -22,6 +22,7 @@ from official_lite.checkpoint import (
     model_state,
 )
 from official_lite.common import errors, files
+from official_lite.core import trainer_state
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, preparation
 from official_lite.orbit.hooks import batch_norm_statistics
@@ -100,7 +101,9 @@ def write_average(
 def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
     """A trainer, or of several tasks what one would have: to make it would read all their data."""
     if not isinstance(ctx.task, multitask.MultiTask):
-        return build.make_trainer(ctx)
+        trainer = build.make_trainer(ctx)
+        trainer_state.add_attributes(trainer.checkpoint, trainer, trains=False)
+        return trainer
     if recalibration_steps:
         raise errors.ConfigValueError(
             "--recalibration_steps is for experiments with one task. Leave it out, and the moving "

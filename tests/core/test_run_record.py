@@ -5,12 +5,13 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+import gin
 import pytest
 from absl import logging
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.core import run_record
+from official_lite.core import run_record, trainer_factory
 
 
 def _params(train_steps: int = 3) -> cfg.ExperimentConfig:
@@ -203,3 +204,15 @@ def test_config_of_before_is_kept_if_another_one_was_allowed(tmp_path: pathlib.P
     assert "seed: 0" in (tmp_path / "params.1.yaml").read_text()
     assert "seed: 1" in (tmp_path / "params.2.yaml").read_text()
     assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
+
+
+def test_log_says_what_gin_binds_beside_the_config(tmp_path: pathlib.Path, caplog) -> None:
+    assert trainer_factory.create_trainer
+    gin.parse_config("rate = 0.5\ncreate_trainer.train = True\ntrainer/params.train_steps = 3")
+    with run_record.RunRecord(cfg.ExperimentConfig(), "train", str(tmp_path)):
+        pass
+    (said,) = [text for text in caplog.messages if "Gin binds" in text]
+    assert "create_trainer.train, which" in said
+    assert "operative_config.train.gin" in said
+    assert "train_steps" not in said
+    assert "rate" not in said

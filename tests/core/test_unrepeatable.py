@@ -5,14 +5,16 @@ import tensorflow as tf
 from official_lite.core import unrepeatable
 
 
-def _find(step, model=None):
+def _find(step, model=None, checkpoint=None):
     @tf.function
     def loop(num_steps):
         for _ in tf.range(num_steps):
             step()
 
     return list(
-        unrepeatable.find_random_numbers([loop.get_concrete_function(tf.constant(1))], model)
+        unrepeatable.find_random_numbers(
+            [loop.get_concrete_function(tf.constant(1))], model, checkpoint
+        )
     )
 
 
@@ -32,6 +34,20 @@ def test_a_generator_that_is_no_part_of_the_model_is_found():
     generator = keras.random.SeedGenerator(1, name="mine")
     names = _find(lambda: keras.random.normal([2], seed=generator))
     assert names == ["mine/seed_generator_state"]
+
+
+@pytest.mark.parametrize("kind", [keras.random.SeedGenerator, tf.random.Generator.from_seed])
+def test_generator_in_the_checkpoint_is_no_matter(kind):
+    generator = kind(1)
+    state = generator.state
+
+    def draw():
+        if isinstance(generator, tf.random.Generator):
+            return generator.normal([2])
+        return keras.random.normal([2], seed=generator)
+
+    assert len(_find(draw)) == 1
+    assert _find(draw, checkpoint=tf.train.Checkpoint(state=state)) == []
 
 
 def test_dropout_of_the_model_and_stateless_numbers_are_no_matter():

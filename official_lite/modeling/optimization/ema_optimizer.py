@@ -102,6 +102,11 @@ class ExponentialMovingAverage(
         """Whether the averages exist."""
         return bool(self._shadows)
 
+    @property
+    def averages(self) -> list[Any]:
+        """The averages that exist, one for each averaged weight."""
+        return [average for _, average in self._shadows]
+
     def shadow_copy(self, model: keras.Model) -> None:
         """Creates an average for each weight of a built model, equal to the weight.
 

@@ -6,14 +6,14 @@ Nothing is written, and no data are read unless the model needs them to be built
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, model_state, warm_start
+from official_lite.checkpoint import commit, completeness, model_state, warm_start
 from official_lite.common import errors
-from official_lite.core import model_building, runtime
+from official_lite.core import model_building, runtime, trainer_state
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, preparation
 from official_lite.pipeline import stage_factory
@@ -104,12 +104,20 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
         read_checkpoint(tf.train.Checkpoint(**items), prefix)
         return
     optimizer = preparation.prepare_optimizer(ctx.optimizer, model)
-    read_checkpoint(tf.train.Checkpoint(optimizer=optimizer, **items), prefix)
+    checkpoint = tf.train.Checkpoint(optimizer=optimizer, **items)
+    read_checkpoint(checkpoint, prefix, optional=trainer_state.find_unneeded(checkpoint, optimizer))
     average.swap_weights()
 
 
-def read_checkpoint(checkpoint: tf.train.Checkpoint, prefix: str) -> None:
+def read_checkpoint(
+    checkpoint: tf.train.Checkpoint, prefix: str, *, optional: Iterable[Any] = ()
+) -> None:
     """Reads all that a checkpoint is made of from the files at a prefix.
+
+    Args:
+        checkpoint: What is read.
+        prefix: The prefix of the files.
+        optional: Variables that may be missing there.
 
     Raises:
         errors.CheckpointError: They are damaged, or lack some of it, or have it in another shape.
@@ -118,8 +126,11 @@ def read_checkpoint(checkpoint: tf.train.Checkpoint, prefix: str) -> None:
     if damage is not None:
         raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
     try:
-        checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        completeness.require_complete(checkpoint, prefix, optional=optional)
+        checkpoint.read(prefix).expect_partial()
+    except errors.CheckpointError:
+        raise
+    except (ValueError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
             f"{prefix} does not fit what the config makes: {str(error).strip()[:500]}"
         ) from error

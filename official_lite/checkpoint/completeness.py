@@ -1,0 +1,205 @@
+"""Checks before a restore that the checkpoint holds a value for every variable that needs one.
+
+`tf.train.Checkpoint.restore` assigns what it finds and leaves the rest at its initial values
+without an error: of a checkpoint of another model, or of Keras 2, it would restore nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.checkpoint import keras2_checkpoint, pairing
+from official_lite.common import errors, files
+
+__all__ = ["refuse_keras2", "require_complete"]
+
+_Node = keras2_checkpoint.Node
+
+# Bookkeeping that older checkpoints, or those of other tools, lack. Hooks may come and go.
+_OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
+_MAX_NAMED = 5
+_CONVERTER = (
+    "load it with `official_lite.checkpoint.keras2_converter`, see docs/coming_from_tfm.md."
+)
+
+
+def require_complete(
+    checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()
+) -> None:
+    """Check that `checkpoint.restore(path)` would assign every variable. Assigns nothing.
+
+    Variables that do not exist yet, and objects without variables, such as metrics of Keras, are
+    not looked for. Neither is bookkeeping that older checkpoints lack.
+
+    Args:
+        checkpoint: What is going to be restored.
+        path: The prefix of the files.
+        optional: Variables that may be missing in the files.
+
+    Raises:
+        errors.CheckpointError: A variable is missing, or was saved with another shape, or belongs
+            to a list that was longer or shorter. The message names all of these variables.
+    """
+    if not files.exists(f"{path}.index"):
+        # The restore itself says so.
+        return
+    saved = keras2_checkpoint.Keras2Checkpoint(path)
+    found = _compare(checkpoint, saved)
+    optional_ids = {id(variable) for variable in optional}
+    missing = [each for each in found.missing() if id(each.value) not in optional_ids]
+    misshapen = [each for each in found.misshapen() if id(each.value) not in optional_ids]
+    unequal = [] if missing or misshapen else found.unequal_lists(optional_ids)
+    if not (missing or misshapen or unequal):
+        return
+    total = sum(id(place.value) not in optional_ids for place in found.values.values())
+    problems = [
+        _enumerate(f"{len(missing)} of {total} values are missing", missing),
+        _enumerate("saved with another shape", misshapen),
+        _enumerate("lists of another length", unequal),
+    ]
+    raise errors.CheckpointError(
+        f"{path} can't be restored, and nothing was changed. It is whole, but does not hold what "
+        f"this run needs: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
+    )
+
+
+def refuse_keras2(path: str) -> None:
+    """Refuse a checkpoint of a Keras 2 model, which would restore nothing, before it is needed.
+
+    Raises:
+        errors.CheckpointError: It is one. What can't be read is left to the restore.
+    """
+    try:
+        saved = keras2_checkpoint.Keras2Checkpoint(path)
+    except (ValueError, IndexError, tf.errors.OpError):
+        return
+    if saved.has_keras2_layers:
+        raise errors.CheckpointError(
+            f"{path} can't be restored, and nothing was changed. Keras 2 wrote it, as the Model "
+            f"Garden does: {_CONVERTER}"
+        )
+
+
+@dataclasses.dataclass(eq=False)
+class _Place:
+    """A variable or a `PythonState`, and all that was saved under the names that lead to it."""
+
+    value: Any
+    key: str
+    nodes: list[_Node] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_saved(self) -> bool:
+        return any(_holds_value(node) for node in self.nodes)
+
+    @property
+    def saved_shapes(self) -> list[tuple[int, ...]]:
+        return [node.tensor.shape for node in self.nodes if node.tensor]
+
+    def __str__(self) -> str:
+        if not pairing.is_variable(self.value):
+            return f"`{self.key}`"
+        shape = tuple(self.value.shape)
+        was = [saved for saved in self.saved_shapes if saved != shape]
+        shapes = f"{list(was[0])}, here {list(shape)}" if was else f"{list(shape)}"
+        return f"`{pairing.name_of(self.value)}` ({self.key}: {shapes})"
+
+
+@dataclasses.dataclass(eq=False)
+class _List:
+    """The elements of a list, here and in the checkpoint."""
+
+    key: str
+    current: Mapping[str, Any]
+    saved: Mapping[str, _Node]
+
+    def __str__(self) -> str:
+        return f"`{self.key}` (saved {len(self.saved)}, here {len(self.current)})"
+
+
+@dataclasses.dataclass
+class _Comparison:
+    values: dict[int, _Place] = dataclasses.field(default_factory=dict)
+    lists: list[_List] = dataclasses.field(default_factory=list)
+
+    def missing(self) -> list[_Place]:
+        return [place for place in self.values.values() if not place.is_saved]
+
+    def misshapen(self) -> list[_Place]:
+        return [
+            place
+            for place in self.values.values()
+            if pairing.is_variable(place.value)
+            and any(shape != tuple(place.value.shape) for shape in place.saved_shapes)
+        ]
+
+    def unequal_lists(self, optional: set[int]) -> list[_List]:
+        """Lists of layers or variables in which positions mean nothing: some were not restored."""
+        restored = {
+            node.tensor.key for place in self.values.values() for node in place.nodes if node.tensor
+        }
+        return [
+            each
+            for each in self.lists
+            if not all(id(part) in optional for part in each.current.values())
+            and any(t.key not in restored for node in each.saved.values() for t in node.tensors())
+        ]
+
+
+def _compare(
+    checkpoint: tf.train.Checkpoint, saved: keras2_checkpoint.Keras2Checkpoint
+) -> _Comparison:
+    """Walk down what is to be restored and what was saved, by the same names."""
+    found = _Comparison()
+    seen: set[tuple[int, int]] = set()
+    top = saved.node(0) if saved.has_graph else None
+    pending: list[tuple[Any, _Node | None, str]] = [(checkpoint, top, "")]
+    while pending:
+        part, node, key = pending.pop()
+        if (id(part), node.index if node else -1) in seen:
+            continue
+        seen.add((id(part), node.index if node else -1))
+        if pairing.is_variable(part) or isinstance(part, tf.train.experimental.PythonState):
+            place = found.values.setdefault(id(part), _Place(part, key))
+            place.nodes += [node] if node else []
+            continue
+        current = dict(tf.train.TrackableView.children(part))
+        children = node.all_children if node else {}
+        elements = {name: child for name, child in current.items() if name.isdigit()}
+        saved_elements = {name: child for name, child in children.items() if name.isdigit()}
+        if node and len(elements) != len(saved_elements):
+            found.lists.append(_List(key, elements, saved_elements))
+        # What is pushed last is taken first: the model, whose weights an optimizer knows, too.
+        names = sorted(current, key=lambda name: name != "model")
+        for name in reversed(names):
+            if part is not checkpoint or name not in _OPTIONAL_ITEMS:
+                below = f"{key}/{name}" if key else name
+                pending.append((current[name], children.get(name), below))
+    return found
+
+
+def _holds_value(node: _Node) -> bool:
+    return node.tensor is not None or node.has_state
+
+
+def _enumerate(title: str, places: list[Any]) -> str:
+    if not places:
+        return ""
+    rest = len(places) - _MAX_NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{title}: {', '.join(map(str, places[:_MAX_NAMED]))}{more}"
+
+
+def _remedy(saved: keras2_checkpoint.Keras2Checkpoint, missing: list[_Place]) -> str:
+    if saved.is_of_keras2:
+        return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
+    remedy = (
+        "It was saved by another model, optimizer or trainer: `--config_file` with the run's "
+        "`params.yaml` gives the same ones. To take only what fits, start in another directory "
+        "with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
+    )
+    if any(place.key.startswith("model/") for place in missing):
+        return f"{remedy} If Keras 2 or the Model Garden wrote it, {_CONVERTER}"
+    return remedy
