@@ -1,13 +1,13 @@
 """The checkpoints of a controller: when one is due, and the way to the disk and back."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import async_checkpoint_manager
+from official_lite.checkpoint import async_checkpoint_manager, committed_checkpoint_manager
 from official_lite.common import errors
 from official_lite.orbit import triggers
 
@@ -20,6 +20,8 @@ class Checkpointing(triggers.Trigger):
       strategy: The scope in which they are restored.
       in_background: Whether `save` is to return before the files are complete. Needs an
         `AsyncCheckpointManager`; with another one it waits for them.
+      on_save: See `CommittedCheckpointManager`; with TensorFlow's own manager, all of it is done
+        before the save.
     """
 
     def __init__(
@@ -27,8 +29,11 @@ class Checkpointing(triggers.Trigger):
         manager: tf.train.CheckpointManager,
         strategy: tf.distribute.Strategy,
         in_background: bool = False,
+        on_save: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         self._manager = manager
+        self._on_save = on_save
+        self._prepare_manager()
         self._strategy = strategy
         self._save_arguments = _asynchronously(manager) if in_background else {}
         self._unreported: str | None = None
@@ -74,12 +79,20 @@ class Checkpointing(triggers.Trigger):
 
     def save(self, step: int) -> str | None:
         """Saves, or begins to; returns the path, or `None` if this step has been saved before."""
+        self._prepare_manager()
+        if self._on_save is not None and not _takes_on_save(self._manager):
+            self._on_save()()
         path = self._manager.save(
             checkpoint_number=step, check_interval=False, **self._save_arguments
         )
         if path is not None:
             self._unreported = path
         return path
+
+    def _prepare_manager(self) -> None:
+        """Lets the manager do it, whoever has it save: an action may do that by itself."""
+        if self._on_save is not None and _takes_on_save(self._manager):
+            self._manager.on_save = self._on_save
 
     def take_complete(self) -> str | None:
         """The path of the last checkpoint if its files are complete; every path once.
@@ -97,6 +110,10 @@ class Checkpointing(triggers.Trigger):
     def wait(self) -> None:
         """Waits for a save that is under way in the background, and raises what it failed with."""
         self._manager.sync()
+
+
+def _takes_on_save(manager: tf.train.CheckpointManager) -> bool:
+    return isinstance(manager, committed_checkpoint_manager.CommittedCheckpointManager)
 
 
 def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
