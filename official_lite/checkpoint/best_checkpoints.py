@@ -107,10 +107,10 @@ class BestCheckpoints:
         """
         self._history = self._up_to(step)
         self._protected = self._last_steps()
+        if directories.is_chief(self._strategy):
+            files.remove_temporaries(self._directory)
+            leftovers.remove(self._directory, BEST_CHECKPOINT_NAME)
         if self.best is not None and self.best[STEP_KEY] in self._steps(self._directory):
-            if directories.is_chief(self._strategy):
-                files.remove_temporaries(self._directory)
-                leftovers.remove(self._directory, BEST_CHECKPOINT_NAME)
             self._sweep()
             self.write_info()
 

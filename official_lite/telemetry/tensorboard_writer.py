@@ -58,6 +58,7 @@ class TensorBoardWriter(writer.Writer):
 
     def __init__(self, directory: str | os.PathLike[str] | None, *, job: str = "") -> None:
         self._directory = None if directory is None else os.fspath(directory)
+        self._job = job
         self._suffix = f".{job}.v2" if job else ".v2"
         # `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`
         self._own_name = re.compile(rf".*tfevents\..*\.\d+{re.escape(self._suffix)}")
@@ -160,9 +161,11 @@ class TensorBoardWriter(writer.Writer):
         before = _list_event_files(folder)
         writer = tf.summary.create_file_writer(folder, filename_suffix=self._suffix)
         self._created |= {os.path.join(folder, n) for n in _list_event_files(folder) - before}
-        # Not where another job writes, of whose events a reader would forget those after the step.
-        if self._rewound_to is not None and before and all(map(self._own_name.fullmatch, before)):
-            _write_start(writer, self._rewound_to)
+        # The first of a folder only says that there will be others. None where another job writes:
+        # a reader would forget the events of that one after the step, too.
+        is_known = not before or self._rewound_to is not None
+        if is_known and not self._job and all(map(self._own_name.fullmatch, before)):
+            _write_start(writer, self._rewound_to or 0)
         return writer
 
     def _forget_repeated(self, relative_path: str, tags: Collection[str]) -> None:

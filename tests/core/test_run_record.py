@@ -203,3 +203,14 @@ def test_config_of_before_is_kept_if_another_one_was_allowed(tmp_path: pathlib.P
     assert "seed: 0" in (tmp_path / "params.1.yaml").read_text()
     assert "seed: 1" in (tmp_path / "params.2.yaml").read_text()
     assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
+
+
+def test_training_removes_what_killed_ones_left_and_nothing_of_evaluations(tmp_path) -> None:
+    ids = "0123456789abcdef" * 2
+    for name in ("params.yaml", ".lock", "run.eval.json", "run.continuous_eval.json"):
+        (tmp_path / f"{name}.{ids}.tmp").write_text("")
+    with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        assert len(list(tmp_path.glob("*.tmp"))) + len(list(tmp_path.glob(".lock*.tmp"))) >= 4
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        left = {path.name.split(".json")[0] for path in tmp_path.iterdir() if ids in path.name}
+    assert left == {"run.eval", "run.continuous_eval"}
