@@ -63,11 +63,12 @@ def test_what_a_killed_process_was_about_to_rename_is_removed(tmp_path, monkeypa
     def killed(source, target):
         raise KeyboardInterrupt
 
-    for name in ("run.json", "run.eval.json"):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("os.replace", killed)
-            patch.setattr(files, "remove", lambda path: None)
-            files.write_text(str(tmp_path / name), "{}")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        patch.setattr(files, "remove", lambda path: None)
+        for name in ("run.json", "run.eval.json"):
+            with pytest.raises(KeyboardInterrupt):
+                files.write_text(str(tmp_path / name), "{}")
     (tmp_path / "mine.tmp").write_text("")
     assert len(files.list_names(str(tmp_path))) == 3
     files.remove_temporaries(str(tmp_path), lambda name: name == "run.json")
