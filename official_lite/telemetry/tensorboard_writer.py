@@ -20,6 +20,9 @@ from official_lite.telemetry.record import Record
 
 SummaryFn = Callable[..., Any]
 
+# Any of them makes a folder that of a run, whoever wrote it.
+_OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})
+
 
 def scalar_summary(name: str, value: Any, *, step: Any = None) -> Any:
     """Writes what `tf.summary.scalar` writes, which needs TensorBoard to be installed.
@@ -144,7 +147,7 @@ class TensorBoardWriter(writer.Writer):
         for file_writer in self._file_writers.values():
             with _unless_disk_is_full():
                 _write_start(file_writer, step)
-        for folder, _, _ in tf.io.gfile.walk(self._directory):
+        for folder in _folders(self._directory):
             for path in self._files_of_earlier_processes(folder):
                 _cut_off(path, _end_of_state(path, step))
 
@@ -207,6 +210,15 @@ def _write_session_log(file_writer: Any, status: int, step: int) -> None:
     log = tf.compat.v1.SessionLog(status=status)
     event = tf.compat.v1.Event(step=step, wall_time=time.time(), session_log=log)
     tf.raw_ops.ImportEvent(writer=file_writer._resource, event=event.SerializeToString())
+
+
+def _folders(root: str) -> Iterator[str]:
+    """The root and the folders below it, without those of other runs, which may lie there."""
+    yield root
+    for name in files.list_names(root):
+        folder = os.path.join(root, name)
+        if tf.io.gfile.isdir(folder) and _OF_A_RUN.isdisjoint(files.list_names(folder)):
+            yield from _folders(folder)
 
 
 def _list_event_files(folder: str) -> set[str]:

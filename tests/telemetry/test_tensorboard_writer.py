@@ -186,3 +186,12 @@ def test_event_that_a_kill_cut_off_is_passed_over(tmp_path):
         writer.rewind(10)
         _write(writer, 20)
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20]}
+
+
+def test_run_in_a_folder_below_is_left_alone(tmp_path):
+    for folder in ("nested", "other_run"):
+        _write(telemetry.TensorBoardWriter(tmp_path / folder), 10, 20)
+    (tmp_path / "other_run" / "params.yaml").write_text("")
+    telemetry.TensorBoardWriter(tmp_path).rewind(10)
+    left = [_in_files(tmp_path / folder / "validation") for folder in ("nested", "other_run")]
+    assert [len(events) for events in left] == [1, 2]
