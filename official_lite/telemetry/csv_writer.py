@@ -80,9 +80,14 @@ class _Table:
         header, *rows = self._read_rows() or [[]]
         named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
         kept = [row for row, cells in zip(rows, named, strict=True) if is_kept(cells)]
-        if len(kept) < len(rows):
-            logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
+        if len(kept) == len(rows):
+            return
+        try:
             self._replace([header, *kept])
+        except OSError as error:
+            logging.warning("%s can't be written, and keeps old rows: %s", self._file.path, error)
+        else:
+            logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
 
     def sync(self) -> None:
         self._file.sync()

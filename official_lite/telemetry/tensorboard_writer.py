@@ -138,7 +138,8 @@ class TensorBoardWriter(writer.Writer):
         self.flush()
         for path in list(self._created):
             if files.exists(path):
-                files.sync(path)
+                with _unless_disk_is_full():
+                    files.sync(path)
 
     def rewind(self, step: int) -> None:
         self._rewound_to = step
@@ -194,7 +195,7 @@ def _unless_disk_is_full() -> Iterator[None]:
     """A training is worth more than its curves."""
     try:
         yield
-    except tf.errors.OpError as error:
+    except (OSError, tf.errors.OpError) as error:
         logging.log_first_n(
             logging.WARNING, "Event files can't be written, and lose numbers: %s", 3, error
         )
