@@ -5,12 +5,13 @@ python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=m
 
 What follows `--` is the command line of `train.py`, without `--model_dir`. It is run once to its
 end; then each run is killed (SIGKILL) at random moments after its start-up, and started anew until
-it ends. The last and the best checkpoint and the metrics must be equal, bit for bit; what the clock
-says is left out.
+it ends. The last and the best checkpoint and the records of `metrics.json`, CSV tables and event
+files must be equal, bit for bit, each step once; what the clock says is left out.
 """
 
 import argparse
 import contextlib
+import csv
 import dataclasses
 import json
 import os
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator, event_file_loader
 
 # Of a record of metrics, and of a checkpoint: what two equal trainings may differ in.
 _CLOCKED = ("steps_per_second", "wall_time")
@@ -137,11 +139,14 @@ def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
 
 
 def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
-    """What a training comes to: the tensors of its last and its best checkpoint, its metrics."""
-    left = {**_tensors("last", model_dir), **_metrics(model_dir)}
+    """What a training comes to: the tensors of its last and its best checkpoint, its records."""
+    left = {**_tensors("last", model_dir), **_metrics(model_dir), **_tables(model_dir)}
+    left |= _events(model_dir)
     for info in sorted(model_dir.glob("*/info.json")):
         left |= _tensors("best", info.parent)
-        left["best/info"] = json.loads(info.read_text())
+        left["best/info"] = _unclocked(json.loads(info.read_text()))
+        left["best/checkpoints"] = sorted(path.name for path in info.parent.glob("*.index"))
+    left["temporary files"] = sorted(path.name for path in model_dir.rglob("*.tmp"))
     return left
 
 
@@ -156,14 +161,51 @@ def _tensors(name: str, directory: pathlib.Path) -> dict[str, Any]:
 
 
 def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
-    """The last record of each step and split: what was reported twice counts once."""
-    records = {}
+    """The records of each step and split, of which there is to be one."""
+    records: dict[str, Any] = {}
     path = model_dir / "metrics.json"
     for line in path.read_text().splitlines() if path.exists() else ():
         record = json.loads(line)
         key = f"metrics/{record.get('split')}/{record.get('step')}"
-        records[key] = {k: v for k, v in record.items() if k not in _CLOCKED}
+        records.setdefault(key, []).append(_unclocked(record))
     return records
+
+
+def _tables(model_dir: pathlib.Path) -> dict[str, Any]:
+    """The rows of each step of the CSV tables."""
+    rows: dict[str, Any] = {}
+    for path in sorted(model_dir.glob("metrics_*.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                rows.setdefault(f"{path.stem}/{row['step']}", []).append(_unclocked(row))
+    return rows
+
+
+def _events(model_dir: pathlib.Path) -> dict[str, Any]:
+    """The values of each tag, as TensorBoard reads them and as they are in the files."""
+    values: dict[str, Any] = {}
+    for folder in sorted({path.parent for path in model_dir.rglob("*tfevents*")}):
+        name = folder.relative_to(model_dir)
+        read = event_accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
+        for tag in read.Reload().Tags()["tensors"]:
+            found = [(e.step, e.tensor_proto.SerializeToString()) for e in read.Tensors(tag)]
+            values[f"events/{name}/{tag}"] = _without_values(tag, found)
+        for path in sorted(folder.glob("*tfevents*")):
+            for event in event_file_loader.EventFileLoader(str(path)).Load():
+                for value in event.summary.value:
+                    found = (event.step, value.tensor.SerializeToString())
+                    key = f"event files/{name}/{value.tag}"
+                    values.setdefault(key, []).extend(_without_values(value.tag, [found]))
+    return values
+
+
+def _without_values(tag: str, found: Sequence[tuple[int, bytes]]) -> list[Any]:
+    """Of what the clock says, only the steps."""
+    return [step for step, _ in found] if tag in _CLOCKED else list(found)
+
+
+def _unclocked(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in _CLOCKED}
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:

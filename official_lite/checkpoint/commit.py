@@ -99,7 +99,7 @@ def write(prefix: str, state: Mapping[str, Any] | None = None) -> Commit:
     """
     paths = list_files(prefix)
     for path in paths:
-        _flush_to_disk(path)
+        files.sync(path)
     commit = Commit(
         step=step_of(prefix),
         files={os.path.basename(path): files.size(path) for path in paths},
@@ -162,10 +162,3 @@ def _index_first(path: str) -> tuple[bool, str]:
 def _sha256(path: str) -> str:
     with files.open_file(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
-
-
-def _flush_to_disk(path: str) -> None:
-    if files.is_remote(path):
-        return
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

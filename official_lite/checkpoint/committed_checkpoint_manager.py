@@ -3,9 +3,10 @@
 import collections
 import contextlib
 import copy
+import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,11 +34,19 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
       ones removed, and their commit files first.
     * `restore_or_initialize` verifies the newest one, and takes the one before if it is damaged.
       The damaged one is moved into `damaged/`; nothing is deleted. Without a whole one it fails.
+    * What belongs to a state besides, such as the records of a run, is made durable before its
+      checkpoint counts, if `on_save` does it.
     * What a killed process has left is removed with the first save.
     * Before a save it looks whether there is room; what a failed one has left is removed.
 
     Directories that TensorFlow's own manager has written are taken over as they are.
+
+    Attributes:
+        on_save: Called in each save before the state is read; what it returns is called when the
+            files are complete and before the checkpoint counts, perhaps in another thread.
     """
+
+    on_save: Callable[[], Callable[[], None]] | None = None
 
     def __init__(
         self,
@@ -119,7 +128,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._tidy_up_once()
         self._require_space()
         last_step = getattr(self, "_last_checkpoint_step", None)
-        options = _with_callback(options, self._commit)
+        finish = self.on_save() if self.on_save is not None else lambda: None
+        options = _with_callback(options, functools.partial(self._commit, finish))
         try:
             path: str | None = super().save(checkpoint_number, check_interval, options)
         except BaseException as error:
@@ -185,6 +195,15 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             self._last_checkpoint_step = int(self._step_counter.numpy())
         return path
 
+    def keep_only(self, paths: Collection[str]) -> None:
+        """Removes all checkpoints of this name but `paths`, of which there is at least one."""
+        found = commit.list_committed(self._directory, self._checkpoint_name)
+        for path in found:
+            if path not in paths:
+                commit.remove_checkpoint(path)
+        self._manage([path for path in found if path in paths])
+        self._record_state()
+
     @property
     def _source_directory(self) -> str:
         """The directory that is restored from."""
@@ -236,8 +255,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             commit.remove_checkpoint(prefix)
         leftovers.remove(self._directory, self._checkpoint_name)
 
-    def _commit(self, path: str) -> None:
+    def _commit(self, finish: Callable[[], None], path: str) -> None:
         """Called when the files are complete, before the base class removes older ones."""
+        finish()
         self._last_size = commit.write(path, self._describe() if self._describe else {}).total_size
 
     def _sweep(self) -> None:

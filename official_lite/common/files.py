@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import IO, Any
 
@@ -16,10 +17,17 @@ __all__ = [
     "open_file",
     "read_text",
     "remove",
+    "remove_temporaries",
     "rename",
     "size",
+    "sync",
+    "truncate",
+    "write_bytes",
     "write_text",
 ]
+
+# What `write_text` adds to the name of a file that it is about to rename.
+_TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
 
 
 def is_remote(path: str) -> bool:
@@ -88,10 +96,15 @@ def write_text(path: str, text: str) -> None:
 
     That holds through a loss of power, too.
     """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Write a file in one piece, see `write_text`."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
-        with open_file(temporary, "w") as file:
-            file.write(text)
+        with open_file(temporary, "wb") as file:
+            file.write(content)
             if not is_remote(path):
                 file.flush()
                 os.fsync(file.fileno())
@@ -134,6 +147,40 @@ def remove(path: str) -> None:
         _gfile().remove(path)
     else:
         os.remove(path)
+
+
+def sync(path: str) -> None:
+    """Flush a file from the operating system to the disk."""
+    if is_remote(path):
+        return
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def truncate(path: str, size: int) -> None:
+    """Cut a file off after `size` bytes."""
+    if not is_remote(path):
+        with open(path, "r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+        return
+    with open_file(path, "rb") as file:
+        kept = file.read(size)
+    with open_file(path, "wb") as file:
+        file.write(kept)
+
+
+def remove_temporaries(directory: str, is_mine: Callable[[str], bool] = lambda name: True) -> None:
+    """Remove what processes that were killed in `write_text` have left in a directory.
+
+    Args:
+        directory: The directory; folders in it are not looked at.
+        is_mine: Whether no other living process writes a file of this name.
+    """
+    for name in list_names(directory):
+        matched = _TEMPORARY.fullmatch(name)
+        if matched and is_mine(matched.group(1)):
+            remove(os.path.join(directory, name))
 
 
 def _gfile() -> ModuleType:

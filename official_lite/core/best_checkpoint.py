@@ -11,13 +11,13 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import async_checkpoint_manager, directories, latest
+from official_lite.checkpoint import best_checkpoints, latest
 from official_lite.common import errors, files, suggestions
 from official_lite.core import base_task, base_trainer, config_definitions, nested_dict
 
 __all__ = ["BestCheckpointExporter", "check_metric", "maybe_create_best_ckpt_exporter"]
 
-BEST_CHECKPOINT_NAME = "best_ckpt"
+BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
 
 # Words in the names of metrics.
 _LESS_IS_BETTER = frozenset(
@@ -29,8 +29,11 @@ class BestCheckpointExporter:
     """Saves a checkpoint whenever an evaluation beats all before it.
 
     The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
-    evaluation, from which a restarted run knows what there is to beat. A metric that is not a
-    finite number is never best.
+    evaluation; see `checkpoint.best_checkpoints`. A metric that is not a finite number is never
+    best.
+
+    A training that restarts calls `rewind`, and knows again what was best at that step. Until the
+    next checkpoint of the training is complete, `protect` and `settle` keep what it may go back to.
     """
 
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
@@ -48,8 +51,8 @@ class BestCheckpointExporter:
         self._export_dir = export_dir
         self._metric_name = metric_name.split("|")
         self._metric_comp = metric_comp
-        self._checkpoint_manager: tf.train.CheckpointManager | None = None
         files.makedirs(export_dir)
+        self._best = best_checkpoints.BestCheckpoints(export_dir)
         self._best_ckpt_logs = self._read_best_logs()
 
     @property
@@ -64,7 +67,7 @@ class BestCheckpointExporter:
 
     @property
     def best_ckpt_logs_path(self) -> str:
-        return os.path.join(self._export_dir, "info.json")
+        return self._best.info_path
 
     @property
     def best_ckpt_path(self) -> str | None:
@@ -85,22 +88,33 @@ class BestCheckpointExporter:
         """
         value = self._value_of(eval_logs)
         if not self._is_better(value):
+            # An export that was cut short may have left that of the one before.
+            self._best.write_info()
             return False
         logging.info("Best %s so far: %g.", "|".join(self._metric_name), value)
-        # The checkpoint first: a crash in between leaves a checkpoint that is better than
-        # `info.json` says, never a record without its checkpoint.
-        self._get_checkpoint_manager(checkpoint).save(checkpoint_number=int(global_step))
+        self._best.save(
+            checkpoint, int(global_step), _json_scalars(eval_logs), writes_info=write_logs
+        )
         self._best_ckpt_logs = dict(eval_logs)
-        if write_logs and directories.is_chief():
-            self.export_best_eval_metric(eval_logs, global_step)
         return True
 
     def export_best_eval_metric(self, eval_logs: Mapping[str, Any], global_step: int) -> None:
         """Writes `info.json`: the scalar metrics and the step."""
-        scalars = nested_dict.filter_leaf_nested_dict(eval_logs, _is_scalar)
-        scalars["best_ckpt_global_step"] = global_step
-        record = nested_dict.cast_leaf_nested_dict(scalars, _json_number)
+        record = {**_json_scalars(eval_logs), best_checkpoints.STEP_KEY: int(global_step)}
         files.write_text(self.best_ckpt_logs_path, json.dumps(record, indent=4) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forgets the evaluations after `step`, from which training starts again."""
+        self._best.rewind(step)
+        self._best_ckpt_logs = self._read_best_logs()
+
+    def protect(self) -> None:
+        """Keeps what is best now: training is about to save a state that it may go back to."""
+        self._best.protect()
+
+    def settle(self, step: int) -> None:
+        """Lets go of what only states before `step` need, which is saved."""
+        self._best.settle(step)
 
     def _is_better(self, value: float) -> bool:
         best = self.best_metric_value
@@ -115,21 +129,7 @@ class BestCheckpointExporter:
         return math.nan if value is None else float(orbit.utils.get_value(value))
 
     def _read_best_logs(self) -> dict[str, Any] | None:
-        if not files.exists(self.best_ckpt_logs_path):
-            return None
-        return dict(json.loads(files.read_text(self.best_ckpt_logs_path)))
-
-    def _get_checkpoint_manager(
-        self, checkpoint: tf.train.Checkpoint
-    ) -> tf.train.CheckpointManager:
-        if self._checkpoint_manager is None or self._checkpoint_manager.checkpoint != checkpoint:
-            self._checkpoint_manager = async_checkpoint_manager.AsyncCheckpointManager(
-                checkpoint,
-                directory=directories.writable_directory(self._export_dir),
-                max_to_keep=1,
-                checkpoint_name=BEST_CHECKPOINT_NAME,
-            )
-        return self._checkpoint_manager
+        return None if self._best.best is None else dict(self._best.best)
 
 
 def maybe_create_best_ckpt_exporter(
@@ -188,6 +188,11 @@ def _reports_only_its_metrics(trainer: Any) -> bool:
 def _is_scalar(value: Any) -> bool:
     # Images and tables of an evaluation stay out of a small text file.
     return len(getattr(orbit.utils.get_value(value), "shape", ())) == 0
+
+
+def _json_scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
+    scalars = nested_dict.filter_leaf_nested_dict(logs, _is_scalar)
+    return dict(nested_dict.cast_leaf_nested_dict(scalars, _json_number))
 
 
 def _json_number(value: Any) -> float | None:

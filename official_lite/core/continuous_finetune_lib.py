@@ -179,9 +179,11 @@ def _json_path(log_dir: str, step: int) -> str:
 
 def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> None:
     group = f"{os.path.basename(os.path.normpath(model_dir))}_{task_name}"
-    writer = tf.summary.create_file_writer(os.path.join(model_dir, "eval"))
-    write_summary(writer, step, {f"{group}/{tag}": value for tag, value in _flat(logs)})
-    writer.close()
+    values = {f"{group}/{tag}": orbit.utils.get_value(value) for tag, value in _flat(logs)}
+    with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
+        # A start that was killed before the file below was written has left the same values.
+        writer.rewind(step)
+        writer.write_values(values, step=step)
     # Last, since this file says that the checkpoint is done.
     write_json_summary(model_dir, step, logs)
 

@@ -22,7 +22,7 @@ from official_lite.core.async_trainer import Dataset
 from official_lite.data import finite
 from official_lite.modeling.optimization import ema_optimizer
 
-__all__ = ["EvaluatingTrainer", "Metrics"]
+__all__ = ["EvaluatingTrainer", "Metrics", "tell_exporter"]
 
 Metrics = list[keras.metrics.Metric]
 
@@ -82,6 +82,18 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
             )
         with ema_optimizer.averaged_weights(self.optimizer):
             return super().evaluate(num_steps)
+
+    def before_training(self, step: int) -> None:
+        """Has the checkpoint exporter forget what was best after `step`."""
+        self._tell_exporter("rewind", step)
+
+    def before_checkpoint(self) -> None:
+        """Has the checkpoint exporter keep what is best now."""
+        self._tell_exporter("protect")
+
+    def after_checkpoint(self, step: int) -> None:
+        """Has the checkpoint exporter let go of what only earlier states need."""
+        self._tell_exporter("settle", step)
 
     def eval_begin(self) -> None:
         """Resets the validation metrics."""
@@ -162,6 +174,11 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         if best is not None:
             logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
 
+    def _tell_exporter(self, event: str, *args: Any) -> None:
+        # A training without evaluations may share the directory with a job that evaluates.
+        if self.evaluates:
+            tell_exporter(self._checkpoint_exporter, event, *args)
+
     def _metric_group(self, name: str, metrics: Metrics) -> metric_group.MetricGroup:
         """One for each name, made anew if the model has got more metrics."""
         group = self._metric_groups.get(name)
@@ -174,3 +191,8 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         # The one that `fit` keeps of its loss comes first; here nothing updates it.
         is_kept_by_fit = getattr(self.model, "compiled", False) and metrics[:1]
         return metrics[1:] if is_kept_by_fit and metrics[0].name == "loss" else metrics
+
+
+def tell_exporter(exporter: Any, event: str, *args: Any) -> None:
+    """Calls a method of a checkpoint exporter, if it has it: the Model Garden's does not."""
+    getattr(exporter, event, lambda *_: None)(*args)

@@ -323,6 +323,7 @@ class OrbitExperimentRunner:
             model_dir=self.model_dir,
             total_steps=self.params.trainer.train_steps,
             config=self.params.as_dict(),
+            mode=self._mode,
         )
         factories = run_checks.find_writers(self.params)
         return [*writer_factory.create_writers(factories, run), self._last_records]

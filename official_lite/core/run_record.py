@@ -124,6 +124,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _claim(self) -> list[config_changes.Change]:
         """Makes sure that nobody else trains there, and that the config is that of before."""
         self._lock.enter_context(model_dir_lock.ModelDirLock(self._model_dir))
+        # Of trainings that were killed: another job may be about to rename a file of its own.
+        files.remove_temporaries(self._model_dir, lambda name: not _is_of_evaluation(name))
         return config_changes.check(
             self._params, self._model_dir, is_allowed=self._allow_config_change
         )
@@ -317,6 +319,11 @@ def check_model_dir(model_dir: str) -> None:
         path = os.path.dirname(path)
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
         raise errors.ConfigValueError(f"--model_dir={model_dir}: can't write in {path}.")
+
+
+def _is_of_evaluation(name: str) -> bool:
+    """Whether a job that only evaluates writes a file, such as `run.continuous_eval.json`."""
+    return any(f".{mode}." in name for mode in ("eval", "continuous_eval"))
 
 
 def _log_to_file(path: str) -> python_logging.Handler | None:

@@ -1,7 +1,7 @@
 """The checkpoints of a controller: when one is due, and the way to the disk and back."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +24,8 @@ class Checkpointing(triggers.Trigger):
       strategy: The scope in which they are restored.
       in_background: Whether `save` is to return before the files are complete. Needs an
         `AsyncCheckpointManager`; with another one it waits for them.
+      on_save: See `CommittedCheckpointManager`; with TensorFlow's own manager, all of it is done
+        before the save.
     """
 
     def __init__(
@@ -31,8 +33,11 @@ class Checkpointing(triggers.Trigger):
         manager: tf.train.CheckpointManager,
         strategy: tf.distribute.Strategy,
         in_background: bool = False,
+        on_save: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         self._manager = manager
+        self._on_save = on_save
+        self._prepare_manager()
         self._strategy = strategy
         self._save_arguments = _asynchronously(manager) if in_background else {}
         self._unreported: str | None = None
@@ -71,7 +76,7 @@ class Checkpointing(triggers.Trigger):
         """
         self.wait()
         manager = self._manager
-        verifies = isinstance(manager, committed_checkpoint_manager.CommittedCheckpointManager)
+        verifies = _is_committed(manager)
         with self._strategy.scope(), _explained(path or manager.latest_checkpoint):
             if path is not None and verifies:
                 manager.restore(path)
@@ -86,12 +91,20 @@ class Checkpointing(triggers.Trigger):
 
     def save(self, step: int) -> str | None:
         """Saves, or begins to; returns the path, or `None` if this step has been saved before."""
+        self._prepare_manager()
+        if self._on_save is not None and not _is_committed(self._manager):
+            self._on_save()()
         path = self._manager.save(
             checkpoint_number=step, check_interval=False, **self._save_arguments
         )
         if path is not None:
             self._unreported = path
         return path
+
+    def _prepare_manager(self) -> None:
+        """Lets the manager do it, whoever has it save: an action may do that by itself."""
+        if self._on_save is not None and _is_committed(self._manager):
+            self._manager.on_save = self._on_save
 
     def take_complete(self) -> str | None:
         """The path of the last checkpoint if its files are complete; every path once.
@@ -109,6 +122,10 @@ class Checkpointing(triggers.Trigger):
     def wait(self) -> None:
         """Waits for a save that is under way in the background, and raises what it failed with."""
         self._manager.sync()
+
+
+def _is_committed(manager: tf.train.CheckpointManager) -> bool:
+    return isinstance(manager, committed_checkpoint_manager.CommittedCheckpointManager)
 
 
 def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:

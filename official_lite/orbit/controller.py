@@ -42,13 +42,14 @@ class Controller(outer_loop.OuterLoop):
             report, if due: trainer.train_loop_end, train actions
             evaluation, if due: evaluator, eval actions, hooks.after_eval
             hooks.after_epoch, if an epoch ends
-            checkpoint, if due: hooks.on_checkpoint
+            checkpoint, if due: writers, hooks.on_checkpoint
             writers
 
     The order is this because a hook may put numbers where the report finds them; an action may
     restore an older checkpoint when the loss blew up, before the bad state is saved; what is
-    found best is known when the checkpoint is saved; and writers come last to see it all. All
-    intervals count in absolute steps, and none has to divide another.
+    found best is known when the checkpoint is saved; and writers come last to see it all, but never
+    after a checkpoint counts whose steps they have yet to record. All intervals count in absolute
+    steps, and none has to divide another.
 
     Construction restores the newest checkpoint of `checkpoint_manager`, if there is one.
 
@@ -135,7 +136,10 @@ class Controller(outer_loop.OuterLoop):
         self._checkpoints = None
         if checkpoint_manager is not None:
             self._checkpoints = checkpointing.Checkpointing(
-                checkpoint_manager, self.strategy, in_background=enable_async_checkpointing
+                checkpoint_manager,
+                self.strategy,
+                in_background=enable_async_checkpointing,
+                on_save=self._prepare_save if trainer is not None else None,
             )
         if trainer is not None:
             self._inner = inner_loop.InnerLoop(trainer, global_step, steps_per_loop, log_interval)
@@ -147,6 +151,8 @@ class Controller(outer_loop.OuterLoop):
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
+            # It may look at the directory of a training, which rewinds its own event files.
+            job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
         self.eval_summary_manager = self._summaries.eval_manager
@@ -249,6 +255,9 @@ class Controller(outer_loop.OuterLoop):
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
         """Restores a checkpoint.
 
+        A training that starts afterwards has the writers remove the records after its step, and
+        whoever keeps the best checkpoint forget what came later.
+
         Args:
           checkpoint_path: Which one; by default the newest of the manager. If there is none, the
             manager's `init_fn` is called.
@@ -261,6 +270,7 @@ class Controller(outer_loop.OuterLoop):
         """
         checkpoints = self._required_checkpoints("restore_checkpoint")
         checkpoint_path = checkpoints.restore(checkpoint_path)
+        self._must_rewind = True
         if checkpoint_path is not None:
             logging.info("Restored %s at step %d.", checkpoint_path, self.step)
             self._evaluation_mark = pending_evaluation.find_mark(

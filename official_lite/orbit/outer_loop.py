@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
+from official_lite.checkpoint import commit
 from official_lite.common import error_report, errors
 from official_lite.orbit import (
     checkpointing,
@@ -51,6 +52,7 @@ class OuterLoop:
     """
 
     strategy: tf.distribute.Strategy
+    evaluator: runner.AbstractEvaluator | None
     train_actions: Sequence[Action]
     checkpoint_manager: tf.train.CheckpointManager | None
     storage: telemetry.EventStorage
@@ -69,6 +71,7 @@ class OuterLoop:
         self.last_step = 0
         self._is_running = False
         self._evaluation_is_pending = False
+        self._must_rewind = False
         self.stop_reason: str | None = None
         self._stop_request: str | None = None
 
@@ -185,6 +188,7 @@ class OuterLoop:
         if evaluates or ends or judges or self._inner.is_report_due(step):
             self._report()
             if self.step != step:  # An action has restored an older checkpoint.
+                self._rewind()
                 return
         if evaluates:
             self._evaluate(plan)
@@ -224,6 +228,24 @@ class OuterLoop:
             from_graphs=is_alone or not has_failed,
         )
 
+    def _prepare_save(self) -> Callable[[], None]:
+        """Has all that belongs to the state in hand; see `CommittedCheckpointManager.on_save`."""
+        self._tell_evaluator("before_checkpoint")
+        return self._reports.before_save(step=self.step)
+
+    def _rewind(self) -> None:
+        """Removes what a training that was broken off has left after the current step."""
+        self._must_rewind = False
+        self._reports.rewind(self.step)
+        self._tell_evaluator("before_training", self.step)
+
+    def _tell_evaluator(self, event: str, *args: Any) -> None:
+        # One that was written for Orbit may have nothing but `evaluate`.
+        listen = getattr(self.evaluator, event, None)
+        if listen is not None:
+            with self.strategy.scope():
+                listen(*args)
+
     def _write_what_is_left(self, has_failed: bool = False) -> None:
         """Writes numbers that came up after the last report."""
         self._report_training({}, has_failed)
@@ -246,6 +268,7 @@ class OuterLoop:
         path = self._checkpoints.take_complete() if self._checkpoints else None
         if path is not None:
             logging.info("Saved %s.", path)
+            self._tell_evaluator("after_checkpoint", commit.step_of(path))
             self._hooks.tell("on_checkpoint", path)
 
     @contextlib.contextmanager
@@ -258,6 +281,8 @@ class OuterLoop:
         with self.storage:
             try:
                 preemption.rearm()
+                if self._must_rewind:
+                    self._rewind()
                 logging.info("Training from step %d to step %d.", self.step, last_step)
                 self._hooks.tell("before_train")
                 try:

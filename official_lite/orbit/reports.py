@@ -1,6 +1,6 @@
 """Where the numbers of a run go."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
@@ -75,6 +75,33 @@ class Reports:
         while self._records:
             self._writer.write(self._records.pop(0))
         self._writer.flush()
+
+    def before_save(self, *, step: int) -> Callable[[], None]:
+        """Write everything that belongs to a state that is about to be saved.
+
+        Returns:
+          What makes it durable. Call it before the checkpoint counts, in any thread.
+        """
+        self.write()
+        for manager in self._managers():
+            manager.mark_checkpoint(step)
+        return self._sync
+
+    def rewind(self, step: int) -> None:
+        """Have the writers remove the records after `step`, from which training starts again."""
+        # What is waiting is shown on the terminal, whatever becomes of it in the files.
+        self.write()
+        self._writer.rewind(step)
+        for manager in self._managers():
+            manager.rewind(step)
+
+    def _sync(self) -> None:
+        self._writer.sync()
+        for manager in self._managers():
+            manager.sync()
+
+    def _managers(self) -> Iterable[utils.SummaryManagerInterface]:
+        return {id(manager): manager for manager in self._summary_managers.values()}.values()
 
     def _report(
         self,

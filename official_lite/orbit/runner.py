@@ -96,6 +96,19 @@ class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
 
     steps_run: int | None = None
 
+    def before_training(self, step: int) -> None:
+        """Called when training starts from the state of `step`, also when it goes back to it.
+
+        Whatever has been kept of evaluations after `step` belongs to a training that was broken
+        off.
+        """
+
+    def before_checkpoint(self) -> None:
+        """Called when training is about to save its state, from which it may start again."""
+
+    def after_checkpoint(self, step: int) -> None:
+        """Called when the checkpoint of `step` is complete: training never goes back before it."""
+
     @abc.abstractmethod
     def evaluate(self, num_steps: tf.Tensor) -> Output | None:
         """Evaluates `num_steps` steps.

@@ -22,6 +22,7 @@ class Summaries:
       eval_directory: The same for evaluations; by default `directory`.
       manager: Takes the place of `directory`.
       eval_manager: Takes the place of `eval_directory`.
+      job: The name of a job that only evaluates; see `telemetry.TensorBoardWriter`.
 
     Attributes:
       manager: For training.
@@ -39,9 +40,11 @@ class Summaries:
         eval_directory: str | os.PathLike[str] | None = None,
         manager: utils.SummaryManagerInterface | None = None,
         eval_manager: utils.SummaryManagerInterface | None = None,
+        job: str = "",
     ) -> None:
         self._global_step = global_step
         self._interval = interval
+        self._job = job
         self._trigger = triggers.every(interval)
         tf.summary.experimental.set_step(global_step)
         self._own_managers: list[utils.SummaryManager] = []
@@ -70,7 +73,7 @@ class Summaries:
 
     def _create_manager(self, directory: str | os.PathLike[str] | None) -> utils.SummaryManager:
         manager = utils.SummaryManager(
-            directory, telemetry.scalar_summary, global_step=self._global_step
+            directory, telemetry.scalar_summary, global_step=self._global_step, job=self._job
         )
         self._own_managers.append(manager)
         return manager

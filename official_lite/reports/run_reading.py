@@ -39,8 +39,10 @@ __all__ = [
     "read_runs",
 ]
 
+# Those of the training, and of jobs that only evaluate, which may look at its directory.
+_METRICS = ("metrics.json", "metrics.continuous_eval.json", "metrics.eval.json")
 # Any of them makes a directory that of a run.
-_RECORDS = ("run.json", "metrics.json", "params.yaml")
+_RECORDS = ("run.json", "params.yaml", *_METRICS)
 # What a run keeps in directories of its own, which are no runs.
 _NOT_RUNS = ("train", "validation", "best_ckpt", "damaged", "export", "profile", "plots")
 
@@ -276,8 +278,13 @@ class _Reader:
             return None
 
     def series(self) -> dict[str, dict[str, Series]]:
-        series, problems = metric_series.parse(self._text("metrics.json"))
-        self.problems += [f"metrics.json: {problem}" for problem in problems]
+        series: dict[str, dict[str, Series]] = {}
+        for name in _METRICS:
+            found, problems = metric_series.parse(self._text(name))
+            self.problems += [f"{name}: {problem}" for problem in problems]
+            for split, curves in found.items():
+                # What the training has evaluated itself comes before what others did beside it.
+                series[split] = {**curves, **series.get(split, {})}
         return series
 
     def best(self) -> BestCheckpoint | None:

@@ -13,11 +13,11 @@ from official_lite.telemetry.record import Record
 class AsyncWriter(writer.Writer):
     """Hands records to a writer in a thread of their own, one after another in their order.
 
-    Only `close` waits for all of them; `flush` has them flushed when their turn has come. When
-    `max_records` wait, `write` waits too. An error of the writer comes up in the next call of
-    `write`, `flush` or `close`, several at once as an `ExceptionGroup`; the records after it are
-    written all the same. What is still waiting when the process ends is written then. In a process
-    that was forked off nothing is waiting: those records are its parent's.
+    Only `sync` and `close` wait for all of them; `flush` has them flushed when their turn has come.
+    When `max_records` wait, `write` waits too. An error of the writer comes up in the next call of
+    one of its methods, several at once as an `ExceptionGroup`; the records after it are written all
+    the same. What is still waiting when the process ends is written then. In a process that was
+    forked off nothing is waiting: those records are its parent's.
 
     Args:
       inner: Where the records go; it is closed with this writer.
@@ -36,6 +36,21 @@ class AsyncWriter(writer.Writer):
     def flush(self) -> None:
         if self._thread is not None and not self._thread.is_of_another_process:
             self._thread.put(self._inner.flush)
+        self._raise_errors()
+
+    def sync(self) -> None:
+        """Wait until everything written so far is durable."""
+        if self._thread is None or self._thread.is_of_another_process:
+            self._inner.sync()
+            return
+        is_done = threading.Event()
+        self._thread.put(self._inner.sync)
+        self._thread.put(is_done.set)
+        is_done.wait()
+        self._raise_errors()
+
+    def rewind(self, step: int) -> None:
+        self._started().put(lambda: self._inner.rewind(step))
         self._raise_errors()
 
     def close(self) -> None:

@@ -4,8 +4,10 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from absl import logging
 
 from official_lite.common import files
 from official_lite.telemetry import line_file, writer
@@ -17,8 +19,9 @@ class CsvWriter(writer.Writer):
 
     A name that comes up for the first time gets a column at the right: the table is written anew,
     in one piece, and is empty there in the rows before. A run that restarts appends to the
-    tables. Each row goes to the operating system at once, so a process that is killed loses at
-    most the row it was writing; such a torso is removed when the table is opened the next time.
+    tables, from which `rewind` has removed what comes again. Each row goes to the operating system
+    at once, so a process that is killed loses at most the row it was writing; such a torso is
+    removed when the table is opened the next time.
 
     Args:
       path: `runs/mnist/metrics.csv` makes `runs/mnist/metrics_train.csv` and so on.
@@ -26,19 +29,38 @@ class CsvWriter(writer.Writer):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._stem, self._extension = os.path.splitext(os.fspath(path))
+        # By path.
         self._tables: dict[str, _Table] = {}
+        self._rewound_to: int | None = None
 
     def write(self, record: Record) -> None:
-        if record.split not in self._tables:
-            split = re.sub(r"[^\w.-]", "_", record.split)
-            self._tables[record.split] = _Table(f"{self._stem}_{split}{self._extension}")
-        key = {"step": record.step}
+        split = re.sub(r"[^\w.-]", "_", record.split)
+        table = self._table(f"{self._stem}_{split}{self._extension}")
+        key, values = {"step": record.step}, record.flat()
+        if record.step == self._rewound_to:
+            table.keep(lambda row: _step_of(row) != record.step or row.keys().isdisjoint(values))
         # Twice: the first keeps it in front, the second keeps a value from taking its name.
-        self._tables[record.split].append({**key, **record.flat(), **key})
+        table.append({**key, **values, **key})
+
+    def sync(self) -> None:
+        for table in self._tables.values():
+            table.sync()
+
+    def rewind(self, step: int) -> None:
+        self._rewound_to = step
+        directory, stem = os.path.split(self._stem)
+        for name in files.list_names(directory or "."):
+            if name.startswith(f"{stem}_") and name.endswith(self._extension):
+                self._table(os.path.join(directory, name)).keep(lambda row: _step_of(row) <= step)
 
     def close(self) -> None:
         for table in self._tables.values():
             table.close()
+
+    def _table(self, path: str) -> "_Table":
+        if path not in self._tables:
+            self._tables[path] = _Table(path)
+        return self._tables[path]
 
 
 class _Table:
@@ -53,22 +75,47 @@ class _Table:
             self._add_columns(new)
         self._file.append(_to_line(values.get(name, "") for name in self._columns))
 
+    def keep(self, is_kept: Callable[[dict[str, str]], bool]) -> None:
+        """Remove rows; each is given without its empty cells."""
+        header, *rows = self._read_rows() or [[]]
+        named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
+        kept = [row for row, cells in zip(rows, named, strict=True) if is_kept(cells)]
+        if len(kept) == len(rows):
+            return
+        try:
+            self._replace([header, *kept])
+        except OSError as error:
+            logging.warning("%s can't be written, and keeps old rows: %s", self._file.path, error)
+        else:
+            logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
+
+    def sync(self) -> None:
+        self._file.sync()
+
     def close(self) -> None:
         self._file.close()
 
     def _add_columns(self, names: list[str]) -> None:
-        self._file.close()
         rows = self._read_rows()[1:]
         columns = self._columns + names
-        padded = [columns, *(row + [""] * (len(columns) - len(row)) for row in rows)]
-        files.write_text(self._file.path, "".join(_to_line(row) + "\n" for row in padded))
+        self._replace([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
         # Only now: a writing that failed must be made up for with the next row.
         self._columns = columns
+
+    def _replace(self, rows: Iterable[list[str]]) -> None:
+        self._file.close()
+        files.write_text(self._file.path, "".join(_to_line(row) + "\n" for row in rows))
 
     def _read_rows(self) -> list[list[str]]:
         if not files.exists(self._file.path):
             return []
         return list(csv.reader(io.StringIO(files.read_text(self._file.path), newline="")))
+
+
+def _step_of(row: Mapping[str, str]) -> int:
+    """The step of a row; that before all steps if the row was not written here."""
+    text = row.get("step", "")
+    return int(text) if text.isdecimal() else -1
 
 
 def _to_line(cells: Iterable[Any]) -> str:

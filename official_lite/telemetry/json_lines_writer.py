@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from absl import logging
+
 from official_lite.telemetry import line_file, writer
 from official_lite.telemetry.record import Record
 
@@ -15,9 +17,9 @@ class JsonLinesWriter(writer.Writer):
     """Appends one JSON object a line: `step`, `split`, `wall_time`, then the values.
 
     Nested names are joined by `/`; a value that is not finite is `null`, since JSON has no word
-    for it. A run that restarts appends to the file. Each line goes to the operating system at
-    once, so a process that is killed loses at most the line it was writing; such a torso is
-    removed when the file is opened the next time.
+    for it. A run that restarts appends to the file, from which `rewind` has removed what comes
+    again. Each line goes to the operating system at once, so a process that is killed loses at
+    most the line it was writing; such a torso is removed when the file is opened the next time.
 
     Args:
       path: The file, created with its folders when it does not exist.
@@ -29,15 +31,43 @@ class JsonLinesWriter(writer.Writer):
     ) -> None:
         self._file = line_file.LineFile(path)
         self._clock = clock
+        self._rewound_to: int | None = None
 
     def write(self, record: Record) -> None:
         wall_time = round(self._clock(), 3)
         key = {"step": record.step, "split": record.split, "wall_time": wall_time}
+        if record.step == self._rewound_to:
+            self._file.keep(lambda line: not _is_repeated(line, record))
         # Twice: the first keeps them in front, the second keeps a value from taking their name.
         self._file.append(to_json({**key, **record.flat(), **key}))
 
+    def sync(self) -> None:
+        self._file.sync()
+
+    def rewind(self, step: int) -> None:
+        self._rewound_to = step
+        removed = self._file.keep(lambda line: _parse(line).get("step", step) <= step)
+        if removed:
+            logging.info("Removed %d records after step %d: %s", removed, step, self._file.path)
+
     def close(self) -> None:
         self._file.close()
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """The object of a line; empty if it is not one that was written here."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return {}
+    is_record = isinstance(values, dict) and isinstance(values.get("step"), int)
+    return values if is_record else {}
+
+
+def _is_repeated(line: bytes, record: Record) -> bool:
+    values = _parse(line)
+    is_same = (values.get("step"), values.get("split")) == (record.step, record.split)
+    return is_same and not values.keys().isdisjoint(record.flat())
 
 
 def to_json(values: Mapping[str, Any]) -> str:

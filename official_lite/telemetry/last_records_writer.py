@@ -23,6 +23,9 @@ class LastRecordsWriter(writer.Writer):
         key = {"step": record.step}
         self._rows[record.split] = {**key, **kept, **record.flat(), **key}
 
+    def rewind(self, step: int) -> None:
+        self._rows = {split: row for split, row in self._rows.items() if row["step"] <= step}
+
     def rows(self) -> dict[str, Any]:
         """The step and the values reported last, by split: rows for `summary_table`."""
         return dict(self._rows)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+from collections.abc import Callable
 from typing import IO
 
 from absl import logging
@@ -31,6 +32,7 @@ class LineFile:
         self._opened = contextlib.ExitStack()
         self._file: IO[str] | None = None
         self._is_losing = False
+        self._is_synced = True
 
     def append(self, line: str) -> None:
         """Writes a line, to which the line break is added."""
@@ -45,7 +47,41 @@ class LineFile:
             self._is_losing = True
             self._forget()
         else:
-            self._is_losing = False
+            self._is_losing = self._is_synced = False
+
+    def keep(self, is_kept: Callable[[bytes], bool]) -> int:
+        """Remove lines; the file is replaced in one piece, and only if a line goes.
+
+        Args:
+          is_kept: Whether a line stays.
+
+        Returns:
+          The number of lines removed.
+        """
+        if not files.exists(self.path):
+            return 0
+        self.close()
+        with files.open_file(self.path, "rb") as file:
+            lines = file.read().splitlines(keepends=True)
+        kept = [line for line in lines if is_kept(line)]
+        if len(kept) == len(lines):
+            return 0
+        try:
+            files.write_bytes(self.path, b"".join(kept))
+        except OSError as error:
+            logging.warning("%s can't be written, and keeps old lines: %s", self.path, error)
+            return 0
+        return len(lines) - len(kept)
+
+    def sync(self) -> None:
+        """Flush the lines to the disk."""
+        if self._is_synced:
+            return
+        self._is_synced = True
+        try:
+            files.sync(self.path)
+        except OSError as error:
+            logging.warning("%s can't be flushed to the disk: %s", self.path, error)
 
     def close(self) -> None:
         """Lets go of the file; the next line opens it again."""

@@ -23,6 +23,12 @@ class MultiWriter(writer.Writer):
     def flush(self) -> None:
         self._each(lambda one: one.flush())
 
+    def sync(self) -> None:
+        self._each(lambda one: one.sync())
+
+    def rewind(self, step: int) -> None:
+        self._each(lambda one: one.rewind(step))
+
     def close(self) -> None:
         self._each(lambda one: one.close())
 

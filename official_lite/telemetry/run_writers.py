@@ -1,6 +1,5 @@
 """The writers as a config asks for them: a name, a run, and what the config says besides."""
 
-import os
 from collections.abc import Sequence
 
 from official_lite.telemetry import (
@@ -23,12 +22,12 @@ def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:
 
 def jsonl(run: RunInfo) -> writer.Writer:
     """`metrics.json` in the run's folder, a JSON object a line."""
-    return json_lines_writer.JsonLinesWriter(os.path.join(run.model_dir, "metrics.json"))
+    return json_lines_writer.JsonLinesWriter(run.file("metrics.json"))
 
 
 def csv(run: RunInfo) -> writer.Writer:
     """`metrics_train.csv` and so on in the run's folder."""
-    return csv_writer.CsvWriter(os.path.join(run.model_dir, "metrics.csv"))
+    return csv_writer.CsvWriter(run.file("metrics.csv"))
 
 
 def mlflow(

@@ -3,17 +3,25 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from google.protobuf import message
 
+from official_lite.common import files
 from official_lite.telemetry import media_summaries, writer
 from official_lite.telemetry.record import Record
 
 SummaryFn = Callable[..., Any]
+
+# Any of them makes a folder that of a run, whoever wrote it.
+_OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})
 
 
 def scalar_summary(name: str, value: Any, *, step: Any = None) -> Any:
@@ -41,13 +49,26 @@ class TensorBoardWriter(writer.Writer):
     `validation`, or several validation sets, come to lie over one another. Folders and event
     files are created by the first number that goes there.
 
+    `rewind` cuts off the event files of earlier processes where the restored state was saved. An
+    event that marks the restart tells a TensorBoard that is running to forget what it has read.
+
     Args:
       directory: The root of the event files; `None` writes nothing.
+      job: The name of a job that only evaluates, which becomes a part of the names of its files:
+        the training whose directory it shares leaves those alone, as it leaves those of the
+        training.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None, *, job: str = "") -> None:
         self._directory = None if directory is None else os.fspath(directory)
+        self._job = job
+        self._suffix = f".{job}.v2" if job else ".v2"
+        # `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`
+        self._own_name = re.compile(rf".*tfevents\..*\.\d+{re.escape(self._suffix)}")
         self._file_writers: dict[str, Any] = {}
+        # The files that this writer has created, which can't be cut off while they are open.
+        self._created: set[str] = set()
+        self._rewound_to: int | None = None
 
     def write(self, record: Record) -> None:
         self.write_values(record.values, step=record.step, relative_path=record.split)
@@ -87,6 +108,8 @@ class TensorBoardWriter(writer.Writer):
                 with self.file_writer(relative_path).as_default():
                     summary_fn(name, value, step=step)
         if scalars:
+            if self._rewound_to is not None and self._rewound_to == int(tf.convert_to_tensor(step)):
+                self._forget_repeated(relative_path, scalars.keys())
             with _unless_disk_is_full(), self.file_writer(relative_path).as_default():
                 _write_scalars(scalars, step)
 
@@ -97,9 +120,37 @@ class TensorBoardWriter(writer.Writer):
         return self._file_writers[relative_path]
 
     def flush(self) -> None:
-        for file_writer in self._file_writers.values():
+        # A copy, as in `sync`: a thread that saves may be here while another one adds a folder.
+        for file_writer in list(self._file_writers.values()):
             with _unless_disk_is_full():
                 file_writer.flush()
+
+    def mark_checkpoint(self, step: int) -> None:
+        """Mark in each event file what has been written before the state of `step` is saved."""
+        if self._directory is None:
+            return
+        for file_writer in self._file_writers.values():
+            with _unless_disk_is_full():
+                _write_session_log(file_writer, tf.compat.v1.SessionLog.CHECKPOINT, step)
+                file_writer.flush()
+
+    def sync(self) -> None:
+        self.flush()
+        for path in list(self._created):
+            if files.exists(path):
+                with _unless_disk_is_full():
+                    files.sync(path)
+
+    def rewind(self, step: int) -> None:
+        self._rewound_to = step
+        if self._directory is None:
+            return
+        for file_writer in self._file_writers.values():
+            with _unless_disk_is_full():
+                _write_start(file_writer, step)
+        for folder in _folders(self._directory):
+            for path in self._files_of_earlier_processes(folder):
+                _cut_off(path, _end_of_state(path, step))
 
     def close(self) -> None:
         for file_writer in self._file_writers.values():
@@ -110,7 +161,33 @@ class TensorBoardWriter(writer.Writer):
     def _create_file_writer(self, relative_path: str) -> Any:
         if self._directory is None:
             return tf.summary.create_noop_writer()
-        return tf.summary.create_file_writer(os.path.join(self._directory, relative_path))
+        folder = os.path.join(self._directory, relative_path)
+        before = _list_event_files(folder)
+        writer = tf.summary.create_file_writer(folder, filename_suffix=self._suffix)
+        self._created |= {os.path.join(folder, n) for n in _list_event_files(folder) - before}
+        # The first of a folder only says that there will be others. None where another job writes:
+        # a reader would forget the events of that one after the step, too.
+        is_known = not before or self._rewound_to is not None
+        if is_known and not self._job and all(map(self._own_name.fullmatch, before)):
+            _write_start(writer, self._rewound_to or 0)
+        return writer
+
+    def _forget_repeated(self, relative_path: str, tags: Collection[str]) -> None:
+        """Removes what an earlier process has written at the step that was rewound to."""
+        folder = os.path.join(self._directory or "", relative_path)
+        for path in self._files_of_earlier_processes(folder):
+            repeated = (
+                offset
+                for offset, event in _read_events(path)
+                if event.step == self._rewound_to
+                and any(value.tag in tags for value in event.summary.value)
+            )
+            _cut_off(path, next(repeated, None))
+
+    def _files_of_earlier_processes(self, folder: str) -> list[str]:
+        names = filter(self._own_name.fullmatch, _list_event_files(folder))
+        paths = sorted(os.path.join(folder, name) for name in names)
+        return [path for path in paths if path not in self._created]
 
 
 @contextlib.contextmanager
@@ -118,10 +195,84 @@ def _unless_disk_is_full() -> Iterator[None]:
     """A training is worth more than its curves."""
     try:
         yield
-    except tf.errors.OpError as error:
+    except (OSError, tf.errors.OpError) as error:
         logging.log_first_n(
             logging.WARNING, "Event files can't be written, and lose numbers: %s", 3, error
         )
+
+
+def _write_start(file_writer: Any, step: int) -> None:
+    """Tells readers to forget the events after `step`; of the initial state there are none."""
+    first = step + 1 if step > 0 else 0
+    _write_session_log(file_writer, tf.compat.v1.SessionLog.START, first)
+
+
+def _write_session_log(file_writer: Any, status: int, step: int) -> None:
+    log = tf.compat.v1.SessionLog(status=status)
+    event = tf.compat.v1.Event(step=step, wall_time=time.time(), session_log=log)
+    tf.raw_ops.ImportEvent(writer=file_writer._resource, event=event.SerializeToString())
+
+
+def _folders(root: str) -> Iterator[str]:
+    """The root and the folders below it, without those of other runs, which may lie there."""
+    yield root
+    for name in files.list_names(root):
+        folder = os.path.join(root, name)
+        if tf.io.gfile.isdir(folder) and _OF_A_RUN.isdisjoint(files.list_names(folder)):
+            yield from _folders(folder)
+
+
+def _list_event_files(folder: str) -> set[str]:
+    return {name for name in files.list_names(folder) if "tfevents" in name}
+
+
+def _read_events(path: str) -> Iterator[tuple[int, Any]]:
+    """Reads the events of a file, each with the offset at which it begins, up to a torn one.
+
+    TensorFlow's own reader does not tell the offsets. Around the bytes of an event the file has
+    their number and its checksum before, and their checksum after.
+    """
+    size = files.size(path)
+    with files.open_file(path, "rb") as file:
+        offset = 0
+        while len(header := file.read(12)) == 12:
+            length = struct.unpack("<Q", header[:8])[0]
+            end = offset + 12 + length + 4
+            if end > size:
+                return
+            try:
+                event = tf.compat.v1.Event.FromString(file.read(length + 4)[:-4])
+            except message.DecodeError:
+                return
+            yield offset, event
+            offset = end
+
+
+def _end_of_state(path: str, step: int) -> int | None:
+    """The offset of the first event after the state of `step` was saved; None if there is none.
+
+    What a step writes by itself bears the number of the step before, so the number alone does not
+    tell: the mark of the checkpoint does, if it is there.
+    """
+    session = tf.compat.v1.SessionLog
+    end, end_step, is_marked = None, 0, False
+    for offset, event in _read_events(path):
+        status = event.session_log.status
+        if status == session.CHECKPOINT and event.step == step:
+            end, is_marked = None, True
+        elif status == session.START and not is_marked and end_step >= event.step:
+            end = None
+        elif end is None and not event.file_version:
+            # Of the initial state nothing can have been written.
+            if is_marked or event.step > step or step <= 0:
+                end, end_step = offset, event.step
+    return end
+
+
+def _cut_off(path: str, size: int | None) -> None:
+    if size is not None:
+        logging.info("Cut off %s after %d bytes: the rest comes again.", path, size)
+        files.truncate(path, size)
 
 
 def _write_scalars(values: Mapping[str, Any], step: Any) -> None:

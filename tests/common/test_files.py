@@ -57,3 +57,27 @@ def test_renamed_file_replaces_another_and_a_removed_one_is_gone(tmp_path: pathl
     assert files.read_text(new) == "old"
     files.remove(new)
     assert files.list_names(os.fspath(tmp_path)) == []
+
+
+def test_what_a_killed_process_was_about_to_rename_is_removed(tmp_path, monkeypatch):
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        patch.setattr(files, "remove", lambda path: None)
+        for name in ("run.json", "run.eval.json"):
+            with pytest.raises(KeyboardInterrupt):
+                files.write_text(str(tmp_path / name), "{}")
+    (tmp_path / "mine.tmp").write_text("")
+    assert len(files.list_names(str(tmp_path))) == 3
+    files.remove_temporaries(str(tmp_path), lambda name: name == "run.json")
+    [left, mine] = files.list_names(str(tmp_path))[::-1]
+    assert left.startswith("run.eval.json.")
+    assert mine == "mine.tmp"
+
+
+def test_file_is_cut_off(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    files.truncate(str(tmp_path / "f"), 2)
+    assert (tmp_path / "f").read_bytes() == b"ab"

@@ -96,3 +96,16 @@ def test_metric_of_which_less_is_better_is_warned_of(
     with caplog.at_level("WARNING"):
         best_checkpoint.maybe_create_best_ckpt_exporter(params, str(tmp_path))
     assert ("highest rmse is kept" in caplog.text) == is_warned
+
+
+def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -> None:
+    exporter = _exporter(tmp_path)
+    exporter.rewind(0)
+    _exports(exporter, checkpoint, [0.1])
+    exporter.protect()
+    assert _exports(exporter, checkpoint, [0.0, 0.2, 0.3]) == [False, True, True]
+    restarted = _exporter(tmp_path)
+    restarted.rewind(0)
+    assert restarted.best_metric_value == 0.1
+    assert restarted.best_ckpt_path == str(tmp_path / "best_ckpt-0")
+    assert _exports(restarted, checkpoint, [0.0, 0.05, 0.2]) == [False, False, True]

@@ -216,3 +216,14 @@ def test_log_says_what_gin_binds_beside_the_config(tmp_path: pathlib.Path, caplo
     assert "operative_config.train.gin" in said
     assert "train_steps" not in said
     assert "rate" not in said
+
+
+def test_training_removes_what_killed_ones_left_and_nothing_of_evaluations(tmp_path) -> None:
+    ids = "0123456789abcdef" * 2
+    for name in ("params.yaml", ".lock", "run.eval.json", "run.continuous_eval.json"):
+        (tmp_path / f"{name}.{ids}.tmp").write_text("")
+    with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        assert len(list(tmp_path.glob("*.tmp"))) + len(list(tmp_path.glob(".lock*.tmp"))) >= 4
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        left = {path.name.split(".json")[0] for path in tmp_path.iterdir() if ids in path.name}
+    assert left == {"run.eval", "run.continuous_eval"}

@@ -15,8 +15,8 @@ def _run(params, task, mode, model_dir, **kwargs):
     return train_lib.run_experiment(None, task, mode, params, str(model_dir), **kwargs)
 
 
-def _steps(model_dir, split) -> list[int]:
-    records = map(json.loads, (model_dir / "metrics.json").read_text().splitlines())
+def _steps(model_dir, split, name="metrics.json") -> list[int]:
+    records = map(json.loads, (model_dir / name).read_text().splitlines())
     return [r["step"] for r in records if r["split"] == split]
 
 
@@ -41,7 +41,8 @@ def test_evaluation_reads_the_last_checkpoint(experiment, make_task, tmp_path) -
     _, trained = _run(params, make_task(params), "train_and_post_eval", tmp_path)
     _, logs = _run(params, make_task(params), "eval", tmp_path, run_post_eval=True)
     np.testing.assert_allclose(logs["validation_loss"], trained["validation_loss"], rtol=1e-6)
-    assert len(_steps(tmp_path, "validation")) == 2
+    assert _steps(tmp_path, "validation") == [8]
+    assert _steps(tmp_path, "validation", "metrics.eval.json") == [8]
 
 
 def test_evaluation_of_nothing_is_an_error(experiment, make_task, tmp_path) -> None:
@@ -54,7 +55,7 @@ def test_every_checkpoint_is_evaluated_continuously(experiment, make_task, tmp_p
     params = experiment()
     _run(params, make_task(params), "train", tmp_path)
     _run(params, make_task(params), "continuous_eval", tmp_path)
-    assert _steps(tmp_path, "validation") == [4, 8]
+    assert _steps(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8]
 
 
 def test_unknown_mode_fails_before_anything_is_built(experiment, tmp_path) -> None:
@@ -266,3 +267,32 @@ def test_what_layers_learn_from_data_before_a_run_is_there_after_it(
     _run(params, Adapting(params.task), "train", tmp_path / "resumed")
     params.trainer.train_steps = 8
     assert finish(tmp_path / "resumed")["validation_loss"] == unbroken["validation_loss"]
+
+
+class _Exporter:
+    """Keeps nothing, and writes down what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
+        self.heard.append(f"evaluated {global_step}")
+
+    def rewind(self, step):
+        self.heard.append(f"rewind {step}")
+
+
+@pytest.mark.parametrize(
+    ("mode", "heard"),
+    [("train", []), ("train_and_eval", ["rewind 0", "evaluated 4", "evaluated 8"])],
+)
+def test_best_checkpoint_is_left_alone_by_a_training_that_does_not_evaluate(
+    experiment, make_task, tmp_path, mode, heard
+) -> None:
+    class Runner(train_lib.OrbitExperimentRunner):
+        def _build_best_checkpoint_exporter(self):
+            return exporter
+
+    params, exporter = experiment(), _Exporter()
+    Runner(None, make_task(params), mode, params, str(tmp_path)).run()
+    assert exporter.heard == heard

@@ -26,8 +26,8 @@ def test_every_checkpoint_is_evaluated_beside_the_running_training(
     evaluation = commands.Command(_command("continuous_eval", model_dir, *common))
     assert commands.run(_command("train", model_dir, *common)).returncode == 0
     assert evaluation.wait() == 0
-    records = map(json.loads, (model_dir / "metrics.json").read_text().splitlines())
-    steps = [r["step"] for r in records if r["split"] == "validation"]
+    path = model_dir / "metrics.continuous_eval.json"
+    steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
     assert steps == [100, 200, 300, 400]
 
 

@@ -107,8 +107,9 @@ def test_19_bad_batch_is_left_out_21_and_nan_is_never_best(tmp_path: pathlib.Pat
     assert "step 26, which drew batch 25" in done.stderr
     assert _saved_steps(tmp_path) == [0, 10, 20, 30, 40]
     losses = [(r["step"], r["training_loss"]) for r in _records(tmp_path, "train")]
-    assert [step for step, _ in losses] == [10, 20, 30, 30, 40]
-    assert [step for step, loss in losses if loss is None] == [30]
+    # The report of the blow-up is in the log, and its step is recorded once, as it was repeated.
+    assert [step for step, _ in losses] == [10, 20, 30, 40]
+    assert None not in dict(losses).values()
     assert [r["score"] for r in _records(tmp_path, "validation")] == [None, 1 / 40]
     info = json.loads((tmp_path / "run" / "best_ckpt" / "info.json").read_text())
     assert info["best_ckpt_global_step"] == 40

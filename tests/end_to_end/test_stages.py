@@ -129,7 +129,7 @@ def test_one_command_runs_phases_and_leaves_out_the_finished_ones(tmp_path: path
         f"initialize: warm start from {run / 'finetune'}",
         "experiment finished: status=done step=0",
     ]
-    evaluated = json.loads((run / "check" / "metrics.json").read_text())
+    evaluated = json.loads((run / "check" / "metrics.eval.json").read_text())
     trained = json.loads((run / "finetune" / "metrics.json").read_text().splitlines()[-1])
     assert evaluated["validation_loss"] == pytest.approx(trained["validation_loss"], rel=1e-6)
     again = _train(tmp_path, SHORT + PHASES)

@@ -1,3 +1,6 @@
+import json
+import os
+
 import keras
 import pytest
 import tensorflow as tf
@@ -169,3 +172,136 @@ def test_hooks_of_an_evaluation_alone_are_heard(make_trainer, make_controller, r
 
     make_controller(make_trainer(), hooks=[Counts()]).evaluate()
     assert [record.flat().get("seen") for record in recording_writer.records] == [None, 1.0]
+
+
+class _Rewound(telemetry.Writer):
+    """Writes down what it is told besides records."""
+
+    def __init__(self):
+        self.calls = []
+
+    def write(self, record):
+        self.calls.append(f"write {record.split} {record.step}")
+
+    def sync(self):
+        self.calls.append("sync")
+
+    def rewind(self, step):
+        self.calls.append(f"rewind {step}")
+
+
+def test_records_are_rewound_when_training_starts_and_not_before(
+    make_trainer, make_controller, make_manager
+):
+    trainer = make_trainer()
+    make_controller(trainer, checkpoint_manager=make_manager(trainer, 5)).train(5)
+    writer, resumed = _Rewound(), make_trainer()
+    manager = make_manager(resumed)
+    controller = make_controller(resumed, checkpoint_manager=manager, writers=[writer])
+    controller.evaluate()
+    assert writer.calls == ["write validation 5"]
+    controller.train(7)
+    controller.train(8)
+    assert writer.calls[1:] == ["rewind 5", "write train 7", "write train 8"]
+
+
+def test_run_without_a_checkpoint_starts_its_records_over(
+    make_trainer, make_controller, make_manager
+):
+    writer, trainer = _Rewound(), make_trainer()
+    manager = make_manager(trainer)
+    make_controller(trainer, checkpoint_manager=manager, writers=[writer]).train(1)
+    assert writer.calls == ["rewind 0", "write train 1"]
+
+
+def test_job_that_only_evaluates_rewinds_nothing(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    make_controller(trainer, checkpoint_manager=make_manager(trainer, 2)).train(4)
+    writer = _Rewound()
+    watcher = make_controller(
+        trainer, trainer=None, checkpoint_manager=make_manager(trainer), writers=[writer]
+    )
+    watcher.evaluate_continuously(timeout=0)
+    assert writer.calls == ["write validation 2", "write validation 4"]
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_records_are_durable_before_the_checkpoint_of_their_step_counts(
+    make_trainer, make_controller, make_manager, monkeypatch, tmp_path, in_background, is_ours
+):
+    def committing(source, target):
+        if target.endswith("ckpt-2.commit.json"):
+            writer.calls.append("counts")
+        rename(source, target)
+
+    writer, trainer, rename = _Rewound(), make_trainer(), os.replace
+    manager = make_manager(trainer, 2)
+    if not is_ours:
+        manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(step=trainer.global_step),
+            str(tmp_path / "of_tensorflow"),
+            max_to_keep=1,
+            step_counter=trainer.global_step,
+            checkpoint_interval=2,
+        )
+    monkeypatch.setattr("os.replace", committing)
+    make_controller(
+        trainer,
+        checkpoint_manager=manager,
+        enable_async_checkpointing=in_background,
+        writers=[writer],
+    ).train_and_evaluate(2)
+    assert writer.calls[:4] == ["rewind 0", "write train 2", "write validation 2", "sync"]
+    # TensorFlow's manager leaves out the save of a step that is saved only after this.
+    assert writer.calls[4:] == (["counts"] if is_ours else ["sync"])
+
+
+def test_action_that_saves_by_itself_has_the_records_written_before(
+    make_trainer, make_controller, make_manager
+):
+    writer, trainer = _Rewound(), make_trainer()
+    manager = make_manager(trainer)
+    make_controller(
+        trainer,
+        checkpoint_manager=manager,
+        writers=[writer],
+        train_actions=[lambda _: writer.calls.append(manager.save(checkpoint_number=2))],
+    ).train(2)
+    assert writer.calls == ["rewind 0", "write train 2", "sync", manager.latest_checkpoint]
+
+
+def test_training_that_an_action_sets_back_is_recorded_once(
+    make_trainer, make_controller, make_manager, tmp_path
+):
+    def set_back_once(_):
+        if trainer.global_step.numpy() == 6 and not told:
+            manager.restore_or_initialize()
+            told.append(trainer.global_step.numpy())
+
+    trainer, told = make_trainer(), []
+    trainer.before_training = told.append
+    manager = make_manager(trainer, 4)
+    with telemetry.JsonLinesWriter(tmp_path / "m") as writer:
+        make_controller(
+            trainer,
+            steps_per_loop=2,
+            checkpoint_manager=manager,
+            writers=[writer],
+            restore=False,
+            train_actions=[set_back_once],
+        ).train(8)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m").read_text().splitlines()]
+    assert steps == [2, 4, 6, 8]
+    assert told == [4, 4]
+
+
+def test_evaluator_hears_of_the_states_that_training_may_go_back_to(
+    make_trainer, make_controller, make_manager
+):
+    heard, trainer = [], make_trainer()
+    trainer.before_training = lambda step: heard.append(f"begins at {step}")
+    trainer.before_checkpoint = lambda: heard.append("saves")
+    trainer.after_checkpoint = lambda step: heard.append(f"saved {step}")
+    make_controller(trainer, checkpoint_manager=make_manager(trainer, 2)).train(4)
+    assert heard == ["begins at 0", "saves", "saved 2", "saves", "saved 4"]

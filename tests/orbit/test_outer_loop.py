@@ -111,9 +111,9 @@ def test_hooks_evaluation_and_checkpoint_come_in_this_order(
         "train action",
         "eval action",
         "after_eval ['accuracy']",
-        "on_checkpoint ckpt-1",
         "write train",
         "write validation",
+        "on_checkpoint ckpt-1",
         "after_train True",
     ]
 

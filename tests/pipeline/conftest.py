@@ -79,8 +79,8 @@ def experiment() -> Callable[..., cfg.ExperimentConfig]:
 def records() -> Callable[..., list[int]]:
     """The steps of the records of one split."""
 
-    def read(model_dir: pathlib.Path, split: str) -> list[int]:
-        lines = (model_dir / "metrics.json").read_text().splitlines()
+    def read(model_dir: pathlib.Path, split: str, name: str = "metrics.json") -> list[int]:
+        lines = (model_dir / name).read_text().splitlines()
         return [r["step"] for r in map(json.loads, lines) if r["split"] == split]
 
     return read

@@ -52,7 +52,7 @@ def test_every_checkpoint_gets_its_evaluation(experiment, records, tmp_path) -> 
     params = experiment(trainer={"train_steps": 12})
     _run(params, tmp_path)
     _run(params, tmp_path, "continuous_eval")
-    assert records(tmp_path, "validation") == [4, 8, 12]
+    assert records(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8, 12]
 
 
 def test_phases_run_in_order_and_hand_on_weights(experiment, records, log_of, tmp_path) -> None:

@@ -83,3 +83,14 @@ def test_run_whose_process_is_gone_was_killed(tmp_path: pathlib.Path) -> None:
     (directory / ".lock").write_text(json.dumps({**holder, "host": "elsewhere"}))
     assert run_reading.read_run(str(directory)).status == "running"
     assert os.listdir(directory).count(".lock") == 1
+
+
+def test_evaluations_beside_the_training_are_read_with_it(tmp_path: pathlib.Path) -> None:
+    trained = {"step": 10, "split": "train", "loss": 1.0}
+    evaluated = {"step": 10, "split": "validation", "accuracy": 0.5}
+    (tmp_path / "metrics.json").write_text(json.dumps(trained) + "\n")
+    (tmp_path / "metrics.continuous_eval.json").write_text(json.dumps(evaluated) + "\n")
+    assert run_reading.read_run(str(tmp_path)).last_metrics() == {
+        "train/loss": 1.0,
+        "validation/accuracy": 0.5,
+    }

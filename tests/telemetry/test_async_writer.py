@@ -186,3 +186,20 @@ for to_write in ([], [20]):
 """
     steps, num_closed = run_script(tmp_path / "m", body)
     assert (steps, num_closed) == ([*range(21)], 2)
+
+
+def test_sync_waits_for_what_was_written_and_rewind_keeps_the_order():
+    class Durable(Recorder):
+        def sync(self):
+            self.calls.append("sync")
+
+        def rewind(self, step):
+            self.calls.append(f"rewind {step}")
+
+    inner = Durable()
+    with telemetry.AsyncWriter(inner) as writer:
+        writer.write(record(1))
+        writer.rewind(0)
+        writer.write(record(2))
+        writer.sync()
+        assert inner.calls == [1, "rewind 0", 2, "sync"]

@@ -106,3 +106,18 @@ def test_header_that_could_not_be_written_is_made_up_for_with_the_next_row(tmp_p
         {"step": "1", "a": "1", "b": ""},
         {"step": "3", "a": "3", "b": "3"},
     ]
+
+
+def test_steps_that_come_again_are_recorded_once_in_every_table(tmp_path):
+    rows = [(step, split, {"a": step}) for step in (1, 2, 3) for split in ("train", "validation")]
+    write(tmp_path / "m.csv", *rows)
+    with telemetry.CsvWriter(tmp_path / "m.csv") as writer:
+        writer.rewind(2)
+        assert len(read(tmp_path / "m_validation.csv")) == 2
+        writer.write(telemetry.Record(step=2, split="validation", values={"a": 7}))
+        writer.write(telemetry.Record(step=3, split="train", values={"a": 8, "b": 9}))
+    assert read(tmp_path / "m_validation.csv") == [
+        {"step": "1", "a": "1"},
+        {"step": "2", "a": "7"},
+    ]
+    assert [row["a"] for row in read(tmp_path / "m_train.csv")] == ["1", "2", "8"]

@@ -2,6 +2,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,3 +83,49 @@ def test_any_values_make_valid_lines(tmp_path_factory, values):
         writer.write(telemetry.Record(step=1, split="train", values=values))
     [line] = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     assert json.loads(line)["step"] == 1
+
+
+def test_steps_that_come_again_are_recorded_once(tmp_path):
+    path = tmp_path / "m"
+    with telemetry.JsonLinesWriter(path) as writer:
+        for step in (10, 20, 30):
+            writer.write(record(step, loss=float(step)))
+        writer.rewind(20)
+        assert [line["step"] for line in read(path)] == [10, 20]
+        writer.write(record(30, loss=0.0))
+    assert [(line["step"], line["loss"]) for line in read(path)] == [(10, 10), (20, 20), (30, 0)]
+
+
+def test_repeated_record_of_the_restored_step_replaces_the_one_before(tmp_path):
+    path = tmp_path / "m"
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.write(record(10, loss=1.0))
+        writer.write(telemetry.Record(step=10, split="validation", values={"loss": 2.0}))
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.rewind(10)
+        writer.write(telemetry.Record(step=10, split="validation", values={"loss": 3.0}))
+        writer.write(record(10, of_a_hook=4.0))
+    found = [(line["split"], line.get("loss"), line.get("of_a_hook")) for line in read(path)]
+    assert found == [("train", 1.0, None), ("validation", 3.0, None), ("train", None, 4.0)]
+
+
+def test_kill_while_records_are_removed_loses_none(tmp_path, monkeypatch):
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "m"
+    with telemetry.JsonLinesWriter(path) as writer:
+        for step in (10, 20):
+            writer.write(record(step))
+        monkeypatch.setattr("os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            writer.rewind(10)
+    assert [line["step"] for line in read(path)] == [10, 20]
+
+
+def test_foreign_lines_stay(tmp_path):
+    path = tmp_path / "m"
+    path.write_bytes(b'\xff not ours\n[1]\n{"step": 30, "split": "train"}\n')
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.rewind(20)
+    assert path.read_bytes() == b"\xff not ours\n[1]\n"

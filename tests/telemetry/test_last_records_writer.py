@@ -21,3 +21,11 @@ def test_later_numbers_of_the_same_step_join_those_before():
         writer.write(telemetry.Record(step=step, split="train", values=values))
     row = {"step": 2, "loss": 3.0, "clean/f1": 0.5, "swa/loss": 2.0, "clean/recall": 1.0}
     assert writer.rows() == {"train": row}
+
+
+def test_records_after_the_restored_step_are_forgotten():
+    writer = telemetry.LastRecordsWriter()
+    for step, split in ((10, "train"), (20, "validation")):
+        writer.write(telemetry.Record(step=step, split=split, values={"loss": 1.0}))
+    writer.rewind(10)
+    assert list(writer.rows()) == ["train"]

@@ -24,3 +24,15 @@ def test_line_is_there_before_close_and_after_it(tmp_path):
     file.append("two")
     file.close()
     assert (tmp_path / "new" / "lines").read_text() == "one\ntwo\n"
+
+
+def test_lines_are_flushed_to_the_disk_once(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    file = line_file.LineFile(tmp_path / "lines")
+    file.sync()
+    file.append("one")
+    assert not synced
+    file.sync()
+    file.sync()
+    assert len(synced) == 1

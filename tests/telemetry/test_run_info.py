@@ -9,3 +9,11 @@ def test_flat_config_has_the_names_of_overrides():
         "task.losses": '["a", {"b": 1}]',
         "seed": None,
     }
+
+
+def test_job_that_only_evaluates_has_files_of_its_own():
+    def file(mode):
+        return telemetry.RunInfo("/run", 1, {}, mode=mode).file("metrics.json")
+
+    assert file("train_and_eval") == "/run/metrics.json"
+    assert file("continuous_eval") == "/run/metrics.continuous_eval.json"

@@ -24,3 +24,9 @@ def test_writer_closes_itself_even_after_an_error():
 def test_write_is_all_that_a_writer_needs():
     with pytest.raises(TypeError, match="write"):
         telemetry.Writer()
+
+
+def test_writer_that_buffers_is_flushed_before_a_checkpoint_counts():
+    writer = Recorder()
+    writer.sync()
+    assert writer.calls == ["flush"]

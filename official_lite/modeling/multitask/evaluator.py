@@ -13,6 +13,7 @@ from official_lite.core import (
     base_task,
     batch_mean,
     best_checkpoint,
+    evaluating_trainer,
     model_building,
 )
 from official_lite.modeling.multitask import base_trainer
@@ -121,6 +122,18 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         if self._init_fn is not None:
             self._init_fn()
         base_trainer.initialize_model(self.model, self.optimizer)
+
+    def before_training(self, step: int) -> None:
+        """Has the checkpoint exporter forget what was best after `step`."""
+        evaluating_trainer.tell_exporter(self._checkpoint_exporter, "rewind", step)
+
+    def before_checkpoint(self) -> None:
+        """Has the checkpoint exporter keep what is best now."""
+        evaluating_trainer.tell_exporter(self._checkpoint_exporter, "protect")
+
+    def after_checkpoint(self, step: int) -> None:
+        """Has the checkpoint exporter let go of what only earlier states need."""
+        evaluating_trainer.tell_exporter(self._checkpoint_exporter, "settle", step)
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any]:
         """Evaluates the tasks in turn. The training weights come back however that ends.

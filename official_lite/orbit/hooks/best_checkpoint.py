@@ -1,7 +1,6 @@
 """Keeps the checkpoint of the best evaluation."""
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +8,9 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.checkpoint import async_checkpoint_manager, directories
-from official_lite.common import errors, files
+from official_lite.checkpoint import best_checkpoints, commit
+from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
-from official_lite.orbit import actions
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.output_directory import output_directory
 from official_lite.orbit.hooks.watched_metric import WatchedMetric
@@ -21,9 +19,10 @@ from official_lite.orbit.hooks.watched_metric import WatchedMetric
 class BestCheckpoint(Hook):
     """Saves a checkpoint whenever an evaluation beats all before it, also those before a restart.
 
-    The folder holds `best_ckpt-<step>` and `info.json`, all metrics of the best evaluation. A
-    metric that is not a finite number is never best. With averaged weights it is the average that
-    was evaluated and that is saved as the model.
+    The folder holds `best_ckpt-<step>` and `info.json`, all metrics of the best evaluation. A run
+    that restarts forgets the evaluations after its last checkpoint, which come again. A metric
+    that is not a finite number is never best. With averaged weights it is the average that was
+    evaluated and that is saved as the model.
 
     Args:
       metric: Its name in the logs of an evaluation; `a/b` or `a|b` for nested ones.
@@ -42,61 +41,68 @@ class BestCheckpoint(Hook):
         self._metric = WatchedMetric(metric, direction)
         self._directory = directory
         self._max_to_keep = max_to_keep
-        self._best = actions.NewBestMetric(self._metric.value, self._metric.maximizes)
-        self._manager: tf.train.CheckpointManager | None = None
+        self._best: best_checkpoints.BestCheckpoints | None = None
 
     def before_train(self) -> None:
-        self._open()
+        self._open().rewind(self.controller.step)
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
-        manager = self._open()
-        if not self._best.test(dict(logs)):
+        best = self._open()
+        value = self._metric.value(logs)
+        if not self._metric.is_better(value, self._best_value()):
             return
-        logging.info("Best %s so far: %g.", self._metric.name, self._metric.value(logs))
+        logging.info("Best %s so far: %g.", self._metric.name, value)
         average = ema_optimizer.get_moving_average(getattr(self.trainer, "optimizer", None))
+        step = self.controller.step
+        record = telemetry.Record(step=step, split="", values=telemetry.numbers(logs))
         with ema_optimizer.averaged_weights(average):
-            manager.save(checkpoint_number=self.controller.step, check_interval=False)
-        # After the checkpoint: a crash in between leaves one that is better than `info.json` says.
-        self._write_info(logs)
-        self._best.commit(dict(logs))
+            best.save(
+                self._checkpoint_manager().checkpoint,
+                step,
+                json.loads(telemetry.to_json(record.flat())),
+            )
+
+    def on_checkpoint(self, path: str) -> None:
+        self._open().settle(commit.step_of(path))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"metric": self._metric.name, "best_value": self._best.best_value}
+        # Called when a state is about to be saved.
+        self._open().protect()
+        best = self._open().best
+        return {
+            "metric": self._metric.name,
+            "best_value": self._best_value(),
+            "best_step": None if best is None else best[best_checkpoints.STEP_KEY],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["metric"] == self._metric.name:
-            self._best.commit({state["metric"]: state["best_value"]})
+        # Only of a training that goes back in the midst of a run; one that starts says where.
+        if self._best is not None and self.trainer is not None and "best_step" in state:
+            step = state["best_step"]
+            self._best.rewind(-1 if step is None else step)
 
-    def _open(self) -> tf.train.CheckpointManager:
-        """The manager of the best checkpoints; the first time, reads what an earlier run left."""
-        if self._manager is not None:
-            return self._manager
-        if self.controller.checkpoint_manager is None:
+    def _best_value(self) -> float | None:
+        """The value to beat; None if there is none, or if it was the best by another metric."""
+        best = self._open().best or {}
+        value = best.get(self._metric.name.replace("|", "/"))
+        return None if value is None else float(value)
+
+    def _open(self) -> best_checkpoints.BestCheckpoints:
+        """The best checkpoints; the first time, reads what an earlier run left."""
+        if self._best is None:
+            self._checkpoint_manager()
+            self._best = best_checkpoints.BestCheckpoints(
+                output_directory(self, self._directory),
+                max_to_keep=self._max_to_keep,
+                strategy=self.controller.strategy,
+            )
+        return self._best
+
+    def _checkpoint_manager(self) -> tf.train.CheckpointManager:
+        manager = self.controller.checkpoint_manager
+        if manager is None:
             raise errors.ConfigValueError(
                 "BestCheckpoint saves what the `checkpoint_manager` of the controller saves, and "
                 "there is none; pass one to `Controller`."
             )
-        if files.exists(self._info_path()):
-            info = json.loads(files.read_text(self._info_path()))
-            if self._metric.name.replace("|", "/") in info:
-                self._best.commit(info)
-        directory = output_directory(self, self._directory)
-        self._manager = async_checkpoint_manager.AsyncCheckpointManager(
-            self.controller.checkpoint_manager.checkpoint,
-            directories.writable_directory(directory, self.controller.strategy),
-            max_to_keep=self._max_to_keep,
-            checkpoint_name="best_ckpt",
-        )
-        return self._manager
-
-    def _write_info(self, logs: Mapping[str, Any]) -> None:
-        if not directories.is_chief(self.controller.strategy):
-            return
-        record = telemetry.Record(
-            step=self.controller.step, split="", values=telemetry.numbers(logs)
-        )
-        info = {"best_ckpt_global_step": self.controller.step, **record.flat()}
-        files.write_text(self._info_path(), telemetry.to_json(info) + "\n")
-
-    def _info_path(self) -> str:
-        return os.path.join(output_directory(self, self._directory), "info.json")
+        return manager

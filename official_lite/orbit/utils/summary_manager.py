@@ -19,6 +19,7 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
         `telemetry.scalar_summary`.
       global_step: The variable that counts the steps; by default the one that
         `tf.summary.experimental.set_step` was given.
+      job: The name of a job that only evaluates; see `telemetry.TensorBoardWriter`.
     """
 
     def __init__(
@@ -26,8 +27,10 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
         summary_dir: str | os.PathLike[str] | None,
         summary_fn: Callable[..., Any],
         global_step: Any = None,
+        *,
+        job: str = "",
     ) -> None:
-        self._writer = telemetry.TensorBoardWriter(summary_dir)
+        self._writer = telemetry.TensorBoardWriter(summary_dir, job=job)
         self._summary_fn = summary_fn
         self._global_step = (
             tf.summary.experimental.get_step() if global_step is None else global_step
@@ -38,6 +41,15 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
 
     def flush(self) -> None:
         self._writer.flush()
+
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def mark_checkpoint(self, step: int) -> None:
+        self._writer.mark_checkpoint(step)
+
+    def rewind(self, step: int) -> None:
+        self._writer.rewind(step)
 
     def close(self) -> None:
         """Flushes and closes the files; a later summary opens new ones."""

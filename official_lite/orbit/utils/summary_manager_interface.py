@@ -16,6 +16,16 @@ class SummaryManagerInterface(abc.ABC):
     def summary_writer(self, relative_path: str = "") -> Any:
         """The `tf.summary.SummaryWriter` of a folder below the root."""
 
+    def sync(self) -> None:
+        """Make everything written so far durable; see `telemetry.Writer.sync`."""
+        self.flush()
+
+    def mark_checkpoint(self, step: int) -> None:  # noqa: B027 - only files need marks
+        """Mark what has been written before the state of `step` is saved."""
+
+    def rewind(self, step: int) -> None:  # noqa: B027 - only files can be rewound
+        """Remove what was written after `step`; see `telemetry.Writer.rewind`."""
+
     @abc.abstractmethod
     def write_summaries(self, summary_dict: Mapping[str, Any]) -> None:
         """Writes the values at the current step, each nested mapping to a folder of its name."""

@@ -118,3 +118,20 @@ def test_task_without_data_is_an_error(tasks: Any, make_evaluator: Callable[...,
     tasks["bar"].build_inputs = lambda params: data.batch(2, drop_remainder=True)
     with pytest.raises(errors.DataError, match="empty"):
         make_evaluator().evaluate(ALL)
+
+
+def test_best_is_what_it_was_where_training_goes_back_to(
+    make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
+    evaluator = make_evaluator(checkpoint_exporter=exporter)
+    evaluator.before_training(0)
+    evaluator.evaluate(ALL)
+    evaluator.before_checkpoint()
+    evaluator.after_checkpoint(0)
+    first = exporter.best_metric_value
+    exporter.maybe_export_checkpoint(evaluator.checkpoint, {"foo": {"validation_loss": -1.0}}, 5)
+    assert exporter.best_metric_value == -1.0
+    evaluator.before_training(4)
+    assert exporter.best_metric_value == first
+    assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]

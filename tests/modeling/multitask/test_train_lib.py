@@ -36,8 +36,8 @@ def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _reports(model_dir: pathlib.Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (model_dir / "metrics.json").read_text().splitlines()]
+def _reports(model_dir: pathlib.Path, name: str = "metrics.json") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (model_dir / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
@@ -171,8 +171,8 @@ def test_continuous_evaluation_sees_all_checkpoints(
 ) -> None:
     run(experiment(), "train", tmp_path)
     run(experiment(), "continuous_eval", tmp_path)
-    steps = [r["step"] for r in _reports(tmp_path) if r["split"] == "validation"]
-    assert steps == [4, 8]
+    reports = _reports(tmp_path, "metrics.continuous_eval.json")
+    assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
 def test_initial_checkpoint_that_nobody_reads_is_refused(

@@ -54,10 +54,13 @@ def test_restarted_run_does_not_replace_a_better_one(run, tmp_path):
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
-def test_run_that_left_no_other_checkpoint_does_not_replace_it_either(run, tmp_path):
+def test_run_that_starts_over_keeps_the_best_of_before_until_it_has_one(run, tmp_path):
     run({10: 0.5, 20: 0.9}, 20, interval=None)
-    run({10: 0.7, 20: 0.8}, 20, interval=None)
-    assert json.loads((tmp_path / "model/best_ckpt/info.json").read_text())["accuracy"] == 0.9
+    run({10: math.nan}, 10, interval=None)
+    assert _checkpoints(tmp_path) == ["best_ckpt-20"]
+    run({10: 0.7, 20: 0.6}, 20, interval=None)
+    assert _checkpoints(tmp_path) == ["best_ckpt-10"]
+    assert json.loads((tmp_path / "model/best_ckpt/info.json").read_text())["accuracy"] == 0.7
 
 
 def test_best_value_is_in_the_checkpoints_too(run, tmp_path):

@@ -1,0 +1,200 @@
+"""The directory of the best checkpoints of a run, which belongs to the state of its training."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.checkpoint import async_checkpoint_manager, commit, directories, leftovers
+from official_lite.common import files
+
+__all__ = ["BEST_CHECKPOINT_NAME", "STEP_KEY", "BestCheckpoints"]
+
+BEST_CHECKPOINT_NAME = "best_ckpt"
+STEP_KEY = "best_ckpt_global_step"
+
+_HISTORY = "best"
+
+
+class BestCheckpoints:
+    """Keeps the checkpoints of the best evaluations, and what was known of them at each step.
+
+    ::
+
+        best_ckpt/best_ckpt-300.*    the best checkpoint; its commit file has the history
+        best_ckpt/info.json          the metrics of its evaluation
+
+    The history has the metrics of each evaluation that was the best of its time. It is written
+    with the commit file of the checkpoint, so that neither can be without the other. A training
+    that goes back to a checkpoint of its own calls `rewind`, and knows again what was known then.
+
+    The best checkpoint of a state that training may go back to is kept: it calls `protect` before
+    it saves its state, and `settle` when that is complete.
+
+    Args:
+      directory: The directory, which all workers share; the chief writes there.
+      max_to_keep: How many checkpoints to keep: the best, and those that were it before.
+      strategy: The strategy of the run; by default the current one.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        max_to_keep: int = 1,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        self._directory = directory
+        self._max_to_keep = max_to_keep
+        self._strategy = strategy
+        self._writable_directory: str | None = None
+        self._history = _read_history(directory)
+        # The last steps of the histories of all states that training may go back to.
+        self._protected: set[int] = set()
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The metrics of the best evaluation so far, and its step; None before the first."""
+        return self._history[-1] if self._history else None
+
+    @property
+    def info_path(self) -> str:
+        return os.path.join(self._directory, "info.json")
+
+    def save(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        step: int,
+        metrics: Mapping[str, Any],
+        writes_info: bool = True,
+    ) -> None:
+        """Saves a checkpoint, which is the best from now on.
+
+        Args:
+          checkpoint: What is saved.
+          step: Its step.
+          metrics: Those of its evaluation, for JSON.
+          writes_info: Whether to write `info.json`.
+        """
+        history = [*self._up_to(step - 1), {**metrics, STEP_KEY: step}]
+        protected = set(self._protected)
+        if files.exists(commit_path := commit.path_of(self._path(step))):
+            # Left of a training that was broken off; it must not vouch for a part of the new one.
+            files.remove(commit_path)
+        manager = self._manager(checkpoint, history)
+        manager.save(checkpoint_number=step, check_interval=False)
+        # Whatever the checkpoint holds may have called `protect`; this was no state to go back to.
+        self._protected = protected
+        self._history = history
+        if writes_info:
+            self.write_info()
+        self._sweep()
+
+    def write_info(self) -> None:
+        """Writes `info.json` for the best checkpoint, unless it is there."""
+        if self.best is None or not directories.is_chief(self._strategy):
+            return
+        if _read_info(self._directory) != self.best:
+            files.write_text(self.info_path, json.dumps(self.best, indent=4) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forgets all evaluations after `step`, from which training starts again.
+
+        If there is no checkpoint of the best before them, those after it stay on the disk until
+        there is a better one than none.
+        """
+        self._history = self._up_to(step)
+        self._protected = self._last_steps()
+        if directories.is_chief(self._strategy):
+            files.remove_temporaries(self._directory)
+            leftovers.remove(self._directory, BEST_CHECKPOINT_NAME)
+        if self.best is not None and self.best[STEP_KEY] in self._steps(self._directory):
+            self._sweep()
+            self.write_info()
+
+    def protect(self) -> None:
+        """Keeps the checkpoint that is best now, whatever comes: a state is about to be saved."""
+        self._protected |= self._last_steps()
+
+    def settle(self, step: int) -> None:
+        """Lets go of what only states before `step` need; there is no going back to them."""
+        self._protected = {entry[STEP_KEY] for entry in self._up_to(step)[-1:]}
+        self._sweep()
+
+    def _up_to(self, step: int) -> list[dict[str, Any]]:
+        return [entry for entry in self._history if entry[STEP_KEY] <= step]
+
+    def _last_steps(self) -> set[int]:
+        return {entry[STEP_KEY] for entry in self._history[-1:]}
+
+    def _steps(self, directory: str) -> list[int]:
+        paths = commit.list_committed(directory, BEST_CHECKPOINT_NAME)
+        return [commit.step_of(path) for path in paths]
+
+    def _writable(self) -> str:
+        if self._writable_directory is None:
+            self._writable_directory = directories.writable_directory(
+                self._directory, self._strategy
+            )
+        return self._writable_directory
+
+    def _sweep(self) -> None:
+        """Removes the checkpoints that are neither among the best nor protected."""
+        found = self._steps(self._writable())
+        known = [entry[STEP_KEY] for entry in self._history]
+        wanted = self._wanted([step for step in known if step in found])
+        if wanted and not wanted.issuperset(found):
+            self._manager(tf.train.Checkpoint()).keep_only({self._path(step) for step in wanted})
+
+    def _wanted(self, known: Sequence[int]) -> set[int]:
+        """The last ones of each state: of this one, and of those that are protected."""
+        ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
+        return {
+            step
+            for end in ends
+            for step in [each for each in known if each <= end][-self._max_to_keep :]
+        }
+
+    def _path(self, step: int) -> str:
+        return os.path.join(self._writable(), f"{BEST_CHECKPOINT_NAME}-{step}")
+
+    def _manager(
+        self, checkpoint: tf.train.Checkpoint, history: Sequence[Mapping[str, Any]] = ()
+    ) -> async_checkpoint_manager.AsyncCheckpointManager:
+        return async_checkpoint_manager.AsyncCheckpointManager(
+            checkpoint,
+            self._writable(),
+            max_to_keep=None,
+            checkpoint_name=BEST_CHECKPOINT_NAME,
+            describe=lambda: {_HISTORY: history},
+        )
+
+
+def _read_history(directory: str) -> list[dict[str, Any]]:
+    """What the commit file of the newest checkpoint says; without any, what `info.json` does."""
+    for path in reversed(commit.list_committed(directory, BEST_CHECKPOINT_NAME)):
+        try:
+            found = commit.read(path)
+        except (OSError, ValueError) as error:
+            # Another worker may be removing it.
+            logging.warning("The commit file of %s can't be read: %s", path, error)
+            continue
+        if found is not None and _HISTORY in found.state:
+            return list(found.state[_HISTORY])
+    info = _read_info(directory)
+    return [] if info is None else [info]
+
+
+def _read_info(directory: str) -> dict[str, Any] | None:
+    path = os.path.join(directory, "info.json")
+    if not files.exists(path):
+        return None
+    try:
+        info = dict(json.loads(files.read_text(path)))
+        # The Model Garden writes a float.
+        return {**info, STEP_KEY: int(info[STEP_KEY])}
+    except (KeyError, TypeError, ValueError) as error:
+        logging.warning("%s can't be read, and is written again: %s", path, error)
+        return None

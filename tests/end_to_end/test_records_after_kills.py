@@ -1,0 +1,160 @@
+"""What a run has recorded, and what it knows to be best, after it was killed.
+
+A kill leaves the files of that moment. So the directory of a training is copied at the moment, and
+the training resumed in the copy.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+import tensorflow as tf
+
+import registry_imports  # noqa: F401  (imported for its registrations)
+from benchmarks import chaos
+from official_lite import orbit
+from official_lite.core import exp_factory, task_factory, train_lib
+
+
+class CopyAt(orbit.Hook):
+    """Copies the directory at a step, when something has just happened."""
+
+    every_n_steps = 5
+
+    def __init__(self, event, step, target):
+        self._event, self._step, self._target = event, step, target
+
+    def after_eval(self, logs):
+        self._copy("after_eval")
+
+    def after_step(self):
+        self._copy("after_step")
+
+    def on_checkpoint(self, path):
+        self._copy("on_checkpoint")
+
+    def _copy(self, event):
+        if (event, self.controller.step) == (self._event, self._step):
+            shutil.copytree(self.controller.model_dir, self._target)
+
+
+def _train(model_dir, hooks=(), asynchronous=True, **trainer):
+    params = exp_factory.get_exp_config("vision/digits_mlp")
+    params.runtime.override({"execution": "graph"})
+    params.trainer.override(
+        {
+            "train_steps": 60,
+            "steps_per_loop": 10,
+            "checkpoint_interval": 20,
+            "validation_interval": 10,
+            "best_checkpoint_export_subdir": "best_ckpt",
+            "writers": ["jsonl", "csv", "tensorboard"],
+            "hooks": [
+                {"name": "best_checkpoint", "metric": "accuracy", "directory": "best_of_hook"}
+            ],
+            **trainer,
+        }
+    )
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        task = task_factory.get_task(params.task, logging_dir=str(model_dir))
+    train_lib.run_experiment(
+        strategy,
+        task,
+        "train_and_eval",
+        params,
+        str(model_dir),
+        hooks=hooks,
+        enable_async_checkpointing=asynchronous,
+    )
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    model_dir = tmp_path_factory.mktemp("unbroken") / "run"
+    _train(model_dir)
+    return chaos.what_is_left(model_dir)
+
+
+@pytest.mark.parametrize(
+    ("event", "step", "asynchronous"),
+    [
+        # What was best at step 30 was not known at step 20.
+        ("after_eval", 30, True),
+        # Nothing is written between the commit file and this.
+        ("on_checkpoint", 20, False),
+        ("after_step", 55, True),
+    ],
+)
+def test_each_step_is_recorded_once_with_what_was_best_then(
+    unbroken, tmp_path, event, step, asynchronous
+):
+    copy = tmp_path / "copy"
+    _train(tmp_path / "run", [CopyAt(event, step, copy)], asynchronous)
+    _train(copy, asynchronous=asynchronous)
+    left = chaos.what_is_left(copy)
+    assert chaos.differences(unbroken, left) == []
+    best = {k: v[0]["best_accuracy"] for k, v in left.items() if k.startswith("metrics/valid")}
+    found = {k: v[0]["accuracy"] for k, v in left.items() if k.startswith("metrics/valid")}
+    steps = [f"metrics/validation/{step}" for step in range(10, 61, 10)]
+    assert [best[step] for step in steps] == [
+        max(found[each] for each in steps[: index + 1]) for index in range(len(steps))
+    ]
+
+
+def test_records_are_on_the_disk_before_their_checkpoint_counts(tmp_path, monkeypatch):
+    """At each commit file: what a loss of power would leave."""
+    seen, synced = {}, set()
+    fsync, replace = os.fsync, os.replace
+
+    def noting(fd):
+        fsync(fd)
+        path = pathlib.Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.is_relative_to(tmp_path):
+            synced.add((path.relative_to(tmp_path / "run"), path.stat().st_size))
+
+    def committing(source, target):
+        name = pathlib.Path(target).name
+        if name.startswith("ckpt-") and name.endswith(".commit.json"):
+            kinds = ("metrics.json", "metrics_*.csv", "train/events*", "validation/events*")
+            found = [path for kind in kinds for path in (tmp_path / "run").glob(kind)]
+            seen[name] = {(p.relative_to(tmp_path / "run"), p.stat().st_size) for p in found}
+            assert seen[name] <= synced
+            lines = (tmp_path / "run" / "metrics.json").read_text().splitlines()
+            steps = [json.loads(line)["step"] for line in lines]
+            assert steps[-2:] == [int(name.split("-")[1].split(".")[0])] * 2
+        replace(source, target)
+
+    monkeypatch.setattr("os.fsync", noting)
+    monkeypatch.setattr("os.replace", committing)
+    # Without an initial checkpoint, which nothing is recorded for.
+    common = {"recovery_max_trials": 0, "validation_interval": 20}
+    _train(tmp_path / "run", asynchronous=False, **common)
+    assert list(seen) == ["ckpt-20.commit.json", "ckpt-40.commit.json", "ckpt-60.commit.json"]
+    assert all(len(files) == 5 for files in seen.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kill_at_any_file_that_is_put_in_its_place(unbroken, tmp_path, monkeypatch):
+    copies = []
+    replace = os.replace
+
+    def copying(source, target):
+        # Not what other tests of this process still have under way.
+        if pathlib.Path(target).is_relative_to(tmp_path / "run"):
+            copies.append(tmp_path / f"copy_{len(copies)}")
+            with contextlib.suppress(shutil.Error):
+                shutil.copytree(tmp_path / "run", copies[-1])
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", copying)
+        _train(tmp_path / "run")
+    assert len(copies) > 20
+    for copy in copies:
+        _train(copy)
+        assert chaos.differences(unbroken, chaos.what_is_left(copy)) == [], copy
