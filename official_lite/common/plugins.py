@@ -3,9 +3,12 @@
 A spec is, in the order in which it is tried:
 
 * a registered name: `my_hook`, `vision/digits`
-* an attribute of an importable module: `my_package.hooks:MyHook`
-* an attribute of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py` where the file
-  defines exactly one class of the wanted kind
+* a class or function at the top of an importable module: `my_package.hooks:MyHook`
+* a class or function at the top of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py`
+  where the file defines exactly one class of the wanted kind
+
+A name never reaches into a class or an object (`:MyHook.method`), and never names what a module
+keeps private (`:_MyHook`).
 
 Files are loaded under a module name of their own, so two files called `hooks.py` don't collide
 and `sys.path` stays as it is. What a module raises while it is imported comes through unchanged.
@@ -189,18 +192,22 @@ def _load_file(path: pathlib.Path) -> ModuleType:
 
 
 def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [name for name in vars(found) if not name.startswith("_")]
-            is_module = inspect.ismodule(found)
-            place = origins.module_of(found) if is_module else getattr(found, "__name__", found)
-            raise errors.UnknownNameError(
-                f"{spec!r}: there is no `{part}` in `{place}`. "
-                f"{suggestions.did_you_mean(part, public)}".rstrip()
-            )
-        found = getattr(found, part)
-    return found
+    name, dot, _ = attribute.partition(".")
+    # Not in `vars(module)`: some modules make what they have when it is asked for.
+    is_there = hasattr(module, name)
+    if is_there and not dot and not name.startswith("_"):
+        return getattr(module, name)
+    if is_there:
+        raise errors.ConfigValueError(
+            f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
+            f"`{name if dot else origins.module_of(module)}`; wanted the public name of a class or "
+            "function at the top of a module, such as `package.module:Class`."
+        )
+    public = [name for name in vars(module) if not name.startswith("_")]
+    raise errors.UnknownNameError(
+        f"{spec!r}: there is no `{name}` in `{origins.module_of(module)}`. "
+        f"{suggestions.did_you_mean(name, public)}".rstrip()
+    )
 
 
 def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) -> Any:

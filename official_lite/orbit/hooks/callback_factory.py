@@ -22,9 +22,11 @@ def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback
       errors.ConfigError: There is no such class, or it takes other arguments.
     """
     if isinstance(callback, str):
-        place = callback if ":" in callback else f"keras.callbacks:{callback}"
         return plugins.factory(
-            {"name": place, **arguments}, base=keras.callbacks.Callback, kind="Keras callback"
+            {"name": callback, **arguments},
+            registry=_keras_callbacks(),
+            base=keras.callbacks.Callback,
+            kind="Keras callback",
         )()
     if not isinstance(callback, keras.callbacks.Callback) or arguments:
         raise errors.ConfigTypeError(
@@ -42,3 +44,13 @@ def hears_batches(callback: keras.callbacks.Callback) -> bool:
     methods = (getattr(callback, event) for event in _BATCH_EVENTS)
     own = {getattr(keras.callbacks.Callback, event) for event in _BATCH_EVENTS}
     return any(getattr(method, "__func__", method) not in own for method in methods)
+
+
+def _keras_callbacks() -> dict[str, type[keras.callbacks.Callback]]:
+    """The classes of `keras.callbacks` by their names."""
+    public = {name: getattr(keras.callbacks, name) for name in dir(keras.callbacks)}
+    return {
+        name: found
+        for name, found in public.items()
+        if isinstance(found, type) and issubclass(found, keras.callbacks.Callback)
+    }
