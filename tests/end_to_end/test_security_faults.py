@@ -4,6 +4,7 @@ The numbers are those of docs/reliability.md; what is trusted is in docs/securit
 """
 
 import ast
+import inspect
 import logging as python_logging
 import pathlib
 import subprocess
@@ -18,11 +19,22 @@ import pytest
 import tensorflow as tf
 
 import registry_imports  # noqa: F401  (imported for its registrations)
-from official_lite import orbit, telemetry
+from official_lite import orbit, pipeline, search, telemetry
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, registry
-from official_lite.core import config_parsing, exp_factory, export_base, gin_config
+from official_lite.core import config_definitions as cfg
+from official_lite.core import (
+    config_parsing,
+    exp_factory,
+    export_base,
+    gin_config,
+    hook_factory,
+    writer_factory,
+)
+from official_lite.data import tfds_reading
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.orbit.hooks import callback_factory
+from official_lite.search import processes, storage
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "vision/digits_mlp"
@@ -97,6 +109,7 @@ def test_34_safe_config_refuses_code_in_gin(
         "trainer.name='plugin:Trainer'",
         "pipeline.prepare='{plugin}:Stage'",
         "phases=[{{name: a, overrides: {{trainer.hooks: ['{plugin}']}}}}]",
+        "search={{space: {{trainer.hooks: [['{plugin}']]}}, metric: a, direction: max}}",
     ],
 )
 def test_34_safe_config_refuses_code_that_yaml_names(
@@ -107,9 +120,140 @@ def test_34_safe_config_refuses_code_that_yaml_names(
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    ("workspace", "hook"),
+    [("{directory}/plugin.p", "{{workspace}}y"), ("{directory}", "{{workspace}}/plugin.py")],
+)
+@pytest.mark.parametrize(
+    "assignment",
+    ["trainer.hooks=['{}']", "phases=[{{name: a, overrides: {{trainer.name: '{}'}}}}]"],
+)
+def test_34_safe_config_looks_at_what_a_placeholder_becomes(
+    plugin: pathlib.Path, mark: pathlib.Path, workspace: str, hook: str, assignment: str
+) -> None:
+    given = [f"workspace={workspace.format(directory=plugin.parent)}"]
+    with pytest.raises(errors.ConfigError, match=r"plugin\.py' can run code, and --safe_config"):
+        _parse(set=[*given, assignment.format(hook.format())], safe_config=True)
+    assert not mark.exists()
+
+
+@exp_factory.register_config_factory("tests/with_code")
+def _with_code() -> cfg.ExperimentConfig:
+    hooks = ["{workspace}/plugin.py", "plugin.py:Plugin", {"name": "profiler", "directory": "/own"}]
+    return cfg.ExperimentConfig(workspace="/registered", trainer=cfg.TrainerConfig(hooks=hooks))
+
+
+def test_34_safe_config_does_not_move_the_files_of_the_registered_experiment(
+    plugin: pathlib.Path, mark: pathlib.Path
+) -> None:
+    moved = config_parsing.ParseConfigOptions(
+        experiment="tests/with_code", set=[f"workspace={plugin.parent}"], safe_config=True
+    )
+    with pytest.raises(errors.ConfigError, match="can run code"):
+        config_parsing.parse_configuration(moved, print_return=False)
+    assert not mark.exists()
+
+
 def test_34_safe_config_takes_what_is_registered() -> None:
     assignments = ["trainer.hooks=[input_wait]", "task.train_data.tf_data_service_address='h:80'"]
     assert _parse(set=assignments, safe_config=True).trainer.hooks == ["input_wait"]
+    assert len(hook_factory.find_hooks(["input_wait", {"name": "profiler", "directory": "p"}])) == 2
+
+
+OUTSIDE = ["/outside", "../outside", "~/outside", "gs://bucket/outside", "a/../../outside"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "best_checkpoint", "metric": "loss", "directory": "{path}"},
+        {"name": "export_model", "subdir": "{path}"},
+        {"name": "profiler", "directory": "{path}"},
+        {"name": "keras_callback", "callback": "EarlyStopping", "monitor": "{path}"},
+        {"name": "action", "action": {"name": "a:B", "path": ["{path}"]}},
+    ],
+)
+def test_34_safe_config_keeps_the_paths_of_hooks_in_the_run(
+    entry: dict[str, Any], path: str
+) -> None:
+    _parse(safe_config=True)
+    entry = ast.literal_eval(repr(entry).replace("{path}", path))
+    with pytest.raises(errors.ConfigError, match="leads out of the directory of the run"):
+        hook_factory.find_hooks([entry])
+
+
+@pytest.mark.parametrize("callback", sorted(callback_factory.keras_callbacks()))
+def test_34_safe_config_knows_which_callbacks_touch_nothing(callback: str) -> None:
+    arguments = inspect.signature(getattr(keras.callbacks, callback)).parameters
+    touches = {"filename", "filepath", "directory", "backup_dir", "log_dir", "root"} & {*arguments}
+    _parse(safe_config=True)
+    entry = {"name": "keras_callback", "callback": callback}
+    if callback in ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN"):
+        assert not touches
+        hook_factory.find_hooks([entry])
+    else:
+        with pytest.raises(errors.ConfigError, match="Wanted one of EarlyStopping"):
+            hook_factory.find_hooks([{**entry, **dict.fromkeys(touches, "within")}])
+
+
+def test_34_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    hook = f"{{name: keras_callback, callback: BackupAndRestore, backup_dir: {precious}}}"
+    sets = [f"trainer.hooks=[{hook}]", "trainer.train_steps=2", "task.train_data.num_examples=64"]
+    params = _parse(set=sets, safe_config=True)
+    with pytest.raises(errors.ConfigError, match="--safe_config was given"):
+        pipeline.RunPipeline(params, "train", str(tmp_path / "run")).run()
+    assert (precious / "file").exists()
+
+
+def test_34_safe_config_holds_for_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
+    _parse(safe_config=True)
+    with pytest.raises(errors.ConfigError, match="`tracking_uri` is 'folder'"):
+        writer_factory.find_writers([{"name": "mlflow", "tracking_uri": "folder"}])
+    config = search.SearchConfig({"direction": "max", "storage": f"sqlite:///{tmp_path}/other.db"})
+    with pytest.raises(errors.ConfigError, match=r"`search.storage` is sqlite"):
+        storage.create_study(config, str(tmp_path / "study"), origin={})
+    options: Any = None
+    with pytest.raises(errors.ConfigError, match="of a namespace"):
+        tfds_reading.read_tfds("huggingface:mnist/plain", "train", options)
+    with pytest.raises(errors.ConfigError, match="`tfds_data_dir` is 'here'"):
+        tfds_reading.read_tfds("mnist:3.0.1", "train", options, data_dir="here")
+    assert not list(tmp_path.rglob("other.db"))
+
+
+def test_34_safe_config_leaves_the_registered_experiment_alone() -> None:
+    options = config_parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
+    with pytest.raises(errors.ConfigError, match=r"'plugin.py:Plugin' can run code"):
+        config_parsing.parse_configuration(options, print_return=False)
+    hooks = ["'{workspace}/plugin.py'", "{name: profiler, directory: /own}"]
+    options.set = [f"trainer.hooks=[{', '.join(hooks)}]"]
+    params = config_parsing.parse_configuration(options, print_return=False)
+    assert params.trainer.hooks[0] == "/registered/plugin.py"
+    hook_factory.find_hooks([params.trainer.hooks[1].as_dict()])
+    with pytest.raises(errors.ConfigError, match="leads out"):
+        hook_factory.find_hooks([{"name": "export_model", "subdir": "/own"}])
+
+
+def test_34_safe_config_holds_in_the_processes_of_a_search(
+    tmp_path: pathlib.Path, plugin: pathlib.Path, mark: pathlib.Path
+) -> None:
+    _parse(safe_config=True)
+    process = processes.start(
+        hook_factory.find_hooks, [str(plugin)], output_path=str(tmp_path / "output")
+    )
+    process.join()
+    assert process.exitcode == 2
+    assert "can run code, and --safe_config was given" in (tmp_path / "output").read_text()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("binding", ["Trainer.directory = '/x'", "a/b.c = 1"])
+def test_34_safe_config_takes_gin_for_fields_only(binding: str) -> None:
+    with pytest.raises(errors.ConfigError, match="--safe_config was given"):
+        gin_config.parse_gin([], [binding], safe=True)
 
 
 def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path) -> None:

@@ -6,7 +6,7 @@ import keras
 
 from official_lite.common import errors, plugins
 
-__all__ = ["create", "hears_batches"]
+__all__ = ["create", "hears_batches", "keras_callbacks"]
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
@@ -24,9 +24,10 @@ def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback
     if isinstance(callback, str):
         return plugins.factory(
             {"name": callback, **arguments},
-            registry=_keras_callbacks(),
+            registry=keras_callbacks(),
             base=keras.callbacks.Callback,
             kind="Keras callback",
+            is_part=True,
         )()
     if not isinstance(callback, keras.callbacks.Callback) or arguments:
         raise errors.ConfigTypeError(
@@ -46,8 +47,8 @@ def hears_batches(callback: keras.callbacks.Callback) -> bool:
     return any(getattr(method, "__func__", method) not in own for method in methods)
 
 
-def _keras_callbacks() -> dict[str, type[keras.callbacks.Callback]]:
-    """The classes of `keras.callbacks` by their names."""
+def keras_callbacks() -> dict[str, type[keras.callbacks.Callback]]:
+    """Return the classes of `keras.callbacks` by their names."""
     public = {name: getattr(keras.callbacks, name) for name in dir(keras.callbacks)}
     return {
         name: found
