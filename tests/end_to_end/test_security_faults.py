@@ -5,6 +5,7 @@ The numbers are those of docs/reliability.md; what is trusted is in docs/securit
 
 import ast
 import inspect
+import json
 import logging as python_logging
 import pathlib
 import subprocess
@@ -35,6 +36,7 @@ from official_lite.data import tfds_reading
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit.hooks import callback_factory
 from official_lite.search import processes, storage
+from official_lite.tools import __main__ as tools
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "vision/digits_mlp"
@@ -265,6 +267,82 @@ def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path)
     assert "--safe_config" in result.stderr
     assert not mark.exists()
     assert not model_dir.exists()
+
+
+@pytest.fixture
+def hostile(plugin: pathlib.Path) -> pathlib.Path:
+    """A run that is a study as well, and names code wherever something can be named."""
+    folder = plugin.parent / "hostile"
+    folder.mkdir()
+    for name in ("run", "study"):
+        (folder / name).mkdir()
+    argv = ["train.py", f"--experiment={DIGITS}", f"--import={plugin}", f"--gin_file={plugin}"]
+    (folder / "run" / "run.json").write_text(json.dumps({"argv": argv, "status": "done"}))
+    params = {"trainer": {"name": f"{plugin}:Plugin", "hooks": [str(plugin)]}}
+    params["pipeline"] = dict.fromkeys(["prepare", "build", "run"], str(plugin))
+    (folder / "run" / "params.yaml").write_text(yaml_io.to_yaml(params))
+    saved = tf.train.CheckpointManager(tf.train.Checkpoint(), str(folder / "run"), max_to_keep=2)
+    for step in (1, 2):
+        saved.save(step)
+    space = {"task.model.units": [[1], [2]]}
+    config = search.SearchConfig({"direction": "max", "metric": "accuracy", "space": space})
+    storage.create_study(config, str(folder / "study"), origin={})
+    config.override({name: str(plugin) for name in ("pruner", "strategy", "evaluator")})
+    (folder / "study" / storage.CONFIG_FILE).write_text(yaml_io.to_yaml(config.as_dict()))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report {run} {study} --output={run}/page.html",
+        "search {study}",
+        "runs list {run}/..",
+        "runs compare {run} {run}",
+        "config show {run}",
+        "config diff {run} vision/digits_mlp",
+        "config diff {run}/params.yaml vision/digits_mlp",
+        "checkpoints list {run}",
+        "completion bash",
+    ],
+)
+def test_34_looking_at_a_folder_runs_none_of_it(
+    hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.format(run=hostile / "run", study=hostile / "study").split()
+    assert tools.main(words) == 0, capsys.readouterr().err
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("command", ["export", "average", "tune lr", "tune batch_size"])
+def test_34_what_builds_the_model_of_a_run_imports_only_what_it_was_told(
+    hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hostile / "run"
+    assert tools.main([*command.split(), str(run)]) == 2
+    assert f"pass --import={hostile.parent}/plugin.py --gin_file=" in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps({"argv": ["train.py", f"--experiment={DIGITS}"]}))
+    assert tools.main([*command.split(), str(run)]) == 2
+    assert f"can run code, and {run}/params.yaml may come from" in capsys.readouterr().err
+    assert not mark.exists()
+
+
+def test_34_looking_at_a_study_opens_only_a_database_that_it_was_told(
+    hostile: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = hostile / "someone_elses.db"
+    file = hostile / "study" / storage.CONFIG_FILE
+    url = f"sqlite:///{database}"
+    file.write_text(file.read_text().replace("storage: ''", f"storage: {url}"))
+    commands = [["search"], ["report", f"--output={hostile}/page.html"]]
+    for command in commands:
+        assert tools.main([*command, str(hostile / "study")]) == 2
+        assert f"pass --storage={url}" in capsys.readouterr().err
+        assert not database.exists()
+    config = search.SearchConfig({"direction": "max", "storage": url})
+    storage.create_study(config, str(hostile / "study"), origin={})
+    for command in commands:
+        assert tools.main([*command, str(hostile / "study"), f"--storage={url}"]) == 0
 
 
 @pytest.fixture
