@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from types import ModuleType
@@ -16,6 +17,7 @@ __all__ = [
     "open_file",
     "read_text",
     "remove",
+    "remove_all",
     "rename",
     "size",
     "write_text",
@@ -132,6 +134,22 @@ def remove(path: str) -> None:
     """Removes a file."""
     if is_remote(path):
         _gfile().remove(path)
+    else:
+        os.remove(path)
+
+
+def remove_all(path: str) -> None:
+    """Remove a file, or a directory and everything in it; of a link only the link itself.
+
+    `tf.io.gfile.rmtree` would remove what the link leads to.
+    """
+    path = path.rstrip("/")
+    if is_remote(path):
+        # A remote file system has no links.
+        is_directory = _gfile().isdir(path)
+        _gfile().rmtree(path) if is_directory else _gfile().remove(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
     else:
         os.remove(path)
 

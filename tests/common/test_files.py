@@ -57,3 +57,19 @@ def test_renamed_file_replaces_another_and_a_removed_one_is_gone(tmp_path: pathl
     assert files.read_text(new) == "old"
     files.remove(new)
     assert files.list_names(os.fspath(tmp_path)) == []
+
+
+def test_what_is_removed_is_a_file_a_directory_or_a_link_itself(tmp_path):
+    target = tmp_path / "target"
+    (target / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "nested" / "link").symlink_to(target)
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("link/", "nested", "file", "dangling"):
+        files.remove_all(str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert (target / "inside").is_dir()
+    files.remove_all(str(target))
+    assert not target.exists()

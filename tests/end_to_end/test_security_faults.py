@@ -11,7 +11,7 @@ import pathlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -21,7 +21,8 @@ import tensorflow as tf
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import orbit, pipeline, search, telemetry
-from official_lite.checkpoint import warm_start
+from official_lite.checkpoint import committed_checkpoint_manager, warm_start
+from official_lite.checkpoint import files as ckpt_files
 from official_lite.common import errors, registry
 from official_lite.core import config_definitions as cfg
 from official_lite.core import (
@@ -33,6 +34,7 @@ from official_lite.core import (
     writer_factory,
 )
 from official_lite.data import tfds_reading
+from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit.hooks import callback_factory
 from official_lite.search import processes, storage
@@ -475,6 +477,42 @@ def test_37_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str)
     with pytest.raises(errors.ConfigError, match="wanted the name of a subdirectory"):
         hook.before_train()
     assert not list(tmp_path.iterdir())
+
+
+def _save(directory: str) -> None:
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
+    manager = committed_checkpoint_manager.CommittedCheckpointManager(checkpoint, directory, 1)
+    manager.save(1)
+
+
+def _export(directory: str) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model_export.write_model(model, f"{directory}/ckpt-7_temp", "tf_saved_model")
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.parametrize("act", [_save, _export, ckpt_files.remove_ckpts])
+def test_37_link_in_a_run_does_not_lead_to_the_removal_of_its_target(
+    tmp_path: pathlib.Path, act: Callable[[str], None]
+) -> None:
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    for directory in (precious, run):
+        directory.mkdir()
+    (precious / "file").touch()
+    link = run / "ckpt-7_temp"
+    link.symlink_to(precious)
+    act(str(run))
+    assert not link.is_symlink()
+    assert (precious / "file").exists()
+
+
+def test_37_directories_are_removed_in_one_place() -> None:
+    found = [
+        path.name
+        for path in (ROOT / "official_lite").rglob("*.py")
+        if "gfile.rmtree(" in path.read_text()
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x1b[2Jx", ""])
