@@ -258,6 +258,8 @@ def test_34_safe_config_holds_in_the_processes_of_a_search(
 def test_34_safe_config_takes_gin_for_fields_only(binding: str) -> None:
     with pytest.raises(errors.ConfigError, match="--safe_config was given"):
         gin_config.parse_gin([], [binding], safe=True)
+    gin_config.parse_gin([], ["steps = 7", "trainer/params.train_steps = %steps"], safe=True)
+    assert _parse(safe_config=True).trainer.train_steps == 7
 
 
 def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path) -> None:
