@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 from absl import flags
 
+from official_lite.common import plugins
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -47,8 +49,9 @@ def parsed_flags() -> None:
 
 @pytest.fixture(autouse=True)
 def clean_global_state() -> Iterator[None]:
-    """Forgets gin's bindings, Keras' precision policy and the default summary step."""
+    """Forgets gin's bindings, `--safe_config`, Keras' precision and the default summary step."""
     yield
+    plugins.restrict(None)
     gin.clear_config()
     if "keras" in sys.modules:
         import keras

@@ -5,7 +5,7 @@ import os
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, files
 
 __all__ = ["read_global_step_from_checkpoint", "remove_ckpts"]
 
@@ -32,7 +32,5 @@ def remove_ckpts(model_dir: str) -> None:
     pattern = os.path.join(model_dir, "ckpt-*")
     logging.info("Removing checkpoint files %s.", pattern)
     for path in [*tf.io.gfile.glob(pattern), os.path.join(model_dir, "checkpoint")]:
-        if tf.io.gfile.isdir(path):
-            tf.io.gfile.rmtree(path)
-        elif tf.io.gfile.exists(path):
-            tf.io.gfile.remove(path)
+        if tf.io.gfile.exists(path):
+            files.remove_all(path)

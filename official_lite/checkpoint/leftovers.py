@@ -3,7 +3,6 @@
 import os
 import re
 
-import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import commit
@@ -26,10 +25,7 @@ def remove(directory: str, name: str) -> None:
     for each in _unfinished(names, re.escape(name), bool(commit.list_committed(directory))):
         path = os.path.join(directory, each)
         logging.info("%s is left of a save that was cut short; it is removed.", path)
-        if tf.io.gfile.isdir(path):
-            tf.io.gfile.rmtree(path)
-        else:
-            files.remove(path)
+        files.remove_all(path)
 
 
 def _unfinished(names: list[str], name: str, has_commits: bool) -> list[str]:

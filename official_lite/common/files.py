@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -18,6 +19,7 @@ __all__ = [
     "read_text",
     "remove",
     "remove_temporaries",
+    "remove_all",
     "rename",
     "size",
     "sync",
@@ -181,6 +183,22 @@ def remove_temporaries(directory: str, is_mine: Callable[[str], bool] = lambda n
         matched = _TEMPORARY.fullmatch(name)
         if matched and is_mine(matched.group(1)):
             remove(os.path.join(directory, name))
+
+
+def remove_all(path: str) -> None:
+    """Remove a file, or a directory and everything in it; of a link only the link itself.
+
+    `tf.io.gfile.rmtree` would remove what the link leads to.
+    """
+    path = path.rstrip("/")
+    if is_remote(path):
+        # A remote file system has no links.
+        is_directory = _gfile().isdir(path)
+        _gfile().rmtree(path) if is_directory else _gfile().remove(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
 
 
 def _gfile() -> ModuleType:

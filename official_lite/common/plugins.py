@@ -3,17 +3,24 @@
 A spec is, in the order in which it is tried:
 
 * a registered name: `my_hook`, `vision/digits`
-* an attribute of an importable module: `my_package.hooks:MyHook`
-* an attribute of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py` where the file
-  defines exactly one class of the wanted kind
+* a class or function at the top of an importable module: `my_package.hooks:MyHook`
+* a class or function at the top of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py`
+  where the file defines exactly one class of the wanted kind
+
+A name never reaches into a class or an object (`:MyHook.method`), and never names what a module
+keeps private (`:_MyHook`).
 
 Files are loaded under a module name of their own, so two files called `hooks.py` don't collide
 and `sys.path` stays as it is. What a module raises while it is imported comes through unchanged.
 
 Where a config lists things to create, an entry is a spec, or a dictionary of the spec as `name` and
 of arguments: `{name: early_stopping, metric: accuracy, patience: 3}`.
+
+Under a `Restriction`, as `--safe_config` sets one, a config names what is registered and nothing
+else, and no argument of an entry is a path that leads out of the run's directory.
 """
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -22,14 +29,74 @@ import inspect
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from official_lite.common import errors, origins, suggestions
+from official_lite.common import errors, origins, subdirectories, suggestions
 from official_lite.common import registry as registry_lib
 
-__all__ = ["factory", "load_module", "names_code", "resolve"]
+__all__ = [
+    "Restriction",
+    "factory",
+    "import_spec",
+    "load_module",
+    "names_code",
+    "refuse",
+    "refuse_code",
+    "resolve",
+    "restrict",
+    "restriction",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Restriction:
+    """Limits what a config may name to what is registered.
+
+    Attributes:
+        reason: Why, as the second half of a sentence, and what to do instead.
+        trusted: Specs, entries and paths that code has given, which are accepted all the same.
+    """
+
+    reason: str
+    trusted: Sequence[Any] = ()
+
+
+_restriction: Restriction | None = None
+
+
+def restrict(restriction: Restriction | None) -> None:
+    """Set the restriction of this process; None lifts it."""
+    global _restriction
+    _restriction = restriction
+
+
+def restriction() -> Restriction | None:
+    """Return the restriction of this process, so that processes it starts can set it, too."""
+    return _restriction
+
+
+def refuse(value: Any, problem: str, remedy: str) -> None:
+    """Refuse a value of a config if there is a restriction, unless code has given that value.
+
+    Raises:
+        ConfigValueError: The problem, the reason of the restriction, and the remedy.
+    """
+    if _restriction is not None and value not in _restriction.trusted:
+        raise errors.ConfigValueError(f"{problem}, and {_restriction.reason} {remedy}")
+
+
+def refuse_code(spec: str) -> None:
+    """Refuse a text that would import a module or run a file, if there is a restriction.
+
+    Raises:
+        ConfigValueError: It would.
+    """
+    if names_code(spec):
+        # Which file a relative path means, the config itself decides by its workspace.
+        given = None if _names_relative_file(spec) else spec
+        refuse(given, f"{spec!r} can run code", "Name what is registered.")
 
 
 def resolve(
@@ -74,6 +141,7 @@ def factory(
     base: type | None = None,
     workspace: str | os.PathLike[str] | None = None,
     kind: str = "plugin",
+    is_part: bool = False,
 ) -> Callable[..., Any]:
     """What creates the thing that an entry of a config means; nothing is created yet.
 
@@ -81,9 +149,11 @@ def factory(
         entry: A spec, or a dictionary of `name` and keyword arguments.
         num_args: How many positional arguments the factory will be called with.
         registry, base, workspace, kind: As for `resolve`.
+        is_part: Whether the entry is an argument of another one, whose paths have been checked.
 
     Raises:
         ConfigTypeError: The entry is neither, or an argument is missing.
+        ConfigValueError: There is a restriction, and an argument is a path that it refuses.
         UnknownNameError: There is no such thing, or it takes no argument of a given name.
     """
     named = entry if isinstance(entry, Mapping) else {"name": entry}
@@ -92,9 +162,20 @@ def factory(
             f"A {kind} is given by its name, or as {{name: …, argument: value}}; got {entry!r}."
         )
     name, arguments = named["name"], {k: v for k, v in named.items() if k != "name"}
+    if not is_part:
+        _refuse_paths_outside(entry, arguments, f"{kind} {name!r}")
     found = resolve(name, registry=registry, base=base, workspace=workspace, kind=kind)
     _check_arguments(found, num_args, arguments, f"{kind} {name!r}")
     return functools.partial(found, **arguments)
+
+
+def import_spec(spec: str, *, kind: str = "plugin") -> Any:
+    """Return what a spec means that code has given, not a config: no restriction holds for it.
+
+    Raises:
+        UnknownNameError: There is no such module, file or attribute.
+    """
+    return _import(spec, None, None, kind)
 
 
 def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -> ModuleType:
@@ -131,13 +212,22 @@ def _find(
     known = registry_lib.names(registry) if registry else []
     if registry and spec in known:
         found = registry_lib.lookup(registry, spec)
-        return _find(found, None, base, workspace, kind) if isinstance(found, str) else found
+        return _import(found, base, workspace, kind) if isinstance(found, str) else found
+    if not names_code(spec):
+        raise _unknown(spec, known, kind)
+    refuse_code(spec)
+    return _import(spec, base, workspace, kind)
+
+
+def _import(
+    spec: str, base: type | None, workspace: str | os.PathLike[str] | None, kind: str
+) -> Any:
     module_spec, attribute = _split(spec)
+    if not names_code(spec):
+        raise _unknown(spec, [], kind)
     if attribute is not None:
         return _attribute_of(load_module(module_spec, workspace=workspace), attribute, spec)
-    if _is_file(spec):
-        return _only_subclass(load_module(spec, workspace=workspace), base, spec, kind)
-    raise _unknown(spec, known, kind)
+    return _only_subclass(load_module(spec, workspace=workspace), base, spec, kind)
 
 
 def _split(spec: str) -> tuple[str, str | None]:
@@ -150,6 +240,11 @@ def _split(spec: str) -> tuple[str, str | None]:
 
 def _is_file(spec: str) -> bool:
     return spec.endswith(".py")
+
+
+def _names_relative_file(spec: str) -> bool:
+    path, _ = _split(spec)
+    return _is_file(path) and not os.path.isabs(os.path.expanduser(path))
 
 
 def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Path:
@@ -189,18 +284,22 @@ def _load_file(path: pathlib.Path) -> ModuleType:
 
 
 def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [name for name in vars(found) if not name.startswith("_")]
-            is_module = inspect.ismodule(found)
-            place = origins.module_of(found) if is_module else getattr(found, "__name__", found)
-            raise errors.UnknownNameError(
-                f"{spec!r}: there is no `{part}` in `{place}`. "
-                f"{suggestions.did_you_mean(part, public)}".rstrip()
-            )
-        found = getattr(found, part)
-    return found
+    name, dot, _ = attribute.partition(".")
+    # Not in `vars(module)`: some modules make what they have when it is asked for.
+    is_there = hasattr(module, name)
+    if is_there and not dot and not name.startswith("_"):
+        return getattr(module, name)
+    if is_there:
+        raise errors.ConfigValueError(
+            f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
+            f"`{name if dot else origins.module_of(module)}`; wanted the public name of a class or "
+            "function at the top of a module, such as `package.module:Class`."
+        )
+    public = [name for name in vars(module) if not name.startswith("_")]
+    raise errors.UnknownNameError(
+        f"{spec!r}: there is no `{name}` in `{origins.module_of(module)}`. "
+        f"{suggestions.did_you_mean(name, public)}".rstrip()
+    )
 
 
 def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) -> Any:
@@ -222,6 +321,26 @@ def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) 
         f"{spec!r} must define exactly one subclass of `{base.__name__}`; found {found}. "
         f"Say which {kind} is meant: `{spec}:{example}`."
     )
+
+
+def _refuse_paths_outside(entry: Any, arguments: Mapping[str, Any], described: str) -> None:
+    for name, value in arguments.items():
+        for text in _texts(value):
+            if text.startswith("~") or not subdirectories.stays_inside(text):
+                refuse(
+                    entry,
+                    f"`{name}` of the {described} is {text!r}, which leads out of the directory of "
+                    "the run",
+                    "Wanted a relative path without `..`.",
+                )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for element in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(element)
 
 
 def _check_arguments(

@@ -9,6 +9,7 @@ needs no data.
 import dataclasses
 import os
 import pprint
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -29,6 +30,7 @@ from official_lite.modeling.hyperparams import yaml_io
 __all__ = [
     "ExperimentParser",
     "ParseConfigOptions",
+    "given_by_code",
     "import_modules",
     "parse_configuration",
     "serialize_config",
@@ -78,8 +80,11 @@ class ExperimentParser:
         self._default_workspace = ""
 
     def parse(self) -> Any:
+        plugins.restrict(None)
         params = self.base_experiment()
-        registered = frozenset(hyperparams.texts(params))
+        if _flag(self._flags_obj, "safe_config"):
+            trusted = given_by_code(params)
+            plugins.restrict(plugins.Restriction("--safe_config was given.", trusted))
         params = self.parse_config_file(params)
         with rival_fields.log_replaced(params, "gin"):
             params = gin_config.apply_bindings(params)
@@ -87,9 +92,11 @@ class ExperimentParser:
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
         params = self.parse_set(params)
-        if _flag(self._flags_obj, "safe_config"):
-            _refuse_code(params, registered)
-        return workspace.expand(params, self._default_workspace)
+        params = workspace.expand(params, self._default_workspace)
+        # Only now are these the texts that will be resolved.
+        for text in hyperparams.texts(params):
+            plugins.refuse_code(text)
+        return params
 
     def base_experiment(self) -> Any:
         """The experiment as it is registered under `--experiment`."""
@@ -203,6 +210,13 @@ def to_yaml(params: hyperparams.ParamsDict) -> str:
     return yaml_io.to_yaml(params.as_dict())
 
 
+def given_by_code(params: Any) -> list[Any]:
+    """Return what no restriction refuses in a registered config: its texts and its entries."""
+    # Another config may say where the workspace is: only this one's own can be trusted.
+    expanded = workspace.expand(params) if getattr(params, "workspace", "") else params
+    return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]
+
+
 def import_modules(names: list[str] | None) -> None:
     """Imports modules, or files, for the experiments, tasks and trainers that they register.
 
@@ -223,16 +237,13 @@ def _one_step(params: Any) -> dict[str, Any]:
     return in_epochs
 
 
-def _refuse_code(params: Any, registered: frozenset[str]) -> None:
-    """Refuses texts that would import something as a hook, a stage or the like.
-
-    What the registered experiment says itself is code already.
-    """
-    for text in hyperparams.texts(params):
-        if plugins.names_code(text) and text not in registered:
-            raise errors.ConfigValueError(
-                f"{text!r} can run code, and --safe_config was given. Name what is registered."
-            )
+def _entries(value: Any) -> Iterator[dict[str, Any]]:
+    """The dictionaries with a `name`, however deep."""
+    if isinstance(value, dict) and "name" in value:
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for element in value.values() if isinstance(value, dict) else value:
+            yield from _entries(element)
 
 
 def _flag(flags_obj: Any, name: str) -> Any:

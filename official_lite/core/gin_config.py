@@ -174,6 +174,14 @@ def _texts(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[tupl
 def _refuse_code(source: str, text: str) -> None:
     refused = (config_parser.ImportStatement, config_parser.IncludeStatement)
     for statement in config_parser.ConfigParser(text, _SafeDelegate()):
+        # A macro (`rate = 0.1`) has no name of an argument.
+        if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
+            if statement.selector.rpartition(".")[-1] != _BLOCK:
+                raise errors.ConfigValueError(
+                    f"{source} line {statement.location.line_num}: `{statement.selector}."
+                    f"{statement.arg_name}` is an argument of a function, and --safe_config was "
+                    "given. Bind fields of the experiment, as in `trainer/params.train_steps = 1`."
+                )
         if isinstance(statement, refused):
             raise errors.ConfigValueError(
                 f"{source} line {statement.location.line_num}: `import` and `include` can run "

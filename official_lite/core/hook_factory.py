@@ -11,7 +11,7 @@ Nothing here needs TensorFlow until a hook is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from official_lite.common import plugins, registry
@@ -47,6 +47,11 @@ _HOOKS: registry.Collection = {
         "weight_norms": "weight_norms:WeightNorms",
     }.items()
 }
+# What `--mode=search` adds to the hooks of its trials.
+_HOOKS["report_trial"] = "official_lite.search.report_hook:ReportTrial"
+
+# Those that neither write files nor talk to a server: all that a restricted config may name.
+_HARMLESS_CALLBACKS = ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN")
 
 
 def register_hook(name: str) -> Callable[[_Registered], _Registered]:
@@ -70,7 +75,20 @@ def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[Hoo
     """
     from official_lite.orbit.hooks.hook import Hook
 
+    for entry in entries:
+        _refuse_callback(entry)
     return [
         plugins.factory(entry, registry=_HOOKS, base=Hook, workspace=workspace, kind="hook")
         for entry in entries
     ]
+
+
+def _refuse_callback(entry: Any) -> None:
+    """Keras resolves paths by itself: `backup_dir` of `BackupAndRestore` is deleted at the end."""
+    callback = entry.get("callback") if isinstance(entry, Mapping) else None
+    if callback is not None and callback not in _HARMLESS_CALLBACKS:
+        plugins.refuse(
+            entry,
+            f"The callback {callback!r} is not known to leave files and servers alone",
+            f"Wanted one of {', '.join(_HARMLESS_CALLBACKS)}.",
+        )

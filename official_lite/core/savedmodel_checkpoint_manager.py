@@ -15,7 +15,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import committed_checkpoint_manager
-from official_lite.common import errors
+from official_lite.common import errors, files
 
 __all__ = [
     "SAVED_MODULES_PATH_SUFFIX",
@@ -172,7 +172,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         # Readers look for the final name, so it must not appear before everything is there.
         unfinished = f"{directory}_temp"
         if tf.io.gfile.exists(unfinished):
-            tf.io.gfile.rmtree(unfinished)
+            files.remove_all(unfinished)
         for name, module in (self._modules_to_export or {}).items():
             signatures = getattr(module, "saved_model_signatures", None)
             if signatures is not None:
@@ -183,7 +183,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         if not tf.io.gfile.exists(unfinished):
             return
         if tf.io.gfile.exists(directory):
-            tf.io.gfile.rmtree(directory)
+            files.remove_all(directory)
         tf.io.gfile.rename(unfinished, directory)
 
     def _keep_only(self, directories: Iterator[str]) -> None:
@@ -191,7 +191,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         self._savedmodels = [directory for directory in directories if directory in existing]
         for directory in existing:
             if directory not in self._savedmodels:
-                tf.io.gfile.rmtree(directory)
+                files.remove_all(directory)
 
     def _first_after(self, last_savedmodel: str | None) -> str | None:
         last = self._sort_key(last_savedmodel) if last_savedmodel else -1

@@ -65,7 +65,8 @@ def get_task_cls(task_config_cls: type) -> Any:
     """
     for cls in task_config_cls.__mro__:
         if cls in _REGISTERED_TASK_CLS:
-            return plugins.resolve(_REGISTERED_TASK_CLS[cls], kind="task")
+            found = _REGISTERED_TASK_CLS[cls]
+            return plugins.import_spec(found, kind="task") if isinstance(found, str) else found
     name = task_config_cls.__qualname__
     raise errors.UnknownNameError(
         f"No task is registered for the config `{origins.name_of(task_config_cls)}`. Put "

@@ -103,6 +103,12 @@ def _is_tensorboard(entry: Any) -> bool:
 def _find_writer(entry: Any, workspace: str | None) -> WriterFactory:
     from official_lite import telemetry
 
+    if isinstance(entry, dict) and entry.get("tracking_uri"):
+        plugins.refuse(
+            entry,
+            f"`tracking_uri` is {entry['tracking_uri']!r}, to which the run would be written",
+            "Set MLFLOW_TRACKING_URI instead.",
+        )
     entry, in_background = _without_async(entry)
     factory = plugins.factory(
         entry,

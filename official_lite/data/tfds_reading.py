@@ -1,13 +1,14 @@
 """Examples from TensorFlow Datasets, which is imported only when a config asks for it."""
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, plugins
 from official_lite.data import file_reading
 
 __all__ = ["read_tfds"]
@@ -37,6 +38,18 @@ def read_tfds(
     Raises:
         ConfigValueError: `tensorflow_datasets` is not installed.
     """
+    if re.match(r"[\w-]+:(?![\d*])", name):
+        plugins.refuse(
+            name,
+            f"The dataset {name!r} is of a namespace, whose code TFDS would load",
+            "Wanted a dataset of TFDS itself, such as `mnist`.",
+        )
+    if data_dir:
+        plugins.refuse(
+            data_dir,
+            f"`tfds_data_dir` is {data_dir!r}, where TFDS writes, and whose files name classes",
+            "Set TFDS_DATA_DIR instead.",
+        )
     tfds = _import_tfds()
     builder_kwargs = {"data_dir": data_dir} if data_dir else {}
     builder = tfds.builder(name, **builder_kwargs)

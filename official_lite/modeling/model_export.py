@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, files
 
 __all__ = ["FORMATS", "write_model"]
 
@@ -53,7 +53,7 @@ def write_model(
             warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
             model.export(unfinished, format=format, verbose=False, input_signature=input_signature)
     if tf.io.gfile.isdir(path):
-        tf.io.gfile.rmtree(path)
+        files.remove_all(path)
     tf.io.gfile.rename(unfinished, path, overwrite=True)
 
 

@@ -20,7 +20,7 @@ class MultiTaskBuild(Build):
             def build_multitask_model(self):
                 return MyModels()
 
-        task_factory.register_task_cls(MyTasksConfig, "my_package.tasks:MyTasks.from_config")
+        task_factory.register_task_cls(MyTasksConfig)(MyTasks.from_config)
     """
 
     def make_model(self, ctx: ExperimentContext) -> Any:

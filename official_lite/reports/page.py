@@ -36,13 +36,14 @@ class _Part:
     sections: Sequence[layout.Section]
 
 
-def build_page(directories: Sequence[str], *, title: str = "") -> str:
+def build_page(directories: Sequence[str], *, title: str = "", storages: Sequence[str] = ()) -> str:
     """The page as text.
 
     Args:
         directories: Of runs and studies, in the order in which they are shown. Runs stand beside
             one another, studies one after the other.
         title: Above it; by default the names of what is shown.
+        storages: The databases that may be opened for studies that name them.
 
     Raises:
         errors.ConfigError: One of the directories holds neither.
@@ -51,7 +52,8 @@ def build_page(directories: Sequence[str], *, title: str = "") -> str:
     studies = {name: path for name, path in named.items() if study_reading.is_study(path)}
     runs = [_read_run(path, name) for name, path in named.items() if name not in studies]
     parts = [_run_part(runs)] if runs else []
-    parts += [_study_part(study_reading.read_study(p, name=n)) for n, p in studies.items()]
+    for name, path in studies.items():
+        parts.append(_study_part(study_reading.read_study(path, name=name, storages=storages)))
     return _document(title or _title(list(named)), parts)
 
 

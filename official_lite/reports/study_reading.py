@@ -100,21 +100,22 @@ def is_study(directory: str) -> bool:
     return files.exists(os.path.join(directory, _CONFIG))
 
 
-def read_study(study_dir: str, *, name: str | None = None) -> Study:
+def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[str] = ()) -> Study:
     """Reads a study, whether or not it has ended.
 
     Args:
         study_dir: Its directory.
         name: How to call it; by default like its directory.
+        storages: The databases that may be opened, as for `storage.read_config`.
 
     Raises:
         errors.ConfigError: It can't be opened, or Optuna is not installed.
     """
     # Only who looks at a study needs Optuna.
-    from official_lite.search import results, search_config, storage
+    from official_lite.search import results, storage
     from official_lite.search.space import Space
 
-    config = search_config.SearchConfig.from_yaml(os.path.join(study_dir, _CONFIG))
+    config = storage.read_config(study_dir, storages)
     study = storage.open_study(config, study_dir)
     space = Space(config.space)
     ranking = [trial.number for trial in results.best_trials(study)]

@@ -12,7 +12,7 @@ from official_lite.search.trial_run import TrialRun
 
 __all__ = ["ExperimentEvaluator", "apply_params", "metrics_of"]
 
-_REPORT_HOOK = "official_lite.search.report_hook:ReportTrial"
+_REPORT_HOOK = "report_trial"
 
 
 class ExperimentEvaluator:

@@ -42,7 +42,7 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
     files.makedirs(os.path.dirname(output_path))
     # Not among the arguments of the process, which are made anew before the plugins are there.
     receiver, sender = _CONTEXT.Pipe(duplex=False)
-    setting = (plugin_files, gin_config.bindings(), output_path)
+    setting = (plugin_files, gin_config.bindings(), output_path, plugins.restriction())
     process = _CONTEXT.Process(target=_run, args=(receiver, *setting))
     process.start()
     receiver.close()
@@ -112,7 +112,13 @@ def raise_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, old)
 
 
-def _run(receiver: Any, plugin_files: Sequence[str], gin_bindings: str, output_path: str) -> None:
+def _run(
+    receiver: Any,
+    plugin_files: Sequence[str],
+    gin_bindings: str,
+    output_path: str,
+    restriction: plugins.Restriction | None,
+) -> None:
     output = os.open(output_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(output, number)
@@ -121,6 +127,7 @@ def _run(receiver: Any, plugin_files: Sequence[str], gin_bindings: str, output_p
     try:
         for path in plugin_files:
             plugins.load_module(path)
+        plugins.restrict(restriction)
         function, args = receiver.recv()
         gin_config.parse_gin([], [gin_bindings])
         function(*args)

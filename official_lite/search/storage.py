@@ -1,20 +1,22 @@
 """Where a study is kept, and how it is opened: by workers, by trials, by whoever looks at it."""
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
 import sqlalchemy.exc
-from optuna import samplers, storages
+from optuna import pruners, samplers, storages
 from optuna.storages import journal
 from sqlalchemy import pool
 
-from official_lite.common import errors, files
-from official_lite.search import pruners, search_config
+from official_lite.common import errors, files, plugins
+from official_lite.search import search_config
 
-__all__ = ["create_study", "open_study"]
+__all__ = ["CONFIG_FILE", "create_study", "open_study", "read_config"]
 
+CONFIG_FILE = "search.yaml"
 _JOURNAL = "study.journal"
 _ORIGIN = "official_lite"
 
@@ -59,14 +61,18 @@ def create_study(
 
 
 def open_study(
-    config: search_config.SearchConfig, study_dir: str, sampler: samplers.BaseSampler | None = None
+    config: search_config.SearchConfig,
+    study_dir: str,
+    sampler: samplers.BaseSampler | None = None,
+    pruner: pruners.BasePruner | None = None,
 ) -> optuna.Study:
     """Opens a study that is there.
 
     Args:
-        config: Of the study.
+        config: Of the study. Nothing that it names is imported.
         study_dir: Its directory.
         sampler: How new trials are chosen, for whoever asks for one.
+        pruner: What ends trials early, for whoever runs them.
 
     Raises:
         errors.ConfigError: There is none.
@@ -76,12 +82,38 @@ def open_study(
             study_name=_study_name(config, study_dir),
             storage=_open_storage(config, study_dir),
             sampler=sampler or samplers.RandomSampler(),
-            pruner=pruners.create_pruner(config),
+            pruner=pruner or pruners.NopPruner(),
         )
     except KeyError as error:
         raise errors.ConfigValueError(
             f"There is no study {_study_name(config, study_dir)!r} in {_describe(config)}."
         ) from error
+
+
+def read_config(study_dir: str, given_storages: Sequence[str] = ()) -> search_config.SearchConfig:
+    """Read the config of a study that may come from anywhere, so as to look at the study.
+
+    Args:
+        study_dir: The directory of the study.
+        given_storages: The databases that may be opened. To open one is to connect to a server, or
+            to write its tables into a file.
+
+    Raises:
+        errors.ConfigError: There is no study, or it is in a database that was not given.
+    """
+    path = os.path.join(study_dir, CONFIG_FILE)
+    if not files.exists(path):
+        raise errors.ConfigValueError(f"{study_dir} holds no study: there is no {path}.")
+    config = search_config.SearchConfig.from_yaml(path)
+    if config.storage:
+        given = {_without_password(url): url for url in given_storages}
+        if (wanted := _without_password(config.storage)) not in given:
+            raise errors.ConfigValueError(
+                f"{path} says that the study is in the database {wanted}, and a study may come "
+                f"from anywhere. If you trust it, pass --storage={shlex.quote(wanted)}"
+            )
+        config.storage = given[wanted]
+    return config
 
 
 def _check_origin(
@@ -107,6 +139,11 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
     if not config.storage:
         path = os.path.join(study_dir, _JOURNAL)
         return storages.JournalStorage(journal.JournalFileBackend(path))
+    plugins.refuse(
+        config.storage,
+        f"`search.storage` is {_describe(config)}, a database that would be written to",
+        "Leave it empty: the study is then in a file of its directory.",
+    )
     try:
         # Connections that are kept would be closed by nobody; a study has little to say.
         return storages.RDBStorage(config.storage, engine_kwargs={"poolclass": pool.NullPool})
@@ -125,7 +162,9 @@ def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
 
 def _describe(config: search_config.SearchConfig) -> str:
     """The storage without a password."""
-    if not config.storage:
-        return "the journal"
-    scheme, separator, rest = config.storage.partition("://")
+    return _without_password(config.storage) if config.storage else "the journal"
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
     return scheme + separator + rest.rpartition("@")[2]

@@ -26,9 +26,7 @@ from official_lite.search.experiment_evaluator import ExperimentEvaluator
 from official_lite.search.space import Space
 from official_lite.search.trial_run import TrialRun
 
-__all__ = ["CONFIG_FILE", "run_search", "run_study"]
-
-CONFIG_FILE = "search.yaml"
+__all__ = ["run_search", "run_study"]
 
 
 def run_search(params: Any, study_dir: str, *, allow_config_change: bool = False) -> optuna.Study:
@@ -102,7 +100,7 @@ def run_study(
         allow_config_change=allow_config_change,
     )
     _refuse_leftovers(study, study_dir)
-    hyperparams.save_params_dict_to_yaml(config, os.path.join(study_dir, CONFIG_FILE))
+    hyperparams.save_params_dict_to_yaml(config, os.path.join(study_dir, storage.CONFIG_FILE))
     job = worker.StudyJob(evaluator=evaluator, config=config, study_dir=study_dir)
     if config.num_workers > 1:
         _run_workers(job, study)

@@ -11,7 +11,15 @@ from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
 from official_lite.common import errors
-from official_lite.search import claims, processes, results, samplers, search_config, storage
+from official_lite.search import (
+    claims,
+    processes,
+    pruners,
+    results,
+    samplers,
+    search_config,
+    storage,
+)
 from official_lite.search.space import Space
 from official_lite.search.trial_run import Outcome, TrialRun, run_trial
 
@@ -58,7 +66,8 @@ def run_worker(job: StudyJob) -> None:
     """
     space = Space(job.config.space)
     sampler = samplers.create_sampler(job.config, space)
-    study = storage.open_study(job.config, job.study_dir, sampler)
+    pruner = pruners.create_pruner(job.config)
+    study = storage.open_study(job.config, job.study_dir, sampler, pruner)
     queue = _Queue(job, study, space)
     while (taken := queue.take()) is not None:
         trial, claim = taken
@@ -159,7 +168,9 @@ class _Queue:
         study = self._study
         if frozen.params.keys() >= self._space.distributions.keys():
             # There is nothing to draw: the sampler need not hear of it twice.
-            study = storage.open_study(self._job.config, self._job.study_dir)
+            study = storage.open_study(
+                self._job.config, self._job.study_dir, pruner=self._study.pruner
+            )
         trial = optuna.trial.Trial(study, frozen._trial_id)
         _note_start(trial)
         self._space.suggest(trial)
@@ -207,7 +218,8 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
 
 def run_one(job: StudyJob, number: int) -> None:
     """Runs one trial that another process has taken."""
-    study = storage.open_study(job.config, job.study_dir)
+    pruner = pruners.create_pruner(job.config)
+    study = storage.open_study(job.config, job.study_dir, pruner=pruner)
     frozen = study.get_trials(deepcopy=False)[number]
     trial = optuna.trial.Trial(study, frozen._trial_id)
     params = Space(job.config.space).suggest(trial)

@@ -12,6 +12,7 @@ import os
 import pathlib
 
 from official_lite.common import errors, files
+from official_lite.tools import search
 
 __all__ = ["add_arguments", "run"]
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="Where the page goes; one that is there is replaced. Default: %(default)s.",
     )
+    search.add_storage_argument(parser)
     parser.add_argument("--title", default="", help="Default: the names of what is shown.")
 
 
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Writes the page, and says where it is."""
     from official_lite.reports import page
 
-    text = page.build_page(args.directories, title=args.title)
+    text = page.build_page(args.directories, title=args.title, storages=args.storage)
     try:
         files.makedirs(os.path.dirname(args.output) or os.curdir)
         files.write_text(args.output, text)

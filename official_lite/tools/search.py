@@ -6,10 +6,10 @@ python -m official_lite.tools search /tmp/study --plots
 import argparse
 import os
 
-from official_lite.common import errors, files
+from official_lite.common import errors
 from official_lite.tools import listing
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "add_storage_argument", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,18 +18,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plots", action="store_true", help="Draw the study into STUDY_DIR/plots, and say what."
     )
+    add_storage_argument(parser)
     listing.add_json_argument(parser)
+
+
+def add_storage_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--storage`."""
+    parser.add_argument(
+        "--storage",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="A database that may be opened, if the study names it; repeatable.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table and the paths of the pictures, or both as one document."""
-    from official_lite.search import plots, results, search_config, storage, study_runner
+    from official_lite.search import plots, results, storage
     from official_lite.search.space import Space
 
-    path = os.path.join(args.study_dir, study_runner.CONFIG_FILE)
-    if not files.exists(path):
-        raise errors.ConfigValueError(f"{args.study_dir} holds no study: there is no {path}.")
-    config = search_config.SearchConfig.from_yaml(path)
+    config = storage.read_config(args.study_dir, args.storage)
     study = storage.open_study(config, args.study_dir)
     space = Space(config.space)
     folder = os.path.join(args.study_dir, "plots")

@@ -81,3 +81,19 @@ def test_file_is_cut_off(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     files.truncate(str(tmp_path / "f"), 2)
     assert (tmp_path / "f").read_bytes() == b"ab"
+
+
+def test_what_is_removed_is_a_file_a_directory_or_a_link_itself(tmp_path):
+    target = tmp_path / "target"
+    (target / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "nested" / "link").symlink_to(target)
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("link/", "nested", "file", "dangling"):
+        files.remove_all(str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert (target / "inside").is_dir()
+    files.remove_all(str(target))
+    assert not target.exists()

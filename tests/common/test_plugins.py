@@ -34,7 +34,25 @@ def test_a_registered_string_is_resolved_in_its_turn():
 
 def test_an_attribute_of_a_module_is_found():
     assert plugins.resolve("collections:OrderedDict", base=dict) is collections.OrderedDict
-    assert plugins.resolve("collections:OrderedDict.fromkeys")("a") == {"a": None}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "collections:OrderedDict.fromkeys",
+        "collections:OrderedDict.__init__",
+        "collections:namedtuple.__globals__",
+        "collections:namedtuple.__globals__.clear",
+        "collections:_sys.modules.clear",
+        "collections:abc.Mapping",
+        "collections:_sys",
+        "collections:__builtins__",
+        "collections:__loader__",
+    ],
+)
+def test_a_name_reaches_neither_into_an_object_nor_what_is_private(spec):
+    with pytest.raises(errors.ConfigValueError, match="wanted the public name of a class"):
+        plugins.resolve(spec)
 
 
 def test_a_class_stands_for_itself():

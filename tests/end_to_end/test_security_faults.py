@@ -4,12 +4,14 @@ The numbers are those of docs/reliability.md; what is trusted is in docs/securit
 """
 
 import ast
+import inspect
+import json
 import logging as python_logging
 import pathlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -18,11 +20,25 @@ import pytest
 import tensorflow as tf
 
 import registry_imports  # noqa: F401  (imported for its registrations)
-from official_lite import orbit, telemetry
-from official_lite.checkpoint import warm_start
+from official_lite import orbit, pipeline, search, telemetry
+from official_lite.checkpoint import committed_checkpoint_manager, warm_start
+from official_lite.checkpoint import files as ckpt_files
 from official_lite.common import errors, registry
-from official_lite.core import config_parsing, exp_factory, export_base, gin_config
+from official_lite.core import config_definitions as cfg
+from official_lite.core import (
+    config_parsing,
+    exp_factory,
+    export_base,
+    gin_config,
+    hook_factory,
+    writer_factory,
+)
+from official_lite.data import tfds_reading
+from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.orbit.hooks import callback_factory
+from official_lite.search import processes, storage
+from official_lite.tools import __main__ as tools
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "vision/digits_mlp"
@@ -97,6 +113,7 @@ def test_34_safe_config_refuses_code_in_gin(
         "trainer.name='plugin:Trainer'",
         "pipeline.prepare='{plugin}:Stage'",
         "phases=[{{name: a, overrides: {{trainer.hooks: ['{plugin}']}}}}]",
+        "search={{space: {{trainer.hooks: [['{plugin}']]}}, metric: a, direction: max}}",
     ],
 )
 def test_34_safe_config_refuses_code_that_yaml_names(
@@ -107,9 +124,142 @@ def test_34_safe_config_refuses_code_that_yaml_names(
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    ("workspace", "hook"),
+    [("{directory}/plugin.p", "{{workspace}}y"), ("{directory}", "{{workspace}}/plugin.py")],
+)
+@pytest.mark.parametrize(
+    "assignment",
+    ["trainer.hooks=['{}']", "phases=[{{name: a, overrides: {{trainer.name: '{}'}}}}]"],
+)
+def test_34_safe_config_looks_at_what_a_placeholder_becomes(
+    plugin: pathlib.Path, mark: pathlib.Path, workspace: str, hook: str, assignment: str
+) -> None:
+    given = [f"workspace={workspace.format(directory=plugin.parent)}"]
+    with pytest.raises(errors.ConfigError, match=r"plugin\.py' can run code, and --safe_config"):
+        _parse(set=[*given, assignment.format(hook.format())], safe_config=True)
+    assert not mark.exists()
+
+
+@exp_factory.register_config_factory("tests/with_code")
+def _with_code() -> cfg.ExperimentConfig:
+    hooks = ["{workspace}/plugin.py", "plugin.py:Plugin", {"name": "profiler", "directory": "/own"}]
+    return cfg.ExperimentConfig(workspace="/registered", trainer=cfg.TrainerConfig(hooks=hooks))
+
+
+def test_34_safe_config_does_not_move_the_files_of_the_registered_experiment(
+    plugin: pathlib.Path, mark: pathlib.Path
+) -> None:
+    moved = config_parsing.ParseConfigOptions(
+        experiment="tests/with_code", set=[f"workspace={plugin.parent}"], safe_config=True
+    )
+    with pytest.raises(errors.ConfigError, match="can run code"):
+        config_parsing.parse_configuration(moved, print_return=False)
+    assert not mark.exists()
+
+
 def test_34_safe_config_takes_what_is_registered() -> None:
     assignments = ["trainer.hooks=[input_wait]", "task.train_data.tf_data_service_address='h:80'"]
     assert _parse(set=assignments, safe_config=True).trainer.hooks == ["input_wait"]
+    assert len(hook_factory.find_hooks(["input_wait", {"name": "profiler", "directory": "p"}])) == 2
+
+
+OUTSIDE = ["/outside", "../outside", "~/outside", "gs://bucket/outside", "a/../../outside"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "best_checkpoint", "metric": "loss", "directory": "{path}"},
+        {"name": "export_model", "subdir": "{path}"},
+        {"name": "profiler", "directory": "{path}"},
+        {"name": "keras_callback", "callback": "EarlyStopping", "monitor": "{path}"},
+        {"name": "action", "action": {"name": "a:B", "path": ["{path}"]}},
+    ],
+)
+def test_34_safe_config_keeps_the_paths_of_hooks_in_the_run(
+    entry: dict[str, Any], path: str
+) -> None:
+    _parse(safe_config=True)
+    entry = ast.literal_eval(repr(entry).replace("{path}", path))
+    with pytest.raises(errors.ConfigError, match="leads out of the directory of the run"):
+        hook_factory.find_hooks([entry])
+
+
+@pytest.mark.parametrize("callback", sorted(callback_factory.keras_callbacks()))
+def test_34_safe_config_knows_which_callbacks_touch_nothing(callback: str) -> None:
+    arguments = inspect.signature(getattr(keras.callbacks, callback)).parameters
+    touches = {"filename", "filepath", "directory", "backup_dir", "log_dir", "root"} & {*arguments}
+    _parse(safe_config=True)
+    entry = {"name": "keras_callback", "callback": callback}
+    if callback in ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN"):
+        assert not touches
+        hook_factory.find_hooks([entry])
+    else:
+        with pytest.raises(errors.ConfigError, match="Wanted one of EarlyStopping"):
+            hook_factory.find_hooks([{**entry, **dict.fromkeys(touches, "within")}])
+
+
+def test_34_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    hook = f"{{name: keras_callback, callback: BackupAndRestore, backup_dir: {precious}}}"
+    sets = [f"trainer.hooks=[{hook}]", "trainer.train_steps=2", "task.train_data.num_examples=64"]
+    params = _parse(set=sets, safe_config=True)
+    with pytest.raises(errors.ConfigError, match="--safe_config was given"):
+        pipeline.RunPipeline(params, "train", str(tmp_path / "run")).run()
+    assert (precious / "file").exists()
+
+
+def test_34_safe_config_holds_for_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
+    _parse(safe_config=True)
+    with pytest.raises(errors.ConfigError, match="`tracking_uri` is 'folder'"):
+        writer_factory.find_writers([{"name": "mlflow", "tracking_uri": "folder"}])
+    config = search.SearchConfig({"direction": "max", "storage": f"sqlite:///{tmp_path}/other.db"})
+    with pytest.raises(errors.ConfigError, match=r"`search.storage` is sqlite"):
+        storage.create_study(config, str(tmp_path / "study"), origin={})
+    options: Any = None
+    with pytest.raises(errors.ConfigError, match="of a namespace"):
+        tfds_reading.read_tfds("huggingface:mnist/plain", "train", options)
+    with pytest.raises(errors.ConfigError, match="`tfds_data_dir` is 'here'"):
+        tfds_reading.read_tfds("mnist:3.0.1", "train", options, data_dir="here")
+    assert not list(tmp_path.rglob("other.db"))
+
+
+def test_34_safe_config_leaves_the_registered_experiment_alone() -> None:
+    options = config_parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
+    with pytest.raises(errors.ConfigError, match=r"'plugin.py:Plugin' can run code"):
+        config_parsing.parse_configuration(options, print_return=False)
+    hooks = ["'{workspace}/plugin.py'", "{name: profiler, directory: /own}"]
+    options.set = [f"trainer.hooks=[{', '.join(hooks)}]"]
+    params = config_parsing.parse_configuration(options, print_return=False)
+    assert params.trainer.hooks[0] == "/registered/plugin.py"
+    hook_factory.find_hooks([params.trainer.hooks[1].as_dict()])
+    with pytest.raises(errors.ConfigError, match="leads out"):
+        hook_factory.find_hooks([{"name": "export_model", "subdir": "/own"}])
+
+
+def test_34_safe_config_holds_in_the_processes_of_a_search(
+    tmp_path: pathlib.Path, plugin: pathlib.Path, mark: pathlib.Path
+) -> None:
+    _parse(safe_config=True)
+    process = processes.start(
+        hook_factory.find_hooks, [str(plugin)], output_path=str(tmp_path / "output")
+    )
+    process.join()
+    assert process.exitcode == 2
+    assert "can run code, and --safe_config was given" in (tmp_path / "output").read_text()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("binding", ["Trainer.directory = '/x'", "a/b.c = 1"])
+def test_34_safe_config_takes_gin_for_fields_only(binding: str) -> None:
+    with pytest.raises(errors.ConfigError, match="--safe_config was given"):
+        gin_config.parse_gin([], [binding], safe=True)
+    gin_config.parse_gin([], ["steps = 7", "trainer/params.train_steps = %steps"], safe=True)
+    assert _parse(safe_config=True).trainer.train_steps == 7
 
 
 def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path) -> None:
@@ -121,6 +271,82 @@ def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path)
     assert "--safe_config" in result.stderr
     assert not mark.exists()
     assert not model_dir.exists()
+
+
+@pytest.fixture
+def hostile(plugin: pathlib.Path) -> pathlib.Path:
+    """A run that is a study as well, and names code wherever something can be named."""
+    folder = plugin.parent / "hostile"
+    folder.mkdir()
+    for name in ("run", "study"):
+        (folder / name).mkdir()
+    argv = ["train.py", f"--experiment={DIGITS}", f"--import={plugin}", f"--gin_file={plugin}"]
+    (folder / "run" / "run.json").write_text(json.dumps({"argv": argv, "status": "done"}))
+    params = {"trainer": {"name": f"{plugin}:Plugin", "hooks": [str(plugin)]}}
+    params["pipeline"] = dict.fromkeys(["prepare", "build", "run"], str(plugin))
+    (folder / "run" / "params.yaml").write_text(yaml_io.to_yaml(params))
+    saved = tf.train.CheckpointManager(tf.train.Checkpoint(), str(folder / "run"), max_to_keep=2)
+    for step in (1, 2):
+        saved.save(step)
+    space = {"task.model.units": [[1], [2]]}
+    config = search.SearchConfig({"direction": "max", "metric": "accuracy", "space": space})
+    storage.create_study(config, str(folder / "study"), origin={})
+    config.override({name: str(plugin) for name in ("pruner", "strategy", "evaluator")})
+    (folder / "study" / storage.CONFIG_FILE).write_text(yaml_io.to_yaml(config.as_dict()))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report {run} {study} --output={run}/page.html",
+        "search {study}",
+        "runs list {run}/..",
+        "runs compare {run} {run}",
+        "config show {run}",
+        "config diff {run} vision/digits_mlp",
+        "config diff {run}/params.yaml vision/digits_mlp",
+        "checkpoints list {run}",
+        "completion bash",
+    ],
+)
+def test_34_looking_at_a_folder_runs_none_of_it(
+    hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.format(run=hostile / "run", study=hostile / "study").split()
+    assert tools.main(words) == 0, capsys.readouterr().err
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("command", ["export", "average", "tune lr", "tune batch_size"])
+def test_34_what_builds_the_model_of_a_run_imports_only_what_it_was_told(
+    hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hostile / "run"
+    assert tools.main([*command.split(), str(run)]) == 2
+    assert f"pass --import={hostile.parent}/plugin.py --gin_file=" in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps({"argv": ["train.py", f"--experiment={DIGITS}"]}))
+    assert tools.main([*command.split(), str(run)]) == 2
+    assert f"can run code, and {run}/params.yaml may come from" in capsys.readouterr().err
+    assert not mark.exists()
+
+
+def test_34_looking_at_a_study_opens_only_a_database_that_it_was_told(
+    hostile: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = hostile / "someone_elses.db"
+    file = hostile / "study" / storage.CONFIG_FILE
+    url = f"sqlite:///{database}"
+    file.write_text(file.read_text().replace("storage: ''", f"storage: {url}"))
+    commands = [["search"], ["report", f"--output={hostile}/page.html"]]
+    for command in commands:
+        assert tools.main([*command, str(hostile / "study")]) == 2
+        assert f"pass --storage={url}" in capsys.readouterr().err
+        assert not database.exists()
+    config = search.SearchConfig({"direction": "max", "storage": url})
+    storage.create_study(config, str(hostile / "study"), origin={})
+    for command in commands:
+        assert tools.main([*command, str(hostile / "study"), f"--storage={url}"]) == 0
 
 
 @pytest.fixture
@@ -253,6 +479,42 @@ def test_37_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str)
     with pytest.raises(errors.ConfigError, match="wanted the name of a subdirectory"):
         hook.before_train()
     assert not list(tmp_path.iterdir())
+
+
+def _save(directory: str) -> None:
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
+    manager = committed_checkpoint_manager.CommittedCheckpointManager(checkpoint, directory, 1)
+    manager.save(1)
+
+
+def _export(directory: str) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model_export.write_model(model, f"{directory}/ckpt-7_temp", "tf_saved_model")
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.parametrize("act", [_save, _export, ckpt_files.remove_ckpts])
+def test_37_link_in_a_run_does_not_lead_to_the_removal_of_its_target(
+    tmp_path: pathlib.Path, act: Callable[[str], None]
+) -> None:
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    for directory in (precious, run):
+        directory.mkdir()
+    (precious / "file").touch()
+    link = run / "ckpt-7_temp"
+    link.symlink_to(precious)
+    act(str(run))
+    assert not link.is_symlink()
+    assert (precious / "file").exists()
+
+
+def test_37_directories_are_removed_in_one_place() -> None:
+    found = [
+        path.name
+        for path in (ROOT / "official_lite").rglob("*.py")
+        if "gfile.rmtree(" in path.read_text()
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x1b[2Jx", ""])

@@ -14,7 +14,7 @@ import yaml
 from official_lite import search
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.search import study_runner
+from official_lite.search import storage
 from tests.search import toys
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_study_without_any_value_is_an_error(tmp_path) -> None:
 
 def test_directory_says_what_was_searched(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(), str(tmp_path))
-    written = yaml.safe_load((tmp_path / study_runner.CONFIG_FILE).read_text())
+    written = yaml.safe_load((tmp_path / storage.CONFIG_FILE).read_text())
     assert written["space"] == toys.SPACE
 
 

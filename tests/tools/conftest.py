@@ -110,8 +110,8 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         params = run_source.read("tests/tools", parse(*given, source="tests/tools")).params
         model_dir = str(root / f"run{len(runs)}")
         with pytest.MonkeyPatch.context() as patch:
-            # What `run.json` keeps.
-            patch.setattr(sys, "argv", ["train.py", "--experiment", "tests/tools", *given])
+            # What `run.json` keeps; the experiment is registered here by now, without `--import`.
+            patch.setattr(sys, "argv", ["train.py", "--experiment", "tests/tools", *sets])
             pipeline.RunPipeline(params, "train", model_dir).run()
         runs[overrides] = model_dir
         return model_dir

@@ -1,10 +1,13 @@
 import json
 import os
+import re
+import shlex
 import shutil
 
 import pytest
 
 from official_lite.common import errors
+from official_lite.core import trainer_factory
 
 
 @pytest.mark.parametrize("inside", ["", "ckpt-4", "ckpt-4.index", "checkpoint"])
@@ -42,14 +45,36 @@ def test_run_that_does_not_name_its_experiment_has_to_be_told(read_run, trained,
                 read_run(tmp_path)
 
 
-def test_import_that_has_moved_is_given_anew(read_run, trained, tmp_path):
+@pytest.mark.parametrize(
+    ("recorded", "given"),
+    [
+        ("--import=gone/task.py", "--import={directory}/task.py"),
+        ("-gin_file=gone/my.gin", "--gin_file={directory}/my.gin"),
+        ("--gin_params=train_lib.x = @os.abort()", "--gin_params=Trainer.train = True"),
+        ("--experiment=gone.py:experiment", "--experiment=tests/tools"),
+    ],
+)
+def test_code_that_a_run_was_started_with_is_given_again(
+    read_run, trained, tmp_path, recorded, given
+):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
-    argv = ["train.py", "--experiment=tests/tools", "--import=gone/task.py"]
+    argv = ["train.py", "--experiment=tests/tools", recorded]
     (tmp_path / "run.json").write_text(json.dumps({"argv": argv}))
-    with pytest.raises(errors.UnknownNameError, match=r"run.json says; --import names another"):
+    flag, _, value = recorded.partition("=")
+    repeated = f"pass --{flag.lstrip('-')}={shlex.quote(value)}"
+    with pytest.raises(errors.ConfigValueError, match=re.escape(repeated)):
         read_run(tmp_path)
-    (tmp_path / "task.py").touch()
-    assert read_run(tmp_path, f"--import={tmp_path}/task.py").params.task.units == 3
+    for name in ("task.py", "my.gin"):
+        (tmp_path / name).touch()
+    assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
+
+
+def test_params_of_a_run_name_no_code_that_set_does_not_name(read_run, trained, tmp_path):
+    (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
+    for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
+        params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
+        with pytest.raises(errors.ConfigError, match=problem or "There is no module `no_such`"):
+            trainer_factory.get_trainer_cls(params)
 
 
 def test_folder_that_is_no_run_is_refused(read_run, tmp_path):

@@ -53,7 +53,7 @@ class DigitsTasksConfig(multitask.MultiTaskConfig):
 
 task_factory.register_task_cls(TargetConfig, "experiments.vision.digits_multitask.task:TargetTask")
 task_factory.register_task_cls(
-    DigitsTasksConfig, "experiments.vision.digits_multitask.task:DigitsTasks.from_config"
+    DigitsTasksConfig, "experiments.vision.digits_multitask.task:make_tasks"
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite import telemetry
+from official_lite.common import files
 from official_lite.orbit import runner
 
 _GCS_PREFIX = "gs://"
@@ -48,9 +49,9 @@ class ExportFileManager:
         """Removes all but the newest `max_to_keep` exports."""
         if self._max_to_keep < 0:
             return
-        files = self.managed_files
-        for path in files[: max(len(files) - self._max_to_keep, 0)]:
-            tf.io.gfile.rmtree(path)
+        managed = self.managed_files
+        for path in managed[: max(len(managed) - self._max_to_keep, 0)]:
+            files.remove_all(path)
 
     def next_name(self) -> str:
         """The path for a new export."""

@@ -52,7 +52,7 @@ class ActionHook(Hook):
 
 def _resolve(action: Any) -> Callable[[runner.Output], Any]:
     if isinstance(action, Mapping):
-        found = plugins.factory(action, kind="action")()
+        found = plugins.factory(action, kind="action", is_part=True)()
     else:
         found = plugins.resolve(action, kind="action")
         # A class that needs no arguments may be given by its name alone.

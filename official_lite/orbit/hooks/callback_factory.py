@@ -6,7 +6,7 @@ import keras
 
 from official_lite.common import errors, plugins
 
-__all__ = ["create", "hears_batches"]
+__all__ = ["create", "hears_batches", "keras_callbacks"]
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
@@ -22,9 +22,12 @@ def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback
       errors.ConfigError: There is no such class, or it takes other arguments.
     """
     if isinstance(callback, str):
-        place = callback if ":" in callback else f"keras.callbacks:{callback}"
         return plugins.factory(
-            {"name": place, **arguments}, base=keras.callbacks.Callback, kind="Keras callback"
+            {"name": callback, **arguments},
+            registry=keras_callbacks(),
+            base=keras.callbacks.Callback,
+            kind="Keras callback",
+            is_part=True,
         )()
     if not isinstance(callback, keras.callbacks.Callback) or arguments:
         raise errors.ConfigTypeError(
@@ -42,3 +45,13 @@ def hears_batches(callback: keras.callbacks.Callback) -> bool:
     methods = (getattr(callback, event) for event in _BATCH_EVENTS)
     own = {getattr(keras.callbacks.Callback, event) for event in _BATCH_EVENTS}
     return any(getattr(method, "__func__", method) not in own for method in methods)
+
+
+def keras_callbacks() -> dict[str, type[keras.callbacks.Callback]]:
+    """Return the classes of `keras.callbacks` by their names."""
+    public = {name: getattr(keras.callbacks, name) for name in dir(keras.callbacks)}
+    return {
+        name: found
+        for name, found in public.items()
+        if isinstance(found, type) and issubclass(found, keras.callbacks.Callback)
+    }

@@ -380,3 +380,18 @@ def test_optimizer_stays_out_of_the_checkpoint_of_the_model(train, make_keras_tr
 def test_trainer_without_a_keras_model_is_refused(train, make_trainer):
     with pytest.raises(errors.ConfigValueError, match="needs a Keras model"):
         train(Events(), 1, trainer=make_trainer())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ModelCheckpoint.__init__.__globals__.clear",
+        "Callback.__subclasses__",
+        "__builtins__",
+        "callbacks",
+        "earlystopping",
+    ],
+)
+def test_only_the_classes_of_keras_have_a_bare_name(name):
+    with pytest.raises(errors.UnknownNameError, match=f"no Keras callback '{name}'"):
+        hooks.KerasCallback(name)
