@@ -170,4 +170,4 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         return group
 
     def _model_metrics(self) -> Metrics:
-        return list(getattr(self.model, "metrics", []))
+        return metric_group.model_metrics(self.model)

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import logging
 
@@ -139,3 +140,109 @@ def test_task_without_a_loss_is_warned_of(monkeypatch) -> None:
     assert said == []
     Bare(cfg.TaskConfig()).build_losses(None, None, [])
     assert said == ["Bare"]
+
+
+class Weighted(Bare):
+    """A compiled model of two outputs, with weights of all kinds."""
+
+    weighs_examples = True
+
+    def build_model(self):
+        inputs = keras.Input((2,), name="x")
+        hidden = keras.layers.Dense(3, "relu", kernel_regularizer="l2")(inputs)
+        hidden = keras.layers.Dropout(0.5)(hidden)
+        model = keras.Model(
+            inputs,
+            {
+                "price": keras.layers.Dense(1, name="price")(hidden),
+                "kind": keras.layers.Dense(3, name="kind")(hidden),
+            },
+        )
+        model.compile(
+            loss={
+                "price": "mse",
+                "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            },
+            loss_weights={"price": 0.5, "kind": 2.0},
+            metrics={"kind": ["accuracy"]},
+            weighted_metrics={"price": ["mae"]},
+        )
+        return model
+
+    def build_inputs(self, params, input_context=None):
+        x, prices = tf.random.stateless_normal((12, 2), (1, 2)), tf.range(12.0)[:, tf.newaxis]
+        batch = x, {"price": prices, "kind": tf.range(12) % 3}
+        if self.weighs_examples:
+            batch = *batch, tf.range(12.0) / 6
+        return tf.data.Dataset.from_tensor_slices(batch).batch(params.global_batch_size)
+
+
+class Plain(Weighted):
+    weighs_examples = False
+
+    def build_model(self):
+        # A flat label against an output of one column is what Keras squeezes.
+        layers = [keras.layers.Dense(3), keras.layers.Dense(1, kernel_regularizer="l2")]
+        model = keras.Sequential([keras.Input((2,)), *layers])
+        model.compile(loss="mse", metrics=["mae"])
+        return model
+
+    def build_inputs(self, params, input_context=None):
+        data = super().build_inputs(params, input_context)
+        return data.map(lambda x, y: (x, y["price"][:, 0]))
+
+
+@pytest.mark.parametrize("task_cls", [Weighted, Plain])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_model_is_evaluated_as_keras_evaluates_it(
+    experiment, make_trainer, two_replicas, replicas, task_cls
+) -> None:
+    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+        config = experiment(task={"validation_data": {"global_batch_size": 4}})
+        trainer = make_trainer(config, task_cls=task_cls)
+        logs = trainer.evaluate(tf.constant(3))
+    alone = trainer.task.build_model()
+    alone.set_weights(trainer.model.get_weights())
+    expected = alone.evaluate(
+        trainer.task.build_inputs(config.task.validation_data), return_dict=True, verbose=0
+    )
+    expected["validation_loss"] = expected.pop("loss")
+    assert {name: float(value) for name, value in logs.items()} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_model_trains_as_keras_trains_it(
+    experiment, make_trainer, two_replicas, replicas
+) -> None:
+    config = experiment(task={"train_data": {"global_batch_size": 12}})
+    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+        trainer = make_trainer(config, task_cls=Plain)
+        alone = trainer.task.build_model()
+        alone.set_weights(trainer.model.get_weights())
+        alone.compile(keras.optimizers.SGD(0.1), "mse")
+        logs = trainer.train(tf.constant(1))
+    history = alone.fit(
+        trainer.task.build_inputs(config.task.train_data), shuffle=False, verbose=0
+    )
+    assert float(logs["training_loss"]) == pytest.approx(history.history["loss"][0], rel=1e-5)
+    for ours, theirs in zip(trainer.model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_compiled_model_without_a_loss_has_that_of_its_task(experiment, make_task) -> None:
+    task = make_task(experiment())
+    model = task.build_model()
+    model.compile(metrics=["mae"])
+    batch = tf.ones((4, 2)), tf.ones((4, 1))
+    assert float(task.validation_step(batch, model)["loss"]) == 1.0
+    assert float(task.train_step(batch, model, keras.optimizers.SGD(0.1))["loss"]) == 1.0
+
+
+def test_compiled_model_has_one_loss_and_no_warning(experiment, make_trainer, caplog) -> None:
+    trainer = make_trainer(experiment(), task_cls=Plain)
+    logs = trainer.train(tf.constant(2)), trainer.evaluate(tf.constant(-1))
+    assert [sorted(one) for one in logs] == [
+        ["learning_rate", "mae", "training_loss"],
+        ["mae", "validation_loss"],
+    ]
+    assert "build_losses" not in caplog.text
