@@ -10,11 +10,17 @@ from absl import logging
 
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, user_code
-from official_lite.core import config_definitions, keras2_idioms
+from official_lite.core import config_definitions, keras2_idioms, metric_group
 from official_lite.modeling import performance
 from official_lite.modeling.optimization import optimizer_factory
 
-__all__ = ["OptimizationConfig", "RuntimeConfig", "Task", "split_features_and_labels"]
+__all__ = [
+    "OptimizationConfig",
+    "RuntimeConfig",
+    "Task",
+    "split_batch",
+    "split_features_and_labels",
+]
 
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
@@ -167,7 +173,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 "%s has no `build_losses`, so its loss is 0 and nothing is learnt.",
                 type(self).__name__,
             )
-        return tf.add_n([tf.cast(loss, tf.float32) for loss in aux_losses or [tf.constant(0.0)]])
+        return _total(aux_losses or ())
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         """The streaming metrics of training or evaluation."""
@@ -191,15 +197,79 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def process_compiled_metrics(
         self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors, **kwargs: Any
     ) -> None:
-        """Update the metrics of a model that `compile` was called on.
+        """Updates the metrics of a model that `compile` was called on.
 
         Args:
-            compiled_metrics: The model's metrics.
+            compiled_metrics: The metrics.
             labels: The labels of the batch.
             model_outputs: What the model returned.
-            **kwargs: `sample_weight`, if the batch has any.
+            **kwargs: `sample_weight`, for a batch that has weights.
         """
         compiled_metrics.update_state(labels, model_outputs, **kwargs)
+
+    @user_code.not_converted
+    def update_metrics(
+        self,
+        model: keras.Model,
+        metrics: Sequence[keras.metrics.Metric] | None,
+        labels: Tensors,
+        outputs: Tensors,
+        *,
+        sample_weight: Tensors = None,
+        **kwargs: Any,
+    ) -> None:
+        """Updates the task's metrics, and those that `compile` gave the model.
+
+        Args:
+            model: The model.
+            metrics: The task's metrics.
+            labels: The labels of the batch.
+            outputs: What the model returned.
+            sample_weight: The weights of the examples, for a compiled model.
+            **kwargs: Passed to `process_metrics`.
+        """
+        if metrics:
+            user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
+        if compiled_metrics := metric_group.compiled_metrics(model):
+            weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+            process = user_code.converted(self.process_compiled_metrics)
+            process(compiled_metrics, labels, outputs, **weights)
+
+    @user_code.not_converted
+    def step_loss(
+        self,
+        model: keras.Model,
+        features: Tensors,
+        labels: Tensors,
+        outputs: Tensors,
+        *,
+        sample_weight: Tensors = None,
+        training: bool = True,
+        aux_losses: Sequence[tf.Tensor] | None = None,
+    ) -> tf.Tensor:
+        """The loss of a batch, which training and validation share.
+
+        It is `build_losses`. If `compile` gave the model a loss, it is that loss, as `fit` and
+        `evaluate` compute it, plus `build_losses` of a task that overrides it.
+
+        Args:
+            model: The model.
+            features: What the model was called on.
+            labels: The labels of the batch.
+            outputs: What the model returned.
+            sample_weight: The weights of the examples, for a compiled model.
+            training: Whether this is a step of training.
+            aux_losses: Counted in place of `model.losses`, if given.
+        """
+        if not _has_compiled_loss(model):
+            _warn_of_broadcast(self, labels, outputs)
+            return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
+        loss = _compiled_loss(model, features, labels, outputs, sample_weight, training)
+        if aux_losses is not None:
+            loss += _total(aux_losses) - _total(model.losses)
+        if type(self).build_losses is not Task.build_losses:
+            loss += self._loss(labels, outputs, None)
+        return loss
 
     @user_code.not_converted
     def train_step(
@@ -217,15 +287,17 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         Returns:
             Logs; `logs[self.loss]` is this replica's loss.
         """
-        features, labels, weights = _unpack(inputs, model)
+        features, labels, weights = split_batch(inputs, model)
         with tf.GradientTape() as tape:
             outputs = model(features, training=True)
-            loss = self._loss(model, features, labels, outputs, weights, training=True)
+            loss = self.step_loss(
+                model, features, labels, outputs, sample_weight=weights, training=True
+            )
             _require_scalar(loss, self)
             scaled_loss = optimizer.scale_loss(_share_of_replica(loss))
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
-        self._update_metrics(model, metrics, labels, outputs, weights)
+        self.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
         return {self.loss: loss}
 
     @user_code.not_converted
@@ -236,10 +308,12 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         metrics: Sequence[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
         """Loss and metrics of one replica's batch, without training."""
-        features, labels, weights = _unpack(inputs, model)
+        features, labels, weights = split_batch(inputs, model)
         outputs = user_code.converted(self.inference_step)(features, model)
-        loss = self._loss(model, features, labels, outputs, weights, training=False)
-        self._update_metrics(model, metrics, labels, outputs, weights)
+        loss = self.step_loss(
+            model, features, labels, outputs, sample_weight=weights, training=False
+        )
+        self.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
         return {self.loss: loss}
 
     def inference_step(self, inputs: Tensors, model: keras.Model) -> Tensors:
@@ -265,52 +339,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         return {}
 
     def _loss(
-        self,
-        model: keras.Model,
-        features: Tensors,
-        labels: Tensors,
-        outputs: Tensors,
-        weights: Tensors,
-        *,
-        training: bool,
+        self, labels: Tensors, outputs: Tensors, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
-        """Return the loss of a batch: the compiled one, `build_losses`, or the sum of both."""
         build_losses = user_code.converted(self.build_losses)
-        if not has_compiled_loss(model):
-            _warn_of_broadcast(self, labels, outputs)
-            return build_losses(labels=labels, model_outputs=outputs, aux_losses=model.losses)
-        # It counts `model.losses` already.
-        loss = model.compute_loss(
-            x=features, y=labels, y_pred=outputs, sample_weight=weights, training=training
-        )
-        if type(self).build_losses is not Task.build_losses:
-            loss += build_losses(labels=labels, model_outputs=outputs, aux_losses=None)
-        return loss
-
-    def _update_metrics(
-        self,
-        model: keras.Model,
-        metrics: Sequence[keras.metrics.Metric] | None,
-        labels: Tensors,
-        outputs: Tensors,
-        weights: Tensors,
-    ) -> None:
-        if metrics:
-            user_code.converted(self.process_metrics)(metrics, labels, outputs)
-        if _is_compiled(model):
-            for metric in model.metrics:
-                # The name under which Keras keeps the metrics given to `compile`.
-                if metric.name == "compile_metrics":
-                    process = user_code.converted(self.process_compiled_metrics)
-                    given = {} if weights is None else {"sample_weight": weights}
-                    process(metric, labels, outputs, **given)
-
-
-def has_compiled_loss(model: keras.Model) -> bool:
-    """Return whether the model was compiled with a loss, or computes one of its own."""
-    return _is_compiled(model) and (
-        model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
-    )
+        return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 
 
 def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -320,11 +352,15 @@ def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
     return inputs, inputs
 
 
-def _unpack(inputs: Tensors, model: keras.Model) -> tuple[Tensors, Tensors, Tensors]:
-    """Return features, labels and sample weights, which only a compiled model can use."""
-    if isinstance(inputs, tuple) and len(inputs) == 3 and has_compiled_loss(model):
+def split_batch(inputs: Tensors, model: keras.Model) -> tuple[Tensors, Tensors, Tensors]:
+    """Features, labels and the weights of the examples, or None.
+
+    As in `fit`, a triple is all three if the model was compiled with a loss. Otherwise nothing
+    would apply the weights, and the triple serves as features and as labels.
+    """
+    if isinstance(inputs, tuple) and len(inputs) == 3 and _has_compiled_loss(model):
         return inputs
-    return (*split_features_and_labels(inputs), None)
+    return *split_features_and_labels(inputs), None
 
 
 def _warn_of_broadcast(task: Task, labels: Tensors, outputs: Tensors) -> None:
@@ -367,8 +403,32 @@ def _warn_of_one_hot_metric(
 
 
 def _share_of_replica(loss: tf.Tensor) -> tf.Tensor:
-    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    num_replicas = _num_replicas()
     return loss / num_replicas if num_replicas > 1 else loss
+
+
+def _num_replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _total(losses: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.add_n([tf.cast(loss, tf.float32) for loss in losses or [tf.constant(0.0)]])
+
+
+def _compiled_loss(
+    model: keras.Model,
+    features: Tensors,
+    labels: Tensors,
+    outputs: Tensors,
+    sample_weight: Tensors,
+    training: bool,
+) -> tf.Tensor:
+    loss = model.compute_loss(
+        x=features, y=labels, y_pred=outputs, sample_weight=sample_weight, training=training
+    )
+    # Keras returns what one replica adds to the loss of all of them. A step divides by their number
+    # itself, and reports the mean.
+    return tf.cast(loss, tf.float32) * float(_num_replicas())
 
 
 def _require_scalar(loss: tf.Tensor, task: Task) -> None:
@@ -380,6 +440,9 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
         )
 
 
-def _is_compiled(model: keras.Model) -> bool:
+def _has_compiled_loss(model: keras.Model) -> bool:
+    """Whether `compile` was given a loss, or the class brings one."""
     # Not `bool(model.compiled_loss)`: in Keras 3 that is true on a model that was never compiled.
-    return bool(getattr(model, "compiled", False))
+    if not getattr(model, "compiled", False):
+        return False
+    return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss

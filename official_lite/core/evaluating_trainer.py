@@ -187,10 +187,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         return group
 
     def _model_metrics(self) -> Metrics:
-        metrics = list(getattr(self.model, "metrics", []))
-        # The one that `fit` keeps of its loss comes first; here nothing updates it.
-        is_kept_by_fit = getattr(self.model, "compiled", False) and metrics[:1]
-        return metrics[1:] if is_kept_by_fit and metrics[0].name == "loss" else metrics
+        return metric_group.model_metrics(self.model)
 
 
 def tell_exporter(exporter: Any, event: str, *args: Any) -> None:

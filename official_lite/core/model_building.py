@@ -75,13 +75,13 @@ def has_variables(model: Any) -> bool:
     if not isinstance(model, keras.Model):
         return True
     layers = model._flatten_layers(include_self=True)
-    return _unbuilt_metrics(model) is None and all(layer.built for layer in layers)
+    return not _unbuilt_metrics(model) and all(layer.built for layer in layers)
 
 
-def _unbuilt_metrics(model: keras.Model) -> Any:
-    """What `compile` was given as metrics, if that is yet to be made: at its first update."""
-    metrics = getattr(model, "_compile_metrics", None)
-    return None if metrics is None or metrics.built else metrics
+def _unbuilt_metrics(model: keras.Model) -> list[Any]:
+    """What is yet to be made of `compile`'s metrics, and of its losses, which have means."""
+    parts = (getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss"))
+    return [part for part in parts if part is not None and not part.built]
 
 
 def _stops_at_unbuilt_part(
@@ -96,8 +96,8 @@ def _stops_at_unbuilt_part(
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
     with contextlib.ExitStack() as stack:
-        if metrics := _unbuilt_metrics(model):
-            stack.enter_context(_build_on_request(metrics, requests))
+        for part in _unbuilt_metrics(model):
+            stack.enter_context(_build_on_request(part, requests))
         if strategy.num_replicas_in_sync > 1:
             for layer in model._flatten_layers(include_self=True):
                 if isinstance(layer, keras.Sequential) and not layer.built:

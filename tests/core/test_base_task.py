@@ -1,4 +1,4 @@
-import dataclasses
+import contextlib
 import json
 import logging
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, base_trainer, train_lib
+from official_lite.core import base_task, train_lib
 from official_lite.core import config_definitions as cfg
 
 
@@ -46,99 +46,6 @@ def test_compiled_model_trains_on_its_compiled_loss_and_metrics() -> None:
     np.testing.assert_allclose(logs["loss"], expected, rtol=1e-5)
     (metric,) = [m for m in model.metrics if m.name == "compile_metrics"]
     np.testing.assert_allclose(metric.result()["mae"], tf.reduce_mean(abs(model(x))), rtol=1e-5)
-
-
-@dataclasses.dataclass
-class _Data:
-    """What a compiled model is trained on: one output, or two with weights for the examples."""
-
-    kind: str
-
-    def inputs(self) -> tuple:
-        rng = np.random.default_rng(0)
-        x = rng.normal(size=(10, 2)).astype(np.float32)
-        y = rng.normal(size=(10, 1)).astype(np.float32)
-        if self.kind == "several outputs":
-            return x, {"a": y, "b": 2 * y}
-        if self.kind == "sample weights":
-            return x, y, rng.uniform(size=(10,)).astype(np.float32)
-        return x, y
-
-    def model(self) -> keras.Model:
-        inputs = keras.Input((2,))
-        first = keras.layers.Dense(1, kernel_regularizer="l2", name="a")(inputs)
-        if self.kind != "several outputs":
-            model = keras.Model(inputs, first)
-            model.compile(loss="mse", metrics=["mae"], weighted_metrics=["mse"])
-            return model
-        model = keras.Model(inputs, {"a": first, "b": keras.layers.Dense(1, name="b")(first)})
-        model.compile(
-            loss={"a": "mse", "b": "mae"}, loss_weights={"a": 1.0, "b": 0.5}, metrics={"a": ["mae"]}
-        )
-        return model
-
-
-@pytest.mark.parametrize("kind", ["one output", "several outputs", "sample weights"])
-def test_compiled_model_is_evaluated_as_keras_evaluates_it(experiment, kind, caplog) -> None:
-    data = _Data(kind)
-    dataset = tf.data.Dataset.from_tensor_slices(data.inputs()).batch(4)
-
-    class Compiled(base_task.Task):
-        def build_model(self):
-            return data.model()
-
-        def build_inputs(self, params, input_context=None):
-            return dataset
-
-    params = experiment()
-    task = Compiled(cfg.TaskConfig(train_data=cfg.DataConfig(), validation_data=cfg.DataConfig()))
-    optimizer = task.create_optimizer(params.trainer.optimizer_config)
-    trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer)
-    trained = trainer.train(tf.constant(3))
-    logs = trainer.evaluate(tf.constant(-1))
-    expected = trainer.model.evaluate(dataset, return_dict=True, verbose=0)
-    assert float(logs.pop("validation_loss")) == pytest.approx(expected.pop("loss"), rel=1e-5)
-    assert {k: float(v) for k, v in logs.items()} == pytest.approx(expected, rel=1e-5)
-    assert trained["training_loss"] > 0
-    assert "loss" not in trained
-    assert "build_losses" not in caplog.text
-
-
-def test_compiled_loss_and_build_losses_add_up() -> None:
-    class Both(Bare):
-        def build_losses(self, labels, model_outputs, aux_losses=None):
-            return tf.constant(10.0)
-
-    task, model = Both(cfg.TaskConfig()), _model()
-    model.compile(loss="mse")
-    inputs = tf.ones((4, 2)), tf.zeros((4, 1))
-    compiled = Bare(cfg.TaskConfig()).validation_step(inputs, model)["loss"]
-    np.testing.assert_allclose(task.validation_step(inputs, model)["loss"], compiled + 10)
-
-
-def test_labels_that_would_broadcast_against_the_outputs_are_warned_of(
-    experiment, make_task, caplog
-) -> None:
-    class Flat(type(make_task(experiment()))):
-        pass
-
-    task = make_task(experiment(), Flat)
-    with caplog.at_level(logging.WARNING):
-        task.validation_step((tf.ones((4, 2)), tf.ones((4, 1))), task.build_model())
-        assert not caplog.records
-        task.validation_step((tf.ones((4, 2)), tf.ones((4,))), task.build_model())
-    assert "Flat: the labels have the shape (4,)" in caplog.text
-    assert "(4, 1)" in caplog.text
-
-
-@pytest.mark.parametrize("labels", [[0, 1], [[1.0, 0.0], [0.0, 1.0]]])
-def test_one_hot_metric_of_class_indices_is_warned_of(caplog, labels) -> None:
-    task = Bare(cfg.TaskConfig())
-    metric = keras.metrics.CategoricalAccuracy(name=f"accuracy_of_{len(np.shape(labels))}")
-    with caplog.at_level(logging.WARNING):
-        task.process_metrics([metric], tf.constant(labels), tf.eye(2))
-    is_index = np.ndim(labels) == 1
-    assert ("Use `SparseCategoricalAccuracy`" in caplog.text) == is_index
 
 
 def test_missing_build_model_says_which_method_to_write() -> None:
@@ -232,3 +139,132 @@ def test_task_without_a_loss_is_warned_of(caplog) -> None:
     assert not caplog.text
     Without(cfg.TaskConfig()).build_losses(None, None, [])
     assert "Without has no `build_losses`" in caplog.text
+
+
+class Weighted(Bare):
+    """A compiled model of two outputs, with weights of all kinds."""
+
+    weighs_examples = True
+
+    def build_model(self):
+        inputs = keras.Input((2,), name="x")
+        hidden = keras.layers.Dense(3, "relu", kernel_regularizer="l2")(inputs)
+        hidden = keras.layers.Dropout(0.5)(hidden)
+        model = keras.Model(
+            inputs,
+            {
+                "price": keras.layers.Dense(1, name="price")(hidden),
+                "kind": keras.layers.Dense(3, name="kind")(hidden),
+            },
+        )
+        model.compile(
+            loss={
+                "price": "mse",
+                "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            },
+            loss_weights={"price": 0.5, "kind": 2.0},
+            metrics={"kind": ["accuracy"]},
+            weighted_metrics={"price": ["mae"]},
+        )
+        return model
+
+    def build_inputs(self, params, input_context=None):
+        x, prices = tf.random.stateless_normal((12, 2), (1, 2)), tf.range(12.0)[:, tf.newaxis]
+        batch = x, {"price": prices, "kind": tf.range(12) % 3}
+        if self.weighs_examples:
+            batch = *batch, tf.range(12.0) / 6
+        return tf.data.Dataset.from_tensor_slices(batch).batch(params.global_batch_size)
+
+
+class Plain(Weighted):
+    weighs_examples = False
+
+    def build_model(self):
+        # A flat label against an output of one column is what Keras squeezes.
+        layers = [keras.layers.Dense(3), keras.layers.Dense(1, kernel_regularizer="l2")]
+        model = keras.Sequential([keras.Input((2,)), *layers])
+        model.compile(loss="mse", metrics=["mae"])
+        return model
+
+    def build_inputs(self, params, input_context=None):
+        data = super().build_inputs(params, input_context)
+        return data.map(lambda x, y: (x, y["price"][:, 0]))
+
+
+@pytest.mark.parametrize("task_cls", [Weighted, Plain])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_model_is_evaluated_as_keras_evaluates_it(
+    experiment, make_trainer, two_replicas, replicas, task_cls
+) -> None:
+    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+        config = experiment(task={"validation_data": {"global_batch_size": 4}})
+        trainer = make_trainer(config, task_cls=task_cls)
+        logs = trainer.evaluate(tf.constant(3))
+    alone = trainer.task.build_model()
+    alone.set_weights(trainer.model.get_weights())
+    expected = alone.evaluate(
+        trainer.task.build_inputs(config.task.validation_data), return_dict=True, verbose=0
+    )
+    expected["validation_loss"] = expected.pop("loss")
+    assert {name: float(value) for name, value in logs.items()} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_model_trains_as_keras_trains_it(
+    experiment, make_trainer, two_replicas, replicas
+) -> None:
+    config = experiment(task={"train_data": {"global_batch_size": 12}})
+    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+        trainer = make_trainer(config, task_cls=Plain)
+        alone = trainer.task.build_model()
+        alone.set_weights(trainer.model.get_weights())
+        alone.compile(keras.optimizers.SGD(0.1), "mse")
+        logs = trainer.train(tf.constant(1))
+    history = alone.fit(trainer.task.build_inputs(config.task.train_data), shuffle=False, verbose=0)
+    assert float(logs["training_loss"]) == pytest.approx(history.history["loss"][0], rel=1e-5)
+    for ours, theirs in zip(trainer.model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_compiled_model_without_a_loss_has_that_of_its_task(experiment, make_task) -> None:
+    task = make_task(experiment())
+    model = task.build_model()
+    model.compile(metrics=["mae"])
+    batch = tf.ones((4, 2)), tf.ones((4, 1))
+    assert float(task.validation_step(batch, model)["loss"]) == 1.0
+    assert float(task.train_step(batch, model, keras.optimizers.SGD(0.1))["loss"]) == 1.0
+
+
+def test_compiled_model_has_one_loss_and_no_warning(experiment, make_trainer, caplog) -> None:
+    trainer = make_trainer(experiment(), task_cls=Plain)
+    logs = trainer.train(tf.constant(2)), trainer.evaluate(tf.constant(-1))
+    assert [sorted(one) for one in logs] == [
+        ["learning_rate", "mae", "training_loss"],
+        ["mae", "validation_loss"],
+    ]
+    assert "build_losses" not in caplog.text
+
+
+def test_labels_that_would_broadcast_against_the_outputs_are_warned_of(
+    experiment, make_task, caplog
+) -> None:
+    class Flat(type(make_task(experiment()))):
+        pass
+
+    task = make_task(experiment(), Flat)
+    with caplog.at_level(logging.WARNING):
+        task.validation_step((tf.ones((4, 2)), tf.ones((4, 1))), task.build_model())
+        assert not caplog.records
+        task.validation_step((tf.ones((4, 2)), tf.ones((4,))), task.build_model())
+    assert "Flat: the labels have the shape (4,)" in caplog.text
+    assert "(4, 1)" in caplog.text
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [[1.0, 0.0], [0.0, 1.0]]])
+def test_one_hot_metric_of_class_indices_is_warned_of(caplog, labels) -> None:
+    task = Bare(cfg.TaskConfig())
+    metric = keras.metrics.CategoricalAccuracy(name=f"accuracy_of_{len(np.shape(labels))}")
+    with caplog.at_level(logging.WARNING):
+        task.process_metrics([metric], tf.constant(labels), tf.eye(2))
+    is_index = np.ndim(labels) == 1
+    assert ("Use `SparseCategoricalAccuracy`" in caplog.text) == is_index

@@ -12,7 +12,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions
-from official_lite.core import base_task, model_building
+from official_lite.core import base_task, metric_group, model_building
 from official_lite.data import endless, position
 from official_lite.modeling import step_seeds
 from official_lite.modeling.multitask import base_model, multitask
@@ -80,6 +80,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             for name, task in self.multi_task.tasks.items()
         }
         self._build_models()
+        # Past `tf.Module`, which would make a dictionary of its own of it.
+        self.__dict__["_metric_groups"] = {}
         self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
         self._optimizer = preparation.prepare_optimizer(optimizer, multi_task_model)
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
@@ -144,9 +146,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         """Resets losses and metrics."""
         for metric in self.training_losses.values():
             metric.reset_state()
-        for metrics in self.training_metrics.values():
-            for metric in metrics:
-                metric.reset_state()
+        for name in self.multi_task.tasks:
+            self._metric_group(name).reset()
 
     def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
         """Makes one update from the next batch of each task."""
@@ -161,12 +162,21 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             if float(tf.convert_to_tensor(loss.count)) > 0
         }
         for name in results.keys() & self.training_metrics.keys():
-            results[name] |= {m.name: m.result() for m in self.training_metrics[name]}
+            results[name] |= self._metric_group(name).results()
         # Where whatever looks at a run's loss finds it: recovery from a blow-up, for one.
         results["training_loss"] = self.training_losses["total_loss"].result()
         # A schedule counts updates, whichever task they belong to.
         results["learning_rate"] = self.optimizer.learning_rate
         return results
+
+    def _metric_group(self, task_name: str) -> metric_group.MetricGroup:
+        """The metrics of a task and of its model."""
+        if task_name not in self._metric_groups:
+            metrics = metric_group.model_metrics(task_model(self.multi_task_model, task_name))
+            self._metric_groups[task_name] = metric_group.MetricGroup(
+                [*self.training_metrics[task_name], *metrics]
+            )
+        return self._metric_groups[task_name]
 
     def _num_batches(self, task_name: str) -> tf.Variable:
         """How many batches of a task have been drawn."""
@@ -199,8 +209,12 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     def _building_step(self, task_name: str, inputs: Any) -> None:
         """What is traced to give a model its variables."""
-        features, _ = base_task.split_features_and_labels(inputs)
-        task_model(self.multi_task_model, task_name)(features, training=True)
+        task, model = self.multi_task.tasks[task_name], task_model(self.multi_task_model, task_name)
+        features, labels, weights = base_task.split_batch(inputs, model)
+        outputs = model(features, training=True)
+        if getattr(model, "compiled", False):
+            task.step_loss(model, features, labels, outputs, sample_weight=weights)
+            task.update_metrics(model, [], labels, outputs, sample_weight=weights)
 
     def _checkpoint_items(self) -> dict[str, Any]:
         return checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)

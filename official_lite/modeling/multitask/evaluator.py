@@ -14,6 +14,7 @@ from official_lite.core import (
     batch_mean,
     best_checkpoint,
     evaluating_trainer,
+    metric_group,
     model_building,
 )
 from official_lite.modeling.multitask import base_trainer
@@ -187,10 +188,13 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             functools.partial(task.validation_step, model=model, metrics=[]),
             self.eval_dataset.element_spec,
         )
+        self._reported = metric_group.MetricGroup(
+            [*self.metrics, *metric_group.model_metrics(model)]
+        )
 
     def eval_begin(self) -> None:
-        for metric in [*self.metrics, self.loss]:
-            metric.reset_state()
+        self.loss.reset_state()
+        self._reported.reset()
 
     def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
         outputs = self._strategy.run(self._replica_step, args=(next(iterator),))
@@ -201,7 +205,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         return self._task.aggregate_logs(state, step_outputs)
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
-        logs = {metric.name: metric.result() for metric in self.metrics}
+        logs = self._reported.results()
         if float(tf.convert_to_tensor(self.loss.count)) > 0:
             logs[self.loss.name] = self.loss.result()
         if aggregated_logs:

@@ -122,18 +122,20 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         losses = {}
         with tf.GradientTape() as tape:
             for name, model in multi_task_model.sub_tasks.items():
-                if base_task.has_compiled_loss(model):
-                    raise errors.ConfigValueError(
-                        f"The model of the task {name!r} is compiled with a loss, which joint "
-                        "training does not use. Override `build_losses` of its task instead of "
-                        "calling `compile`."
-                    )
-                features, labels = base_task.split_features_and_labels(task_inputs[name])
+                task = self.tasks[name]
+                features, labels, weights = base_task.split_batch(task_inputs[name], model)
                 outputs = model(features, training=True)
-                losses[name] = self.tasks[name].build_losses(
-                    labels=labels, model_outputs=outputs, aux_losses=_losses_of_call(model)
+                losses[name] = task.step_loss(
+                    model,
+                    features,
+                    labels,
+                    outputs,
+                    sample_weight=weights,
+                    aux_losses=_losses_of_call(model),
                 )
-                self.tasks[name].process_metrics(task_metrics[name], labels, outputs, **kwargs)
+                task.update_metrics(
+                    model, task_metrics[name], labels, outputs, sample_weight=weights, **kwargs
+                )
             weighted = [
                 self.task_weight(name) * tf.cast(loss, tf.float32) for name, loss in losses.items()
             ]
