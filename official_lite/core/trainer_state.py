@@ -11,7 +11,7 @@ from official_lite.checkpoint import model_state, pairing
 from official_lite.common import errors
 from official_lite.core import base_task
 from official_lite.modeling import step_seeds
-from official_lite.modeling.optimization import ema_optimizer
+from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 
 __all__ = ["add_attributes", "find_unneeded"]
 
@@ -23,7 +23,13 @@ _STATE = (
     tf.Module,
     tf.random.Generator,
 )
-_NOT_STATE = (base_task.Task, orbit.AbstractTrainer, orbit.AbstractEvaluator)
+_NOT_STATE = (
+    base_task.Task,
+    orbit.AbstractTrainer,
+    orbit.AbstractEvaluator,
+    # Takes gradients in a step and keeps nothing.
+    gradient_accumulator.GradientSink,
+)
 
 
 def add_attributes(checkpoint: tf.train.Checkpoint, trainer: Any, *, trains: bool = True) -> None:

@@ -130,7 +130,7 @@ def test_model_without_its_optimizer_is_evaluated_and_not_trained_on(tmp_path) -
     _save(tmp_path, model=_line())
     model, _ = _run("eval", tmp_path)
     np.testing.assert_array_equal(model.dense.kernel, [[5.0], [5.0]])
-    with pytest.raises(errors.CheckpointError, match="optimizer/_iterations"):
+    with pytest.raises(errors.CheckpointError, match="optimizer/_variables/0"):
         _run("train", tmp_path)
 
 
@@ -140,7 +140,7 @@ def test_averages_that_are_not_there_are_not_evaluated(optimizer: str, tmp_path)
     adam = keras.optimizers.Adam()
     adam.build(model.trainable_variables)
     _save(tmp_path, model=model, **({"optimizer": adam} if optimizer == "plain" else {}))
-    with pytest.raises(errors.CheckpointError, match=r"optimizer/inner_optimizer/_iterations"):
+    with pytest.raises(errors.CheckpointError, match="optimizer/inner_optimizer/_variables/0"):
         _run("eval", tmp_path, trainer=_EMA)
 
 
