@@ -11,7 +11,7 @@ from absl import logging
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, user_code
 from official_lite.core import config_definitions, keras2_idioms, metric_group
-from official_lite.modeling import performance
+from official_lite.modeling import keras_losses, performance
 from official_lite.modeling.optimization import optimizer_factory
 
 __all__ = [
@@ -264,7 +264,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         if not _has_compiled_loss(model):
             _warn_of_broadcast(self, labels, outputs)
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
-        loss = _compiled_loss(model, features, labels, outputs, sample_weight, training)
+        with keras_losses.undivided():
+            loss = model.compute_loss(
+                x=features, y=labels, y_pred=outputs, sample_weight=sample_weight, training=training
+            )
+        loss = tf.cast(loss, tf.float32)
         if aux_losses is not None:
             loss += _total(aux_losses) - _total(model.losses)
         if type(self).build_losses is not Task.build_losses:
@@ -342,7 +346,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self, labels: Tensors, outputs: Tensors, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
-        return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
+        with keras_losses.undivided():
+            return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 
 
 def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -413,22 +418,6 @@ def _num_replicas() -> int:
 
 def _total(losses: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n([tf.cast(loss, tf.float32) for loss in losses or [tf.constant(0.0)]])
-
-
-def _compiled_loss(
-    model: keras.Model,
-    features: Tensors,
-    labels: Tensors,
-    outputs: Tensors,
-    sample_weight: Tensors,
-    training: bool,
-) -> tf.Tensor:
-    loss = model.compute_loss(
-        x=features, y=labels, y_pred=outputs, sample_weight=sample_weight, training=training
-    )
-    # Keras returns what one replica adds to the loss of all of them. A step divides by their number
-    # itself, and reports the mean.
-    return tf.cast(loss, tf.float32) * float(_num_replicas())
 
 
 def _require_scalar(loss: tf.Tensor, task: Task) -> None:

@@ -96,7 +96,19 @@ class ExperimentParser:
         # Only now are these the texts that will be resolved.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
+        self._refuse_hosts(params.runtime)
         return params
+
+    def _refuse_hosts(self, runtime: Any) -> None:
+        """Refuse machines that a config names, if it is not trusted: members of a cluster run ops."""
+        for name in ("tpu", "worker_hosts"):
+            value = getattr(runtime, name, "")
+            if value and value != _flag(self._flags_obj, name):
+                plugins.refuse(
+                    value,
+                    f"`runtime.{name}` ({value!r}) names machines that can run code in this process",
+                    "Give them by --tpu, or in TF_CONFIG.",
+                )
 
     def base_experiment(self) -> Any:
         """The experiment as it is registered under `--experiment`."""

@@ -173,7 +173,10 @@ class Weighted(Bare):
         batch = x, {"price": prices, "kind": tf.range(12) % 3}
         if self.weighs_examples:
             batch = *batch, tf.range(12.0) / 6
-        return tf.data.Dataset.from_tensor_slices(batch).batch(params.global_batch_size)
+        size = params.global_batch_size
+        if input_context:
+            size = input_context.get_per_replica_batch_size(size)
+        return tf.data.Dataset.from_tensor_slices(batch).batch(size)
 
 
 class Plain(Weighted):
@@ -199,6 +202,7 @@ def test_compiled_model_is_evaluated_as_keras_evaluates_it(
     with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
         config = experiment(task={"validation_data": {"global_batch_size": 4}})
         trainer = make_trainer(config, task_cls=task_cls)
+        # Not to the end: Keras' means over batches would count the empty ones of a replica.
         logs = trainer.evaluate(tf.constant(3))
     alone = trainer.task.build_model()
     alone.set_weights(trainer.model.get_weights())
@@ -268,3 +272,20 @@ def test_one_hot_metric_of_class_indices_is_warned_of(caplog, labels) -> None:
         task.process_metrics([metric], tf.constant(labels), tf.eye(2))
     is_index = np.ndim(labels) == 1
     assert ("Use `SparseCategoricalAccuracy`" in caplog.text) == is_index
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_loss_objects_of_keras_are_divided_by_the_replicas_once(
+    experiment, make_task, make_trainer, two_replicas, replicas
+) -> None:
+    params = experiment()
+
+    class WithLossObject(type(make_task(params))):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return keras.losses.MeanSquaredError()(labels, model_outputs)
+
+    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+        trainers = [make_trainer(params, task_cls=WithLossObject), make_trainer(params)]
+    logs = [float(one.train(tf.constant(3))["training_loss"]) for one in trainers]
+    assert logs[0] == pytest.approx(logs[1], rel=1e-5)
+    np.testing.assert_allclose(*(one.model.dense.kernel for one in trainers), rtol=1e-5)

@@ -262,6 +262,14 @@ def test_34_safe_config_takes_gin_for_fields_only(binding: str) -> None:
     assert _parse(safe_config=True).trainer.train_steps == 7
 
 
+@pytest.mark.parametrize("setting", ["runtime.worker_hosts=10.0.0.1:1", "runtime.tpu=foreign"])
+def test_34_safe_config_names_no_machines(setting: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match="can run code in this process"):
+        _parse(safe_config=True, set=[setting])
+    _parse(set=[setting])
+    assert _parse(safe_config=True, tpu="mine").runtime.tpu == "mine"
+
+
 def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path) -> None:
     model_dir = plugin.parent / "run"
     command = [sys.executable, str(ROOT / "train.py"), f"--experiment={DIGITS}", "--mode=train"]
