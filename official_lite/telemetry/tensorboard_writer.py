@@ -157,6 +157,7 @@ class TensorBoardWriter(writer.Writer):
             with _unless_disk_is_full():
                 file_writer.close()
         self._file_writers.clear()
+        self._created.clear()
 
     def _create_file_writer(self, relative_path: str) -> Any:
         if self._directory is None:
