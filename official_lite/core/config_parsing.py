@@ -100,13 +100,13 @@ class ExperimentParser:
         return params
 
     def _refuse_hosts(self, runtime: Any) -> None:
-        """Refuse machines that a config names, if it is not trusted: members of a cluster run ops."""
+        """Refuse machines that an untrusted config names: they could run ops in this process."""
         for name in ("tpu", "worker_hosts"):
             value = getattr(runtime, name, "")
             if value and value != _flag(self._flags_obj, name):
                 plugins.refuse(
                     value,
-                    f"`runtime.{name}` ({value!r}) names machines that can run code in this process",
+                    f"`runtime.{name}` ({value!r}) names machines that could run code here",
                     "Give them by --tpu, or in TF_CONFIG.",
                 )
 
