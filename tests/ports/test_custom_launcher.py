@@ -152,3 +152,22 @@ def test_page_makes_no_update_without_a_batch(
         too_far.run_steps(tf.constant(6))
     for one, other in zip(state_of(exact), state_of(too_far), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("execution", ["xla", "xla_loop", "eager"])
+def test_metrics_of_the_page_are_the_same_however_steps_are_executed(
+    page_trainer: Any, execution: str
+) -> None:
+    params = configs.digits_mlp()
+    validation_data = {"global_batch_size": 100}
+    params.override({"task": {"validation_data": validation_data}})
+    params.runtime.execution = execution
+    task = DigitsTask(params.task)
+    optimizer = task.create_optimizer(params.trainer.optimizer_config)
+    trainer = page_trainer(params, task, task.build_model(), optimizer)
+    trainer.run_steps(tf.constant(5))
+    for _ in range(2):
+        logs = trainer.evaluate(tf.constant(-1))
+        accuracy, loss = _expected_metrics(trainer.model, 360)
+        assert float(logs["accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+        assert float(logs["validation_loss"]) == pytest.approx(loss, rel=1e-5)
