@@ -49,6 +49,9 @@ class OfficialLiteError(Exception):
 
     exit_code = ExitCode.FAILED
 
+    # AutoGraph keeps the class of an error of a traced step only if this is its constructor.
+    __init__ = Exception.__init__
+
     def __str__(self) -> str:
         # `KeyError` would show the repr of its argument: quotes around a sentence.
         return str(self.args[0]) if len(self.args) == 1 else super().__str__()

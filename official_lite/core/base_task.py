@@ -10,7 +10,7 @@ from absl import logging
 
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, user_code
-from official_lite.core import config_definitions, keras2_idioms, metric_group
+from official_lite.core import config_definitions, keras2_idioms, metric_group, step_checks
 from official_lite.modeling import keras_losses, performance
 from official_lite.modeling.optimization import optimizer_factory
 
@@ -51,6 +51,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     # The key of the loss in the logs that a step returns.
     loss = "loss"
+
+    _is_loss_checked = False
 
     def __init__(
         self, params: Any, logging_dir: str | None = None, name: str | None = None
@@ -190,8 +192,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     ) -> None:
         """Updates the metrics of `build_metrics` with a batch."""
         del kwargs
+        step_checks.check_class_labels(metrics, labels, model_outputs, type(self).__name__)
         for metric in metrics:
-            _warn_of_one_hot_metric(metric, labels, model_outputs)
             user_code.converted(metric.update_state)(labels, model_outputs)
 
     def process_compiled_metrics(
@@ -206,6 +208,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             **kwargs: `sample_weight`, for a batch that has weights.
         """
         compiled_metrics.update_state(labels, model_outputs, **kwargs)
+        parts = compiled_metrics.metrics
+        step_checks.check_class_labels(parts, labels, model_outputs, type(self).__name__)
 
     @user_code.not_converted
     def update_metrics(
@@ -262,7 +266,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             aux_losses: Counted in place of `model.losses`, if given.
         """
         if not _has_compiled_loss(model):
-            _warn_of_broadcast(self, labels, outputs)
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
         with keras_losses.undivided():
             loss = model.compute_loss(
@@ -346,6 +349,16 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self, labels: Tensors, outputs: Tensors, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
+        if not self._is_loss_checked:
+            self._is_loss_checked = True
+            step_checks.check_pairing(
+                lambda labels, outputs: build_losses(
+                    labels=labels, model_outputs=outputs, aux_losses=aux_losses
+                ),
+                labels,
+                outputs,
+                type(self).__name__,
+            )
         with keras_losses.undivided():
             return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 
@@ -366,45 +379,6 @@ def split_batch(inputs: Tensors, model: keras.Model) -> tuple[Tensors, Tensors, 
     if isinstance(inputs, tuple) and len(inputs) == 3 and _has_compiled_loss(model):
         return inputs
     return *split_features_and_labels(inputs), None
-
-
-def _warn_of_broadcast(task: Task, labels: Tensors, outputs: Tensors) -> None:
-    if not (tf.is_tensor(labels) and tf.is_tensor(outputs)):
-        return
-    if labels.shape.rank == 1 and outputs.shape.rank == 2 and outputs.shape[1] == 1:
-        log_once.warn_once(
-            "%s: the labels have the shape %s and the model's outputs %s. Most losses broadcast "
-            "them to (batch, batch) and train on that, without an error. Return labels of the "
-            "shape (batch, 1) from `build_inputs`, or outputs of the shape (batch,).",
-            type(task).__name__,
-            labels.shape,
-            outputs.shape,
-        )
-
-
-def _warn_of_one_hot_metric(
-    metric: keras.metrics.Metric, labels: Tensors, outputs: Tensors
-) -> None:
-    if not (tf.is_tensor(labels) and tf.is_tensor(outputs)):
-        return
-    takes_one_hot = isinstance(
-        metric,
-        keras.metrics.CategoricalAccuracy
-        | keras.metrics.TopKCategoricalAccuracy
-        | keras.metrics.CategoricalCrossentropy,
-    )
-    ranks = labels.shape.rank, outputs.shape.rank
-    if takes_one_hot and None not in ranks and ranks[0] == ranks[1] - 1:
-        name = type(metric).__name__
-        log_once.warn_once(
-            "The metric %s is a %s, which takes one-hot labels of the shape %s; these have the "
-            "shape %s. Use `Sparse%s` for labels that are class indices.",
-            metric.name,
-            name,
-            outputs.shape,
-            labels.shape,
-            name,
-        )
 
 
 def _share_of_replica(loss: tf.Tensor) -> tf.Tensor:

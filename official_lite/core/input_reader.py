@@ -162,6 +162,9 @@ class InputReader:
         Raises:
             ConfigValueError: `global_batch_size` is missing, or the replicas can't share it.
         """
+        num_examples = self._params.num_examples
+        if self._is_training and num_examples and num_examples < self._global_batch_size:
+            replicas.warn_of_large_batch(self._global_batch_size, num_examples)
         shares_files = self._shares_files and dataset is None
         self._data_service = data_service.choose(
             _data_service_options(self._params, shares_files=shares_files),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import log_once, user_code
-from official_lite.core import split_step
+from official_lite.common import user_code
+from official_lite.core import split_step, step_checks
 from official_lite.modeling import moving_statistics, step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -19,18 +18,6 @@ if TYPE_CHECKING:
     from official_lite.core import base_trainer
 
 __all__ = ["ReplicaSteps"]
-
-# Layers that do nothing, or something else, outside of training.
-_LAYERS_WITH_MODES = (
-    keras.layers.AlphaDropout,
-    keras.layers.BatchNormalization,
-    keras.layers.Dropout,
-    keras.layers.GaussianDropout,
-    keras.layers.GaussianNoise,
-    keras.layers.SpatialDropout1D,
-    keras.layers.SpatialDropout2D,
-    keras.layers.SpatialDropout3D,
-)
 
 
 class ReplicaSteps:
@@ -109,7 +96,7 @@ class ReplicaSteps:
 
     def _learn(self, inputs: Any, optimizer: Any) -> None:
         trainer = self._trainer
-        with _warning_of_inference_mode(trainer.model, trainer.task):
+        with step_checks.watched_for_training_mode(trainer.model, type(trainer.task).__name__):
             logs = self._task_train_step()(
                 inputs, model=trainer.model, optimizer=optimizer, metrics=self._metrics[True]
             )
@@ -122,35 +109,3 @@ class ReplicaSteps:
         if trainer.execution == "xla" and trainer.strategy.num_replicas_in_sync > 1:
             return self._split_train_step
         return user_code.converted(trainer.task.train_step)
-
-
-@contextlib.contextmanager
-def _warning_of_inference_mode(model: keras.Model, task: Any) -> Iterator[None]:
-    """Warn if a train step calls layers that depend on the mode, and none of them to train."""
-    modes: list[bool] = []
-
-    def watched(layer: Any) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            mode = kwargs.get("training")
-            modes.append(mode is not None and mode is not False)
-            return type(layer).call(layer, *args, **kwargs)
-
-        return call
-
-    flatten = getattr(model, "_flatten_layers", list)
-    layers = [one for one in flatten() if isinstance(one, _LAYERS_WITH_MODES)]
-    # Another one may watch some of them.
-    layers = [layer for layer in layers if "call" not in vars(layer)]
-    for layer in layers:
-        vars(layer)["call"] = watched(layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            vars(layer).pop("call", None)
-    if modes and not any(modes):
-        log_once.warn_once(
-            "`%s.train_step` calls the model without `training=True`, so that dropout and batch "
-            "normalization work as in inference. Call `model(features, training=True)`.",
-            type(task).__name__,
-        )

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from official_lite.common import errors, user_code
 from official_lite.data import position, replicas, stacking
@@ -70,20 +69,16 @@ def from_arrays(
     Raises:
         ConfigValueError: The replicas can't share `batch_size` evenly.
         DataError: There are no rows, or not the same number in all arrays; or there are fewer rows
-            than pipelines, and they are to be repeated.
+            than pipelines, and they are to be repeated; or they don't fill a batch, and what does
+            not is to be left out.
     """
     num_rows = _num_rows(arrays)
     _require_rows(num_rows, input_context, repeat)
+    _check_batch_size(num_rows, batch_size, is_left_out=drop_remainder and not repeat)
     if input_context is not None and num_rows <= input_context.input_pipeline_id:
         # Others have a row; this one takes part in an evaluation with nothing but its presence.
         first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
         return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
-    if repeat and batch_size > num_rows:
-        logging.warning(
-            "A batch has %d examples and the data have %d: every batch holds rows more than once.",
-            batch_size,
-            num_rows,
-        )
     begin = position.take() if repeat else None
     seed = begin.seed if begin and seed is None else seed
     shares_batches = repeat and seed is not None
@@ -225,6 +220,19 @@ def _require_rows(
             if wanted > 1
             else "There are 0 rows."
         )
+
+
+def _check_batch_size(num_rows: int, batch_size: int, *, is_left_out: bool) -> None:
+    if num_rows >= batch_size:
+        return
+    if is_left_out:
+        raise errors.DataError(
+            f"A batch has {batch_size} examples, and there are {num_rows} rows, so that with "
+            "`drop_remainder` there is no batch. Make `global_batch_size` smaller, or set "
+            "`drop_remainder` to false."
+        )
+    if position.current() is not None:
+        replicas.warn_of_large_batch(batch_size, num_rows)
 
 
 def _num_rows(arrays: Any) -> int:

@@ -1,10 +1,11 @@
 """How much of a batch is one replica's."""
 
 import tensorflow as tf
+from absl import logging
 
 from official_lite.common import errors
 
-__all__ = ["per_replica_batch_size"]
+__all__ = ["per_replica_batch_size", "warn_of_large_batch"]
 
 
 def per_replica_batch_size(
@@ -28,3 +29,13 @@ def per_replica_batch_size(
             f"evenly; the next that they can is {-(-batch_size // num_replicas) * num_replicas}."
         )
     return batch_size // num_replicas
+
+
+def warn_of_large_batch(batch_size: int, num_examples: int) -> None:
+    """Says that a batch of the training data is larger than the data."""
+    logging.warning(
+        "A training batch is to have %d examples, but there are only %d: each batch holds all of "
+        "them. Make `global_batch_size` smaller if that is not what you meant.",
+        batch_size,
+        num_examples,
+    )

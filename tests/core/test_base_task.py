@@ -249,31 +249,6 @@ def test_compiled_model_has_one_loss_and_no_warning(experiment, make_trainer, ca
     assert "build_losses" not in caplog.text
 
 
-def test_labels_that_would_broadcast_against_the_outputs_are_warned_of(
-    experiment, make_task, caplog
-) -> None:
-    class Flat(type(make_task(experiment()))):
-        pass
-
-    task = make_task(experiment(), Flat)
-    with caplog.at_level(logging.WARNING):
-        task.validation_step((tf.ones((4, 2)), tf.ones((4, 1))), task.build_model())
-        assert not caplog.records
-        task.validation_step((tf.ones((4, 2)), tf.ones((4,))), task.build_model())
-    assert "Flat: the labels have the shape (4,)" in caplog.text
-    assert "(4, 1)" in caplog.text
-
-
-@pytest.mark.parametrize("labels", [[0, 1], [[1.0, 0.0], [0.0, 1.0]]])
-def test_one_hot_metric_of_class_indices_is_warned_of(caplog, labels) -> None:
-    task = Bare(cfg.TaskConfig())
-    metric = keras.metrics.CategoricalAccuracy(name=f"accuracy_of_{len(np.shape(labels))}")
-    with caplog.at_level(logging.WARNING):
-        task.process_metrics([metric], tf.constant(labels), tf.eye(2))
-    is_index = np.ndim(labels) == 1
-    assert ("Use `SparseCategoricalAccuracy`" in caplog.text) == is_index
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_loss_objects_of_keras_are_divided_by_the_replicas_once(
     experiment, make_task, make_trainer, two_replicas, replicas

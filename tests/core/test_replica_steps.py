@@ -1,5 +1,3 @@
-import logging
-
 import keras
 import numpy as np
 import pytest
@@ -295,31 +293,3 @@ def test_lazy_rows_of_micro_batches_are_those_of_the_batch(
         trained.append([v.numpy() for v in trainer.model.variables])
     for one, other in zip(*trained, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("training", [None, False, True])
-def test_train_step_without_training_mode_is_warned_of(
-    experiment, make_task, make_trainer, two_replicas, replicas, training, caplog
-) -> None:
-    params = experiment(task={"dropout_rate": 0.5})
-
-    class Own(type(make_task(params))):
-        def train_step(self, inputs, model, optimizer, metrics=None):
-            features, labels = inputs
-            with tf.GradientTape() as tape:
-                given = {} if training is None else {"training": training}
-                loss = self.build_losses(labels, model(features, **given))
-            optimizer.apply(tape.gradient(loss, model.trainable_variables))
-            self.process_metrics(metrics, labels, model(features, **given))
-            return {"loss": loss}
-
-    Own.__name__ = f"Own{replicas}{training}"
-    strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()
-    with strategy.scope():
-        trainer = make_trainer(params, task_cls=Own, evaluate=False)
-    with caplog.at_level(logging.WARNING):
-        trainer.train(tf.constant(2))
-    is_warned = f"`{Own.__name__}.train_step` calls the model without" in caplog.text
-    assert is_warned == (not training)
-    assert "call" not in vars(trainer.model.dropout)

@@ -205,3 +205,21 @@ def test_too_few_rows_to_train_with_end_all_workers_alike():
             arrays.from_arrays(
                 NUMBERS, 24, shuffle=True, repeat=True, input_context=_context(pipeline, 12)
             )
+
+
+def test_batch_larger_than_the_data_is_told_of_training_alone(caplog):
+    arrays.from_arrays(NUMBERS, 25, shuffle=False)
+    assert not caplog.records
+    for repeat in (False, True):
+        caplog.clear()
+        with position.begin_at(0, seed=1):
+            arrays.from_arrays(NUMBERS, 25, shuffle=False, repeat=repeat)
+        (record,) = caplog.records
+        assert "25 examples, but there are only 10" in record.message
+
+
+def test_batch_that_never_fills_is_an_error():
+    with pytest.raises(errors.DataError, match="25 examples, and there are 10 rows"):
+        arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True)
+    dataset = arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True, repeat=True)
+    assert dataset.element_spec.shape == (25,)

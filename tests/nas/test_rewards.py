@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.core import base_task
 from official_lite.nas import rewards
 
 
@@ -34,3 +35,17 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
 def test_unknown_metric_is_refused(experiment, make_trainer) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'acc'"):
         _reward(make_trainer(experiment()), metric="acc")
+
+
+def test_reward_of_a_compiled_model_is_its_compiled_loss(
+    experiment, make_trainer, monkeypatch
+) -> None:
+    trainer = make_trainer(experiment())
+    _, of_batch = _reward(trainer)
+    wanted = float(of_batch(_batch()))
+    monkeypatch.setattr(type(trainer.task), "build_losses", base_task.Task.build_losses)
+    trainer.model.compile(loss="mse")
+    _, of_batch = _reward(trainer)
+    np.testing.assert_allclose(of_batch(_batch()), wanted, rtol=1e-5)
+    probe = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
+    np.testing.assert_allclose(probe(_batch()), -wanted, rtol=1e-5)

@@ -1,3 +1,4 @@
+import contextlib
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import best_checkpoint
+from official_lite.core import base_task, best_checkpoint
 from official_lite.modeling import optimization
-from official_lite.modeling.multitask import evaluator
+from official_lite.modeling.multitask import base_trainer, evaluator, multitask
+from tests.modeling.multitask.conftest import PullTask
 
 ALL = -1
 
@@ -135,3 +137,43 @@ def test_best_is_what_it_was_where_training_goes_back_to(
     evaluator.before_training(4)
     assert exporter.best_metric_value == first
     assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]
+
+
+class CompiledPull(base_task.Task):
+    """A `PullTask` that leaves its loss and its metric to the compiled model."""
+
+    build_inputs = PullTask.build_inputs
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_compiled_models_train_and_evaluate_like_tasks_with_losses(
+    tasks: Any, make_model: Callable[..., Any], two_replicas: Any, replicas: int
+) -> None:
+    results = []
+    for task_cls in (PullTask, CompiledPull):
+        with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
+            own = {name: task_cls(task.task_config, name=name) for name, task in tasks.items()}
+            model = make_model(l2=0.1, added_loss=0.2)
+            if task_cls is CompiledPull:
+                for sub_model in model.sub_tasks.values():
+                    sub_model.compile(loss="mse", metrics=["mae"])
+            optimizer = keras.optimizers.SGD(0.1)
+            trainer = base_trainer.MultiTaskBaseTrainer(multitask.MultiTask(own), model, optimizer)
+            judge = evaluator.MultiTaskEvaluator(own.values(), model)
+            before = judge.evaluate(tf.constant(3))
+            trained = trainer.train(tf.constant(2))
+            del trained["learning_rate"]
+        flat = {**_flat(before, "before"), **_flat(trained, "trained")}
+        results.append({**flat, "weight": float(model.shared.get_weights()[0][0, 0])})
+    assert results[1] == pytest.approx(results[0], rel=1e-5)
+    assert results[0]["before/bar/mae"] == pytest.approx(2.0)
+
+
+def _flat(values: dict[str, Any], prefix: str) -> dict[str, float]:
+    flat: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}/{name}")
+        else:
+            flat[f"{prefix}/{name}"] = float(value)
+    return flat
