@@ -43,10 +43,7 @@ class AsyncWriter(writer.Writer):
         if self._thread is None or self._thread.is_of_another_process:
             self._inner.sync()
             return
-        is_done = threading.Event()
-        self._thread.put(self._inner.sync)
-        self._thread.put(is_done.set)
-        is_done.wait()
+        self._thread.put_and_wait(self._inner.sync)
         self._raise_errors()
 
     def rewind(self, step: int) -> None:
@@ -103,6 +100,14 @@ class _Thread:
 
     def put(self, task: Callable[[], None]) -> None:
         self._tasks.put(task)
+
+    def put_and_wait(self, task: Callable[[], None]) -> None:
+        is_done = threading.Event()
+        self.put(task)
+        self.put(is_done.set)
+        # Another thread may stop this one before it comes to that.
+        while not is_done.wait(timeout=0.1) and self._thread.is_alive():
+            pass
 
     def stop(self) -> None:
         self._tasks.put(None)
