@@ -1,0 +1,52 @@
+"""Everything that the package imports is a dependency that it declares."""
+
+import ast
+import pathlib
+import re
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).parent.parent
+# Distributions by the name of what they let one import, where the two differ.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "absl": "absl-py",
+    "ai_edge_litert": "ai-edge-litert",
+    "gin": "gin-config",
+    "google": "protobuf",
+    "keras_hub": "keras-hub",
+    "mlflow": "mlflow-skinny",
+    "sklearn": "scikit-learn",
+    "tensorflow_datasets": "tensorflow-datasets",
+    "yaml": "pyyaml",
+}
+# TFDS reads its ArrayRecord files with it, if the user has installed it.
+OPTIONAL = {"riegeli"}
+
+
+def _imported() -> set[str]:
+    found = set()
+    for path in (ROOT / "official_lite").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    # Tools load modules of the project in which they are started.
+    own = {"official_lite", "registry_imports", "train"}
+    return found - own - OPTIONAL - set(sys.stdlib_module_names)
+
+
+def _declared() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].items()
+    lines = [
+        *project["dependencies"],
+        *(line for name, own in extras if name != "dev" for line in own),
+    ]
+    return {re.split(r"[<>=\[]", line)[0].strip().lower() for line in lines}
+
+
+def test_every_import_is_declared() -> None:
+    imported = {DISTRIBUTIONS.get(name, name).lower() for name in _imported()}
+    assert imported - _declared() == set()
