@@ -20,7 +20,7 @@ DISTRIBUTIONS = {
     "tensorflow_datasets": "tensorflow-datasets",
     "yaml": "pyyaml",
 }
-# TFDS reads its ArrayRecord files with it, if the user has installed it.
+# One of the Model Garden's record formats, which users install by themselves.
 OPTIONAL = {"riegeli"}
 
 
