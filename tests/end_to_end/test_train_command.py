@@ -21,8 +21,8 @@ def _train(model_dir: pathlib.Path, *args: str, mode: str = "train_and_eval") ->
     return result.stderr
 
 
-def _records(model_dir: pathlib.Path, split: str) -> list[dict]:
-    lines = (model_dir / "metrics.json").read_text().splitlines()
+def _records(model_dir: pathlib.Path, split: str, name: str = "metrics.json") -> list[dict]:
+    lines = (model_dir / name).read_text().splitlines()
     return [r for r in map(json.loads, lines) if r["split"] == split]
 
 
@@ -81,7 +81,10 @@ def test_finished_run_says_so_and_a_longer_one_goes_on(tmp_path: pathlib.Path) -
 
 def test_evaluation_of_a_finished_run_finds_its_metrics_again(finished_run: pathlib.Path) -> None:
     _train(finished_run, mode="eval")
-    *_, last, again = _records(finished_run, "validation")
+    last, again = (
+        _records(finished_run, "validation", name)[-1]
+        for name in ("metrics.json", "metrics.eval.json")
+    )
     assert (again["step"], again["accuracy"]) == (last["step"], last["accuracy"])
 
 

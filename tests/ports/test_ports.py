@@ -116,7 +116,8 @@ def test_ported_subclassed_model_is_restored_for_evaluation(majority: Path) -> N
     trained = last_scalars(majority / "validation")
     run_port("subclassed", majority, "majority", MAJORITY_TRAINER, mode="eval")
     evaluated = last_scalars(majority / "validation")
-    assert (evaluated.pop("num_evals"), trained.pop("num_evals")) == (1, 3)
+    # What the trainer counts in an attribute is in its checkpoints.
+    assert (evaluated.pop("num_evals"), trained.pop("num_evals")) == (4, 3)
     del evaluated["steps_per_second"], trained["steps_per_second"]
     assert evaluated == pytest.approx(trained, rel=1e-6)
 
