@@ -1,8 +1,8 @@
 """Training data in two streams: one trains the weights, the other the architecture.
 
-Both streams are elements `{"train": batch, "val": batch}` of one dataset. Each stream repeats
-independently, so the shorter one does not end the epoch of the other. A resumed training continues
-both streams where it was interrupted.
+Each element of the dataset is `{"train": batch, "val": batch}`. Each stream repeats independently,
+so the shorter one does not end the epoch of the other. A resumed training continues both streams
+where it was interrupted.
 """
 
 from __future__ import annotations
