@@ -1,4 +1,4 @@
-"""Architecture search: a model with choices, and trainers that find out which are the best.
+"""Neural architecture search: models with choices, and trainers that select the best options.
 
 ::
 
@@ -15,8 +15,9 @@
     train.py --experiment=nas/digits --set=trainer.name=darts --model_dir=/tmp/search
     train.py --experiment=nas/digits --set=task.arch=/tmp/search --model_dir=/tmp/found
 
-The trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos` search in one training, and take any
-task. Configs are here at once; what needs TensorFlow is imported when it is first used.
+The trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos` search within a single training and
+work with any task. This package imports its configs eagerly; names that need TensorFlow are
+imported on first use.
 """
 
 import importlib
@@ -115,7 +116,7 @@ _MODULE_OF = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Before the lookup: a module of the name would be found first from then on.
+    # Cache the object. Otherwise a submodule of the same name would be found first from now on.
     found = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = found
     return found

@@ -1,4 +1,4 @@
-"""The decision about an architecture: what was chosen for each label, in a file and in force."""
+"""Functions that read, write and apply an architecture: the chosen option of each label."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Arch = dict[str, Any]
-"""What was chosen, by label: the name of a candidate, indices of inputs, a depth or a value."""
+"""The chosen option by label: the name of a candidate, indices of inputs, a depth or a value."""
 
 ARCH_FILE = "arch.json"
 HISTORY_FILE = "arch_history.jsonl"
@@ -40,12 +40,12 @@ _FORMAT = 1
 
 @dataclasses.dataclass
 class _Decision:
-    """What choices are answered with while a model is built.
+    """The fixed architecture that choices look up while a model is built.
 
     Attributes:
-        arch: The answers; None answers each with its first option.
-        asked: The options of each label that was asked for.
-        wrong: What is wrong with the answers, one line each.
+        arch: The chosen options; None chooses the first option of each label.
+        asked: The options of each label that was looked up.
+        wrong: Error messages for invalid options, one line each.
     """
 
     arch: Mapping[str, Any] | None
@@ -58,21 +58,22 @@ _current: contextvars.ContextVar[_Decision | None] = contextvars.ContextVar("arc
 
 @contextlib.contextmanager
 def fixed_arch(arch: str | os.PathLike[str] | Mapping[str, Any] | None) -> Iterator[None]:
-    """Within it, a choice is what was chosen: only that is created, and no trace of the rest.
+    """Fix the architecture of models that are built inside the `with` statement.
 
-    ::
+    The constructor of a choice then returns the chosen option itself. Other options are not
+    created, and the model contains no trace of the choice::
 
         def build_model(self):
             with nas.fixed_arch(self.task_config.arch):
                 return build_model(...)  # with `nas.LayerChoice`
 
     Args:
-        arch: A choice for each label, or a path as for `read_arch`; what is empty leaves the
-            choices open.
+        arch: The chosen option of each label, or a path as for `read_arch`. If `arch` is empty or
+            None, choices stay open.
 
     Raises:
-        errors.ConfigValueError: When the model is built: labels of the model are missing, or the
-            model does not have labels that are given, or not such an option.
+        errors.ConfigValueError: At the end of the `with` statement, if `arch` lacks a label of the
+            model, has a label that is unknown to the model, or names an unknown option.
     """
     if arch is None or arch == "" or (not isinstance(arch, str | os.PathLike) and not arch):
         yield
@@ -89,10 +90,13 @@ def fixed_arch(arch: str | os.PathLike[str] | Mapping[str, Any] | None) -> Itera
 
 @contextlib.contextmanager
 def record_space() -> Iterator[dict[str, list[Any]]]:
-    """Within it, each choice is its first option; gives all options by label, as they come up.
+    """Record the search space of models that are built inside the `with` statement.
 
-    The space of a model that is searched trial by trial. Choices within candidates that are not
-    built do not come up.
+    Use this for a model that is searched trial by trial. Each choice becomes its first option, so
+    choices inside other candidates are not recorded, because those candidates are not built.
+
+    Yields:
+        A dict that receives the options of each label while the model is built.
     """
     decision = _Decision(None)
     with _in_force(decision):
@@ -100,16 +104,16 @@ def record_space() -> Iterator[dict[str, list[Any]]]:
 
 
 def is_fixed() -> bool:
-    """Whether choices are decided now, so that only what was chosen is to be created."""
+    """Return whether an architecture is fixed, so that only chosen options are created."""
     return _current.get() is not None
 
 
 def ask_for(label: str, options: Sequence[Any]) -> int:
-    """The index of what was chosen. Call it if `is_fixed`.
+    """Return the index of the chosen option of a label. Requires `is_fixed()`.
 
     Raises:
-        errors.ConfigValueError: The label has other options elsewhere in the model.
-        RuntimeError: No architecture is fixed.
+        errors.ConfigValueError: If the label has different options elsewhere in the model.
+        RuntimeError: If no architecture is fixed.
     """
     decision = _current.get()
     if decision is None:
@@ -131,7 +135,7 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
 def different_options(
     label: str, known: Sequence[Any], options: Sequence[Any]
 ) -> errors.ConfigValueError:
-    """The error for one label with two meanings."""
+    """Return the error for a label that is used with two different lists of options."""
     return errors.ConfigValueError(
         f"Two choices are labelled {label!r}, which makes them one decision, but their options "
         f"differ: {list(known)} and {list(options)}."
@@ -139,19 +143,19 @@ def different_options(
 
 
 def is_same_option(option: Any, given: Any) -> bool:
-    """Whether a value from a file or a command line is this option."""
+    """Return whether a value from a file or the command line denotes this option."""
     if isinstance(option, list):
         wanted = list(given) if isinstance(given, list | tuple) else [given]
         return option == wanted
-    # A name of digits is a number to YAML.
+    # YAML parses a name that consists of digits as a number.
     return bool(option == given) or (isinstance(option, str) and option == str(given))
 
 
 def read_arch(path: str | os.PathLike[str]) -> Arch:
-    """What an `arch.json` has chosen; for a directory, the one in it.
+    """Read an architecture from an `arch.json`, or from a directory that contains one.
 
     Raises:
-        errors.ConfigValueError: There is no such file, or it is none.
+        errors.ConfigValueError: If the file is missing or is not an architecture.
     """
     path = os.fspath(path)
     file = path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
@@ -164,7 +168,7 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
         content = json.loads(files.read_text(file))
     except json.JSONDecodeError as error:
         raise errors.ConfigValueError(f"{file} is no JSON file: {error}") from error
-    # A file of one's own may be nothing but the choices.
+    # A file written by hand may contain only the choices.
     arch = content.get("arch", content) if isinstance(content, dict) else None
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:
         raise errors.ConfigValueError(
@@ -183,15 +187,15 @@ def write_arch(
     metric: Mapping[str, float] | None = None,
     step: int | None = None,
 ) -> None:
-    """Writes `arch.json`.
+    """Write `arch.json`.
 
     Args:
-        directory: Where.
-        arch: What is chosen, by label.
+        directory: The directory for the file.
+        arch: The chosen option by label.
         space: The options of every label.
-        probs: How probable each option has become, by label.
-        metric: Numbers of the last evaluation of the model with open choices.
-        step: Of the training.
+        probs: The probability of each option, by label.
+        metric: The metrics of the last evaluation of the model with open choices.
+        step: The training step.
     """
     content = {
         "format": _FORMAT,
@@ -206,15 +210,15 @@ def write_arch(
 
 
 def to_history_line(step: int, probs: Mapping[str, Sequence[float]]) -> str:
-    """A line of the file with the probabilities on the way of a search."""
+    """Return a line of `arch_history.jsonl`, with the probabilities at a step."""
     return json.dumps({"step": step, "probs": _rounded(probs)})
 
 
 def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
-    """The steps of a search, and how probable each option was there; empty if nothing tells.
+    """Read the history of a search: its steps and the probabilities of the options at each.
 
-    What a search has written after a checkpoint that it was then started from again counts once: as
-    it was written last.
+    If a search was resumed from an earlier checkpoint, it writes some steps twice. Only the last
+    record of each counts. The result is empty if there is no history.
     """
     path = os.path.join(directory, HISTORY_FILE)
     lines = files.read_text(path).splitlines() if files.exists(path) else []
@@ -223,7 +227,7 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
-            # The last one may be about to be written.
+            # The last line may be incomplete because it is being written.
             continue
         while found and found[-1][0] >= entry["step"]:
             found.pop()
@@ -232,7 +236,7 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
 
 
 def space_hash(space: Mapping[str, Sequence[Any]]) -> str:
-    """The same for the same labels and options, in whatever order the labels come."""
+    """Return a hash of the labels and options that does not depend on the order of the labels."""
     text = json.dumps({label: list(space[label]) for label in sorted(space)})
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

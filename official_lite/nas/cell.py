@@ -1,4 +1,4 @@
-"""A cell: nodes that add up operations on earlier nodes, all of which are to be chosen."""
+"""A searchable cell: nodes that sum operations on earlier nodes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ __all__ = ["Cell"]
 
 
 class Cell:
-    """The space of DARTS and ENAS: nodes in a row, each the sum of operations on nodes before it.
+    """The search space of DARTS and ENAS: a sequence of nodes that sum operations on earlier nodes.
 
-    It puts layers into a functional model, and is none itself, so that the model that was found has
-    nothing but the layers of Keras. Cells with one label are decided alike, each with its own
-    weights::
+    The operations and their inputs are choices. A cell is not a layer: it adds layers to a
+    functional model, so the final model contains only Keras layers. Cells with the same label share
+    their choices but not their weights::
 
         cell = nas.Cell({"conv3": ..., "skip": ...}, num_nodes=4, label="normal")
         x = cell([before_last, last])
 
     Args:
-        candidates: Operations by name, as functions that create them; all keep the shape.
-        num_nodes: Nodes beside the inputs.
-        num_ops_per_node: Operations that a node adds up.
-        num_predecessors: Inputs of the cell.
-        merge: What the cell gives: `concat` of all nodes along the last axis, or `last`, the last
-            node.
-        label: Begins the labels of its choices: `<label>/op_<node>_<number>` and `/input_…`.
+        candidates: Operations by name, as functions that create a layer. All operations must keep
+            the shape of their input.
+        num_nodes: Number of nodes, not counting the inputs of the cell.
+        num_ops_per_node: Number of operations that each node sums.
+        num_predecessors: Number of inputs of the cell.
+        merge: Output of the cell: `concat` concatenates all nodes along the last axis; `last`
+            returns the last node.
+        label: Prefix of the labels of the cell's choices, which are `<label>/op_<node>_<number>`
+            and `<label>/input_<node>_<number>`.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Cell:
         self._label = label
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        """The output for as many inputs as there are predecessors."""
+        """Return the output of the cell for a list of `num_predecessors` inputs."""
         states = list(inputs)
         nodes = [self._add_node(number, states) for number in range(self._num_nodes)]
         if self._merge == "last" or len(nodes) == 1:

@@ -1,7 +1,8 @@
-"""Layers that are several layers until one is chosen.
+"""Layers that stand for several candidate layers until one is chosen.
 
-A choice is part of a model like any layer. What it computes is up to its resolver, which a trainer
-sets; within `fixed_arch` the constructor gives what was chosen, and there is no choice at all::
+A choice is part of a model like any other layer. Its resolver, which a trainer sets, defines what
+it computes. Within `fixed_arch` the constructor returns the chosen layer, and the model contains no
+choice at all::
 
     conv = nas.LayerChoice(
         {"conv3": lambda: keras.layers.Conv2D(16, 3, padding="same"),
@@ -26,13 +27,14 @@ __all__ = ["Choice", "LayerChoice", "Repeat", "ValueChoice"]
 
 
 class Choice(keras.layers.Layer, abc.ABC):
-    """What all choices have in common.
+    """The base class of all choices.
 
     Attributes:
-        label: Its name; choices with one label are one decision.
-        options: What can be chosen, as it is written into `arch.json`.
-        prior: How probable each option is to begin with; None is all the same.
-        input_shape_built: The shape that it was built for; None for several inputs.
+        label: The name of the choice. Choices with the same label are one decision.
+        options: The options, as they are written to `arch.json`.
+        prior: The initial probability of each option; None if all are equally probable.
+        input_shape_built: The input shape for which the choice was built; None for choices with
+            several inputs.
     """
 
     options: list[Any]
@@ -42,28 +44,28 @@ class Choice(keras.layers.Layer, abc.ABC):
     def __init__(self, label: str, options: Sequence[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.label = label
-        # Past Keras, which would wrap the list.
+        # Bypass the attribute tracking of Keras, which would wrap the list.
         self.__dict__["options"] = list(options)
         self.__dict__["prior"] = None
         self.__dict__["_resolver"] = None
         self.__dict__["input_shape_built"] = None
 
     def set_resolver(self, resolver: Callable[..., Any] | None) -> None:
-        """Sets what computes the choice: `resolver(choice, inputs, training)`."""
-        # Past Keras: what a resolver has is no part of the model.
+        """Set the function that computes the choice: `resolver(choice, inputs, training)`."""
+        # Bypass the attribute tracking of Keras: variables of a resolver are not part of the model.
         self.__dict__["_resolver"] = resolver
 
     @abc.abstractmethod
     def branch(self, index: int, inputs: Any) -> Any:
-        """What one option gives."""
+        """Return the output of one option."""
 
     def outputs(self, inputs: Any) -> list[Any]:
-        """What each option gives."""
+        """Return the output of each option."""
         return [self.branch(index, inputs) for index in range(len(self.options))]
 
     @abc.abstractmethod
     def layers_of(self, index: int) -> list[keras.layers.Layer]:
-        """The layers that one option uses."""
+        """Return the layers that one option uses."""
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         if self._resolver is None:
@@ -75,7 +77,7 @@ class Choice(keras.layers.Layer, abc.ABC):
         return self._resolver(self, inputs, training)
 
     def _require_same(self, specs: Mapping[Any, Any]) -> Any:
-        """The one shape that all options give."""
+        """Return the common output spec of all options, or raise if their shapes differ."""
         (first, wanted), *others = specs.items()
         for option, spec in others:
             if tuple(spec.shape) != tuple(wanted.shape):
@@ -83,20 +85,20 @@ class Choice(keras.layers.Layer, abc.ABC):
                     f"Options of the choice {self.label!r} give different shapes: "
                     f"`{first}` {tuple(wanted.shape)}, `{option}` {tuple(spec.shape)}."
                 )
-        # Not the input itself, which would be a circle in a functional model.
+        # Return a new tensor: the input itself would create a cycle in a functional model.
         return keras.KerasTensor(wanted.shape, dtype=wanted.dtype)
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class LayerChoice(Choice):
-    """One of several layers.
+    """A choice between several layers.
 
     Args:
-        candidates: By name: layers, or functions without arguments that create them. All of them
-            take inputs of one shape to outputs of one shape. With functions, only what is chosen
-            is ever created once the architecture is fixed.
-        label: The name of the decision.
-        prior: How probable each candidate is to begin with, in their order.
+        candidates: Layers by name, or functions without arguments that create them. All candidates
+            must accept the same input shape and return the same output shape. If they are
+            functions, only the chosen layer is created once the architecture is fixed.
+        label: The name of the choice.
+        prior: The initial probability of each candidate, in the order of `candidates`.
     """
 
     def __new__(
@@ -124,7 +126,7 @@ class LayerChoice(Choice):
     def build(self, input_shape: Any) -> None:
         self.__dict__["input_shape_built"] = tuple(input_shape)
         for candidate in self.candidates.values():
-            # A model that was loaded has them built.
+            # In a loaded model the candidates are already built.
             if not candidate.built:
                 candidate.build(input_shape)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
@@ -162,13 +164,13 @@ class LayerChoice(Choice):
 
 @keras.saving.register_keras_serializable("official_lite")
 class Repeat(Choice):
-    """A block, several times in a row; how often is to be chosen.
+    """A choice of how many times a block is repeated.
 
     Args:
-        block: Creates the block at an index. All of them keep the shape of their input, unless
-            each depth does what it must by itself.
-        depth: The least and the most blocks.
-        label: The name of the decision.
+        block: Function that creates the block at an index, or a list of blocks. All depths must
+            return the same output shape, so blocks usually keep the shape of their input.
+        depth: The smallest and the largest number of blocks.
+        label: The name of the choice.
     """
 
     def __new__(
@@ -213,7 +215,7 @@ class Repeat(Choice):
         return inputs
 
     def outputs(self, inputs: Any) -> list[Any]:
-        # Deeper ones go on from the ones before.
+        # Compute each block once: a deeper option continues from the output of the previous depth.
         prefixes = [inputs]
         for block in self.blocks:
             prefixes.append(block(prefixes[-1]))
@@ -240,13 +242,17 @@ class Repeat(Choice):
 
 
 def ValueChoice(values: Sequence[Any], *, label: str) -> Any:
-    """One of several values, such as a number of units, where a model is being built.
+    """Return the chosen one of several values, such as a number of units, while a model is built.
 
-    It is for models that are searched trial by trial. A layer that has several sizes at once would
-    be another layer, so no trainer can search it in one training.
+    Use this in models that are searched trial by trial. The trainers of this package can't search
+    it, because a layer can't have several sizes at once.
+
+    Args:
+        values: The possible values.
+        label: The name of the choice.
 
     Raises:
-        errors.ConfigValueError: No architecture is fixed.
+        errors.ConfigValueError: If no architecture is fixed.
     """
     if not architecture.is_fixed():
         raise errors.ConfigValueError(

@@ -1,7 +1,8 @@
-"""Configs of architecture search. Nothing here needs TensorFlow.
+"""Configs of architecture search. This module does not import TensorFlow.
 
-An experiment that searches has a `OneShotTrainerConfig` for its trainer, and names one of the
-trainers: `trainer.name: darts`. Its task takes the result, `task.arch`, to train it by itself.
+An experiment that searches uses a `OneShotTrainerConfig` for its trainer and names one of the
+search trainers, such as `trainer.name: darts`. To train the resulting architecture on its own, set
+`task.arch`.
 """
 
 import dataclasses
@@ -25,14 +26,14 @@ __all__ = [
 
 @dataclasses.dataclass
 class DartsConfig(hyperparams.Config):
-    """Of the trainer `darts`.
+    """The config of the trainer `darts`.
 
     Attributes:
-        order: How the gradient of the architecture takes into account that the weights follow it:
-            `first` not at all; `second` exactly, through a step of the weights; and
-            `finite_difference` is the paper's estimate of the latter, for layers that have no
-            second derivative.
-        unrolled_learning_rate: Length of that step, ξ in the paper.
+        order: How the gradient of the architecture accounts for the weights' dependence on the
+            architecture. `first` ignores it. `second` differentiates exactly through one step of
+            the weights. `finite_difference` uses the paper's estimate of `second`, which also works
+            for layers without second derivatives.
+        unrolled_learning_rate: Learning rate of the unrolled step of the weights, ξ in the paper.
     """
 
     order: str = "first"
@@ -45,13 +46,13 @@ class DartsConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class GumbelConfig(hyperparams.Config):
-    """Of the trainer `gumbel`.
+    """The config of the trainer `gumbel`.
 
     Attributes:
-        hard: Whether a step computes with one candidate of each choice (GDAS), or with a mixture
-            of all that comes near to one as the temperature falls (FBNet, SNAS).
-        temperature: At the beginning.
-        final_temperature: At the last step; in between it falls in a line.
+        hard: Whether the output of a choice is a single candidate (GDAS). If False, it is a mixture
+            of all candidates that approaches a single one as the temperature falls (FBNet, SNAS).
+        temperature: The temperature at the first step.
+        final_temperature: The temperature at the last step. It falls linearly in between.
     """
 
     hard: bool = False
@@ -64,19 +65,21 @@ class GumbelConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class EnasConfig(hyperparams.Config):
-    """Of the trainer `enas`.
+    """The config of the trainer `enas`.
 
     Attributes:
-        controller_every: Steps between two updates of the controller.
-        samples: Architectures that such an update tries, each on the batch of its step.
-        baseline_decay: Of the moving average that rewards are compared with.
-        entropy_weight: How much an undecided controller is preferred.
-        controller: `logits` decides each label for itself; `lstm` each by those before it.
-        lstm_units: Of the latter.
-        tanh_constant: The largest of its logits.
-        skip_weight: How much it counts that an `InputChoice` of any number of inputs takes
-            `skip_target` of them; 0 is not at all.
-        skip_target: A share, 0 to 1.
+        controller_every: Number of steps between two updates of the controller.
+        samples: Number of architectures that an update samples and rates, each on the batch of the
+            step.
+        baseline_decay: Decay of the moving average of rewards that serves as the baseline.
+        entropy_weight: Weight of the entropy bonus, which favors an undecided controller.
+        controller: `logits` decides each label independently; `lstm` decides each label depending
+            on the labels before it.
+        lstm_units: Number of units of the `lstm` controller.
+        tanh_constant: Largest absolute logit of the `lstm` controller.
+        skip_weight: Weight of the penalty that makes each `InputChoice` with `n_chosen=None` select
+            the share `skip_target` of its inputs; 0 disables the penalty.
+        skip_target: The desired share of inputs, between 0 and 1.
     """
 
     controller_every: int = 1
@@ -102,16 +105,17 @@ class EnasConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class SposConfig(hyperparams.Config):
-    """Of the trainer `spos`.
+    """The config of the trainer `spos`.
 
     Attributes:
-        rank_batches: Batches of the architecture's data that each architecture is rated by.
-        calibration_batches: Batches of training data that give batch normalization the statistics
-            of the architecture that is rated; 0 takes those of the whole model. A model without
-            batch normalization needs none.
-        max_exhaustive: Spaces up to this size are ranked whole, larger ones by evolution.
-        population: Architectures in a generation.
-        generations: How many generations there are.
+        rank_batches: Number of batches of the architecture data on which each architecture is
+            rated.
+        calibration_batches: Number of training batches that recompute the batch normalization
+            statistics for each rated architecture. With 0, the statistics of the whole model are
+            used. Models without batch normalization ignore this field.
+        max_exhaustive: Spaces up to this size are ranked exhaustively, larger ones by evolution.
+        population: Number of architectures in a generation.
+        generations: Number of generations.
     """
 
     rank_batches: int = 4
@@ -127,14 +131,15 @@ class SposConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class PenaltyConfig(hyperparams.Config):
-    """What an architecture costs beside its loss.
+    """The resource cost of an architecture, in addition to its loss.
 
     Attributes:
-        weight: How much the cost counts; 0 is not at all. It is added to the loss of the
-            architecture, and taken from rewards.
-        resource: `parameters`, `flops` or `table`.
-        table: With `table`, the cost of each option by label: `{conv1: {conv3: 2.0, skip: 0.0}}`.
-        unit: What the costs are divided by; 0 is the cost of the most expensive architecture.
+        weight: Weight of the cost; 0 disables it. The weighted cost is added to the loss of the
+            architecture or subtracted from its reward.
+        resource: The resource to count: `parameters`, `flops` or `table`.
+        table: For `resource: table`, the cost of each option by label, such as
+            `{conv1: {conv3: 2.0, skip: 0.0}}`.
+        unit: Divisor of the costs; 0 means the cost of the most expensive architecture.
     """
 
     weight: float = 0.0
@@ -149,22 +154,22 @@ class PenaltyConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class OneShotConfig(hyperparams.Config):
-    """How a trainer searches in one training.
+    """The config of a search within a single training.
 
     Attributes:
-        arch_data: The data that architectures are judged by, as a `DataConfig` for the task's
-            `build_inputs`. Without it the training data are divided: one half trains the weights,
-            the other judges.
-        arch_learning_rate: Of Adam, for what describes the architecture.
-        arch_beta_1, arch_beta_2: Its decays.
-        arch_weight_decay: Draws the numbers that describe the architecture to 0.
-        warmup_steps: Steps at the beginning in which only the weights are trained.
-        reward: The metric that `enas` and `spos` go by; empty is the task's loss.
-        reward_direction: `maximize` or `minimize`, for a metric.
-        idle_paths: What happens in a step to the weights of candidates that it does not use:
-            `update` lets momentum and weight decay move them, `freeze` leaves them alone.
-        penalty: The cost of an architecture.
-        darts, gumbel, enas, spos: Of the trainer of that name.
+        arch_data: The data on which architectures are judged, as a `DataConfig` for the task's
+            `build_inputs`. Without it the training data are split: one half trains the weights, the
+            other half judges the architecture.
+        arch_learning_rate: Learning rate of the Adam optimizer for the architecture parameters.
+        arch_beta_1, arch_beta_2: Decay rates of that optimizer.
+        arch_weight_decay: Weight decay of the architecture parameters.
+        warmup_steps: Number of initial steps in which only the weights are trained.
+        reward: The metric that `enas` and `spos` optimize; empty means the task's loss.
+        reward_direction: `maximize` or `minimize`; used only with a metric.
+        idle_paths: How a step treats the weights of candidates that it does not use. `update` lets
+            momentum and weight decay change them; `freeze` keeps them unchanged.
+        penalty: The resource cost of an architecture.
+        darts, gumbel, enas, spos: The config of the trainer of that name.
     """
 
     arch_data: cfg.DataConfig | None = None
@@ -192,10 +197,10 @@ class OneShotConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class OneShotTrainerConfig(cfg.TrainerConfig):
-    """A trainer's config, and how it searches.
+    """A trainer config with the fields of an architecture search.
 
     Attributes:
-        one_shot: Read by the trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos`.
+        one_shot: The config of the trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos`.
     """
 
     one_shot: OneShotConfig = dataclasses.field(default_factory=OneShotConfig)
@@ -203,11 +208,14 @@ class OneShotTrainerConfig(cfg.TrainerConfig):
 
 @dataclasses.dataclass
 class ArchTaskConfig(cfg.TaskConfig):
-    """A task whose model has choices. Its `build_model` works within `nas.fixed_arch(config.arch)`.
+    """The config of a task whose model has choices.
+
+    The task's `build_model` must build the model within `nas.fixed_arch(config.arch)`.
 
     Attributes:
-        arch: The architecture that is trained: the `arch.json` of a search, the directory with it,
-            or a choice for each label. Empty leaves the choices open, for a trainer that searches.
+        arch: The architecture to train: the `arch.json` of a search, the directory that contains
+            it, or the chosen option of each label. Empty leaves the choices open, as required by
+            trainers that search.
     """
 
     arch: str | hyperparams.FreeConfig = ""

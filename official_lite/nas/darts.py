@@ -1,4 +1,4 @@
-"""DARTS: mixtures of all options, whose shares are learnt by gradients."""
+"""The DARTS trainer, which learns the weights of a mixture of all options by gradient descent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["DartsTrainer"]
 
 
 class DartsTrainer(one_shot_trainer.OneShotTrainer):
-    """Each choice is a sum of its options by the softmax of α; α learns from the other batch.
+    """A trainer that mixes the options of each choice by the softmax of α.
 
-    `one_shot.darts.order` says whether its gradient looks a step of the weights ahead.
+    α learns from the batch of the architecture data. `one_shot.darts.order` selects whether its
+    gradient accounts for the next step of the weights.
     """
 
     def make_resolver(self, choice: choices.Choice) -> resolvers.MixtureResolver:
@@ -33,7 +34,7 @@ class DartsTrainer(one_shot_trainer.OneShotTrainer):
         train = inputs[two_streams.TRAIN]
 
         def loss_fn(batch: Any, *others: Any) -> tf.Tensor:
-            # Of the two, the architecture is judged by one.
+            # Only the architecture's batch reports the loss and includes the penalty.
             return (self.arch_loss if batch is val else self.loss)(batch, *others)
 
         return estimate(

@@ -1,7 +1,7 @@
-"""What a step of a search has drawn: a path through the model, noise, a temperature.
+"""Random draws of a search step: paths through the model, noise and a temperature.
 
-All of it is made of the seed of the run and the step, so that all replicas draw the same and a
-training that was interrupted draws what it would have drawn.
+All draws are derived from the seed of the run and the step. Therefore all replicas draw the same
+values, and a resumed training draws the same values as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import tensorflow as tf
 
 __all__ = ["Draw", "current", "gumbel_noise", "in_force", "sample"]
 
-# All that float32 can tell apart near 1, halves included.
+# The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
 _NUMBERS = 2**23
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What resolvers are to compute in this part of a step.
+    """The draws that resolvers use in one part of a step.
 
     Attributes:
-        paths: The index of an option for each label.
-        noise: What is added to the logits of each label.
-        temperature: By which they are divided.
-        gates: Whether all options are computed, with gates that let one through.
+        paths: The index of the drawn option for each label.
+        noise: The noise to add to the logits of each label.
+        temperature: The divisor of the noisy logits.
+        gates: Whether to compute all options, with binary gates that let one of them through.
     """
 
     paths: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
@@ -37,18 +37,19 @@ class Draw:
     gates: bool = False
 
 
-# Per thread, and each replica of a `MirroredStrategy` has a thread of its own.
+# A context variable is local to its thread. Each replica of a `MirroredStrategy` has its own
+# thread.
 _current: contextvars.ContextVar[Draw | None] = contextvars.ContextVar("draw", default=None)
 
 
 def current() -> Draw | None:
-    """What was drawn; None outside of training."""
+    """Return the active draw; None outside of training."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def in_force(draw: Draw | None) -> Iterator[None]:
-    """Within it, in this thread, models are traced with this draw."""
+    """Make `draw` the active draw of this thread while models are traced."""
     token = _current.set(draw)
     try:
         yield
@@ -57,17 +58,17 @@ def in_force(draw: Draw | None) -> Iterator[None]:
 
 
 def gumbel_noise(sizes: Sequence[int], *, seed: int, step: tf.Tensor, salt: int) -> list[tf.Tensor]:
-    """Noise that makes the largest of logits a sample of their distribution.
+    """Return Gumbel noise. The argmax of logits plus this noise is a sample of their softmax.
 
     Args:
-        sizes: How many logits there are of each label.
-        seed: That of the run.
-        step: The steps completed, int64.
-        salt: What else is drawn in a step has another.
+        sizes: The number of logits of each label.
+        seed: The seed of the run.
+        step: The number of completed steps, int64.
+        salt: A number that distinguishes the independent draws within a step.
     """
     key = tf.stack([tf.constant(seed, tf.int64), tf.cast(step, tf.int64)])
     key = tf.random.experimental.stateless_fold_in(key, tf.constant(salt, tf.int64))
-    # As integers, which are the same with XLA and without.
+    # Draw integers, which are the same with and without XLA.
     integers = tf.random.stateless_uniform(
         [sum(sizes)], key, minval=0, maxval=_NUMBERS, dtype=tf.int32, alg="philox"
     )
@@ -76,7 +77,7 @@ def gumbel_noise(sizes: Sequence[int], *, seed: int, step: tf.Tensor, salt: int)
 
 
 def sample(logits: Sequence[tf.Tensor], noise: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """An index of each distribution, int32."""
+    """Return an int32 index for each distribution, drawn with the given Gumbel noise."""
     return [
         tf.argmax(one + drawn, output_type=tf.int32)
         for one, drawn in zip(logits, noise, strict=True)

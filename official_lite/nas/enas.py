@@ -1,4 +1,4 @@
-"""ENAS: a controller draws architectures, and learns from how good they are."""
+"""The ENAS trainer, whose controller samples architectures and learns from their rewards."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from official_lite.nas import (
 __all__ = ["EnasTrainer"]
 
 _WEIGHTS = 2
-# Of the first architecture that an update tries; the next ones follow.
+# Salt of the first architecture that an update samples; the others use the following numbers.
 _FIRST_SAMPLE = 10
-# Of a probability within a logarithm.
+# Smallest probability that is passed to a logarithm.
 _LEAST = 1e-6
 
 
 class EnasTrainer(one_shot_trainer.OneShotTrainer):
-    """The controller is a distribution over paths, learnt by REINFORCE.
+    """A trainer with a controller: a distribution over paths, trained by REINFORCE.
 
-    A step of the weights trains a path that it draws. Every `one_shot.enas.controller_every` steps
-    it draws some more, which are rated on the other batch, in inference mode.
+    Each step of the weights trains a path that the controller samples. Every
+    `one_shot.enas.controller_every` steps, the controller samples further paths. They are rated on
+    the batch of the architecture data, in inference mode, and the controller learns from the
+    rewards.
     """
 
     draws_paths = True
@@ -48,7 +50,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
     def resolve(self, model: Any) -> list[tuple[str, Any]]:
         resolved = super().resolve(model)
-        # Past `tf.Module`, whose checkpoint has them by `alphas`.
+        # Bypass the tracking of `tf.Module`: the checkpoint holds these variables as `alphas`.
         self.__dict__["_controller"] = self._build_controller(dict(resolved))
         return resolved
 
@@ -63,18 +65,21 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return self._controller.variables
 
     def picks(self) -> dict[str, int]:
-        """The index of what is preferred, by label."""
+        """Return the index of the preferred option, by label."""
         return {label: int(index) for label, index in self._preferred().paths.items()}
 
     def probs(self) -> dict[str, list[float]]:
-        """How probable each option is once those before it are the preferred ones, by label."""
+        """Return the probability of each option, by label.
+
+        The probabilities are conditioned on the preferred options of all previous labels.
+        """
         logits = self._preferred().logits
         return {
             label: [float(p) for p in tf.nn.softmax(one).numpy()] for label, one in logits.items()
         }
 
     def sampled_paths(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
-        """The index of an option for each label, drawn by the controller."""
+        """Return the index of an option for each label, sampled by the controller."""
         noise = self.noise(step, salt)
         return self._controller.walk(lambda label, logits: _largest(logits + noise[label])).paths
 
@@ -90,7 +95,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
-        """The policy gradient, averaged over the samples."""
+        """Return the policy gradient, averaged over the samples."""
         config = self.one_shot.enas
         step = self.global_step.read_value()
         paths = [
@@ -105,7 +110,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss -= (reward - baseline) * walk.log_prob
                 loss -= config.entropy_weight * walk.entropy
                 loss += config.skip_weight * self._skip_cost(walk)
-            # All replicas have the same.
+            # All replicas compute the same loss, and their gradients are summed.
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
 
@@ -119,7 +124,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
     def _update_baseline(self, reward: tf.Tensor) -> tf.Tensor:
         decay = self.one_shot.enas.baseline_decay
         before = self._baseline.read_value()
-        # At first it is what the first architectures get.
+        # Initialize the baseline with the reward of the first architectures.
         is_first = tf.equal(tf.convert_to_tensor(self.arch_optimizer.iterations), 0)
         after = tf.where(is_first, reward, decay * before + (1.0 - decay) * reward)
         self._baseline.assign(after)
@@ -139,7 +144,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         )
 
     def _skip_cost(self, walk: enas_controllers.Walk) -> tf.Tensor:
-        """How far the inputs that are taken are from `skip_target` of them, as a divergence."""
+        """Return the KL divergence between the selection of each input and `skip_target`."""
         target = self.one_shot.enas.skip_target
         cost = tf.constant(0.0)
         for choice in resolution.find_choices(self.model):
@@ -147,7 +152,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 sets = tf.nn.softmax(walk.logits[choice.label])
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
-                # Of a set that is never empty an input may be certain.
+                # An input may be certain to be selected, because a set is never empty.
                 taken = tf.clip_by_value(taken, _LEAST, 1.0 - _LEAST)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)
@@ -166,7 +171,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _WalkedPath(resolvers.PathResolver):
-    """Has no numbers of its own: what is preferred is known to the controller of all labels."""
+    """A path resolver without its own logits, which come from the controller of all labels."""
 
     def __init__(
         self, choice: choices.Choice, preferred: Callable[[], enas_controllers.Walk]

@@ -1,8 +1,8 @@
-"""What draws the architectures of ENAS: a distribution over paths, of one kind or another.
+"""The controllers of ENAS: distributions over paths through the model.
 
-A controller is walked along: it gives the logits of one label after another, and `choose` says at
-each which option is taken. Sampling, the preferred path and the probability of a path that is known
-are such walks, which differ in `choose` alone::
+A controller is walked: it computes the logits of one label after the other, and `choose` selects an
+option for each. Sampling a path, finding the preferred path and computing the probability of a
+known path are walks that differ only in `choose`::
 
     walk = controller.walk(lambda label, logits: paths[label])
     walk.log_prob, walk.entropy
@@ -22,18 +22,18 @@ from official_lite.nas import resolvers
 __all__ = ["Choose", "LogitsController", "LstmController", "Walk"]
 
 Choose = Callable[[str, tf.Tensor], tf.Tensor]
-"""The index of an option, int32, of a label and its logits."""
+"""Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """A path, and how it was come to.
+    """A path through the model with the logits from which it was chosen.
 
     Attributes:
-        paths: The index of the option that was taken for each label.
-        logits: Those of each label, after the options before it had been taken.
+        paths: The index of the chosen option for each label.
+        logits: The logits of each label, given the options chosen before it.
     """
 
     paths: dict[str, tf.Tensor]
@@ -41,7 +41,7 @@ class Walk:
 
     @property
     def log_prob(self) -> tf.Tensor:
-        """The logarithm of the probability of the path."""
+        """The log probability of the path."""
         return tf.add_n(
             [
                 tf.gather(tf.nn.log_softmax(logits), self.paths[label])
@@ -51,43 +51,49 @@ class Walk:
 
     @property
     def entropy(self) -> tf.Tensor:
-        """How undecided the controller is, the sum over the labels."""
+        """The entropy of the controller, summed over the labels."""
         log_probs = [tf.nn.log_softmax(logits) for logits in self.logits.values()]
         return -tf.add_n([tf.reduce_sum(tf.exp(one) * one) for one in log_probs])
 
 
 class LogitsController:
-    """Labels that know nothing of one another: a number for each option of each."""
+    """A controller that decides the labels independently, with one logit per option.
+
+    Args:
+        by_label: The resolver of each label, which holds its logits.
+    """
 
     def __init__(self, by_label: Mapping[str, resolvers.PathResolver]) -> None:
         self._resolvers = by_label
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What is trained."""
+        """The trainable variables."""
         return [v for resolver in self._resolvers.values() for v in resolver.variables]
 
     def walk(self, choose: Choose) -> Walk:
-        """Goes through the labels in the order of the model."""
+        """Choose an option for each label, in the order of the model."""
         logits = {label: resolver.logits() for label, resolver in self._resolvers.items()}
         return Walk({label: choose(label, one) for label, one in logits.items()}, logits)
 
 
 class LstmController:
-    """Each label after those before it: an LSTM that is told what was taken (the paper's, NNI's).
+    """A controller that decides each label depending on the previous ones, as in the paper and NNI.
 
-    Create it in the strategy's scope.
+    An LSTM receives the embedding of each chosen option. Create the controller in the strategy's
+    scope.
 
     Args:
-        sizes: How many options each label has.
-        units: Of the LSTM.
-        tanh_constant: The largest of a logit, so that no option is ever ruled out.
+        sizes: The number of options of each label.
+        units: The number of units of the LSTM.
+        tanh_constant: The largest absolute logit. The limit ensures that no option is ever ruled
+            out.
     """
 
     def __init__(self, sizes: Mapping[str, int], *, units: int, tanh_constant: float) -> None:
         self._units = units
         self._tanh_constant = tanh_constant
-        # Of float32 whatever the policy of the model is.
+        # Use float32 regardless of the dtype policy of the model.
         self._cell = keras.layers.LSTMCell(units, dtype="float32")
         self._cell.build((None, units))
         self._start = _variable([1, units], "enas_start")
@@ -102,7 +108,7 @@ class LstmController:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What is trained."""
+        """The trainable variables."""
         return [
             *self._cell.trainable_variables,
             self._start,
@@ -111,7 +117,7 @@ class LstmController:
         ]
 
     def walk(self, choose: Choose) -> Walk:
-        """Goes through the labels in the order of the model."""
+        """Choose an option for each label, in the order of the model."""
         paths, logits = {}, {}
         inputs = tf.convert_to_tensor(self._start)
         state = [tf.zeros([1, self._units]), tf.zeros([1, self._units])]

@@ -1,4 +1,4 @@
-"""Writes what a search has found so far into the directory of its run."""
+"""The hook that writes the current architecture of a search to the model directory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ["ExportArch"]
 
 
 class ExportArch(orbit.Hook):
-    """Writes `arch.json` at every checkpoint and at the end of a training that searches.
+    """A hook that writes `arch.json` at every checkpoint and at the end of a search.
 
-    And, at every evaluation as well, a line of `arch_history.jsonl`: how probable each option has
-    become. Trainers of `nas` bring it with them.
+    At the same times and after every evaluation it also appends the probability of each option to
+    `arch_history.jsonl`. The trainers of `nas` add this hook themselves.
 
     Args:
-        at_checkpoints: Whether also before the end; not where it takes long to find out.
+        at_checkpoints: Whether to write at checkpoints, too. Set it to False for trainers whose
+            `export` is slow.
     """
 
     name = "export_arch"
@@ -57,7 +58,7 @@ class ExportArch(orbit.Hook):
 
     def _write(self) -> None:
         trainer: Any = self.trainer
-        # On all workers, as it may take all of them to find out.
+        # Export on all workers, because the export may require all of them.
         arch = trainer.export()
         directory = self._directory()
         if directory is None:
@@ -84,7 +85,7 @@ class ExportArch(orbit.Hook):
         history.close()
 
     def _directory(self) -> str | None:
-        """Where this process writes; None if another one does, or nobody."""
+        """Return the directory to which this process writes; None if it does not write."""
         trainer: Any = self.trainer
         is_chief = directories.is_chief(trainer.strategy)
         return self.controller.model_dir if is_chief else None

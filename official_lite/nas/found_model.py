@@ -1,4 +1,4 @@
-"""The model that was found, out of the model that was searched."""
+"""Functions that derive the final model from the model with choices."""
 
 from __future__ import annotations
 
@@ -14,34 +14,38 @@ __all__ = ["fixed_model", "inherit_weights"]
 
 
 def fixed_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
-    """The chosen path through a functional or sequential model, without a trace of the choices.
+    """Return the chosen path through a functional or sequential model, without any choices.
 
-    It has the layers of the model itself, and so their weights. Saved as `.keras` it loads without
-    this package.
+    The result shares the layers of `model`, and thus their weights. Saved as `.keras`, it can be
+    loaded without this package.
 
     Args:
         model: A built model with choices.
-        arch: What is chosen, by label.
+        arch: The chosen option by label.
+
+    Returns:
+        The model without choices.
 
     Raises:
-        errors.ConfigValueError: The architecture chooses what is no option, or there is a choice
-            in a layer of one's own, which only its constructor could leave out: build such a model
-            anew within `fixed_arch`, and use `inherit_weights`.
+        errors.ConfigValueError: If `arch` names an unknown option, or if a custom layer or subclass
+            model contains a choice, which only its constructor can remove. In the second case,
+            rebuild the model within `fixed_arch` and use `inherit_weights`.
     """
     fixed: keras.Model = _Fixing(resolution.decided_by(model, arch)).fix(model)
     return fixed
 
 
 def inherit_weights(model: keras.Model, searched: keras.Model, arch: Mapping[str, Any]) -> None:
-    """Gives a model that was built with `arch` the weights that the search has trained.
+    """Copy the weights that a search has trained to a model that was built with `arch`.
 
     Args:
-        model: Built within `fixed_arch(arch)`.
+        model: A model that was built within `fixed_arch(arch)`.
         searched: The model with choices.
-        arch: What is chosen, by label.
+        arch: The chosen option by label.
 
     Raises:
-        errors.ConfigValueError: The two don't have the same weights.
+        errors.ConfigValueError: If the shapes of the weights differ, or `arch` names an unknown
+            option.
     """
     picks = resolution.decided_by(searched, arch)
     if isinstance(searched, keras.Sequential) or _is_functional(searched):
@@ -63,7 +67,7 @@ class _Fixing:
         self._picks = picks
 
     def fix(self, layer: Any) -> Any:
-        """The layer itself if there is no choice in it."""
+        """Return a layer with its choices replaced, or the layer itself if it has none."""
         if not resolution.find_choices(layer):
             return layer
         if isinstance(layer, choices.Choice):
@@ -91,7 +95,7 @@ class _Fixing:
         return keras.Sequential(layers) if layers else keras.layers.Identity()
 
     def _fix_or_keep(self, layer: Any) -> Any:
-        # Of its inputs is decided in the call.
+        # `_call` replaces an `InputChoice`, because it needs the inputs.
         return layer if isinstance(layer, input_choice.InputChoice) else self.fix(layer)
 
     def _call(self, layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,12 +106,12 @@ class _Fixing:
 
 
 def _is_functional(model: Any) -> bool:
-    # Functional models are of the class `keras.Model` to the public.
+    # Keras has no public class for functional models, so detect them by a private method.
     return isinstance(model, keras.Model) and hasattr(model, "_run_through_graph")
 
 
 def _weights_on_path(layer: Any, picks: Mapping[str, int]) -> list[Any]:
-    """In the order of `layer.weights`, each once."""
+    """Return the weights on the chosen path in the order of `layer.weights`, without duplicates."""
     found: dict[int, Any] = {}
 
     def visit(one: Any) -> None:

@@ -1,4 +1,4 @@
-"""Mixtures whose shares are drawn anew in each step, and cool down to one (FBNet, GDAS)."""
+"""The Gumbel-softmax trainer, which samples mixtures with a falling temperature (FBNet, GDAS)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARCH, _WEIGHTS = 1, 2
 
 
 class GumbelTrainer(one_shot_trainer.OneShotTrainer):
-    """Each choice is a sum of its options by a softmax of α with Gumbel noise."""
+    """A trainer that mixes the options of each choice by the softmax of α plus Gumbel noise."""
 
     def make_resolver(self, choice: choices.Choice) -> resolvers.GumbelResolver:
         return resolvers.GumbelResolver(choice, hard=self.one_shot.gumbel.hard)
@@ -40,7 +40,7 @@ class GumbelTrainer(one_shot_trainer.OneShotTrainer):
         )
 
     def temperature(self, step: tf.Tensor) -> tf.Tensor:
-        """Falls in a line over the whole training."""
+        """Return the temperature at a step. It falls linearly over the whole training."""
         config = self.one_shot.gumbel
         done = tf.cast(step, tf.float32) / float(max(1, self.config.trainer.train_steps))
         fallen = (config.temperature - config.final_temperature) * tf.minimum(done, 1.0)

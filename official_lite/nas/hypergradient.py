@@ -1,6 +1,7 @@
-"""Gradients of an architecture's loss, with or without the weights that would follow it.
+"""Gradients of the loss of an architecture, of first or second order.
 
-All functions are for one replica; the sum of what they return over the replicas is the gradient.
+Second-order gradients account for the weights' dependence on the architecture. All functions run in
+a replica; the gradient is the sum of their results over the replicas.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from official_lite.modeling import distributed_gradients
 __all__ = ["LossFn", "finite_difference", "first_order", "gradients_or_zeros", "second_order"]
 
 LossFn = Callable[..., tf.Tensor]
-"""`loss_fn(batch)`, or `loss_fn(batch, weights, values)` with other values for the weights."""
+"""`loss_fn(batch)`, or `loss_fn(batch, weights, values)` to substitute `values` for `weights`."""
 
-# Of the length of the weights' gradient, from the paper on DARTS.
+# The paper on DARTS divides this number by the norm of the weights' gradient to get the step size.
 _FINITE_STEP = 0.01
 
 
 def first_order(loss_fn: LossFn, *, val: Any, alphas: Sequence[Any]) -> list[tf.Tensor]:
-    """The gradient of the loss of `val` with the weights as they are."""
+    """Return the gradient of the loss of `val` with respect to `alphas` at the current weights."""
     with tf.GradientTape() as tape:
         loss = loss_fn(val)
     return gradients_or_zeros(tape, loss, alphas)
@@ -37,17 +38,17 @@ def second_order(
     alphas: Sequence[Any],
     learning_rate: float | tf.Tensor,
 ) -> list[tf.Tensor]:
-    """The gradient of L_val(w − ξ ∂L_train(w, α)/∂w, α) with respect to α, exactly.
+    """Return the exact gradient of L_val(w − ξ ∂L_train(w, α)/∂w, α) with respect to α.
 
-    The weights of that step are an expression; no variable is written, and none has to be restored.
+    The updated weights are tensors. No variable is written, so none has to be restored.
 
     Args:
-        loss_fn: The loss.
+        loss_fn: The loss function.
         train: The batch of L_train.
         val: The batch of L_val.
-        weights: w.
-        alphas: α.
-        learning_rate: ξ.
+        weights: The weights w.
+        alphas: The architecture parameters α.
+        learning_rate: The learning rate ξ.
     """
     with tf.GradientTape() as outer:
         unrolled = _step(loss_fn, train, weights, learning_rate)
@@ -64,7 +65,10 @@ def finite_difference(
     alphas: Sequence[Any],
     learning_rate: float | tf.Tensor,
 ) -> list[tf.Tensor]:
-    """The same by the paper's estimate, which takes first derivatives only."""
+    """Estimate the gradient of `second_order` by the paper's finite differences.
+
+    This takes the same arguments as `second_order` and needs only first derivatives.
+    """
     unrolled = _step(loss_fn, train, weights, learning_rate)
     with tf.GradientTape() as tape:
         tape.watch(unrolled)
@@ -92,7 +96,7 @@ def finite_difference(
 def gradients_or_zeros(
     tape: tf.GradientTape, loss: tf.Tensor, sources: Sequence[Any]
 ) -> list[tf.Tensor]:
-    """Gradients, zeros for what the loss does not depend on."""
+    """Return the gradients, with zeros for sources on which the loss does not depend."""
     gradients = tape.gradient(loss, list(sources))
     return [
         tf.zeros(source.shape, source.dtype) if gradient is None else tf.convert_to_tensor(gradient)
@@ -103,7 +107,7 @@ def gradients_or_zeros(
 def _step(
     loss_fn: LossFn, train: Any, weights: Sequence[Any], learning_rate: float | tf.Tensor
 ) -> list[tf.Tensor]:
-    """w − ξ ∂L_train/∂w, with the gradient of all replicas."""
+    """Return w − ξ ∂L_train/∂w, with the gradient summed over all replicas."""
     with tf.GradientTape() as tape:
         loss = loss_fn(train)
     gradients = distributed_gradients.sum_over_replicas(gradients_or_zeros(tape, loss, weights))

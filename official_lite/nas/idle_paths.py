@@ -1,7 +1,7 @@
-"""Keeps a step from changing the weights of candidates that it did not use.
+"""Protection of the weights of candidates that a step does not use.
 
-Their gradient is zero, which plain SGD takes for what it is; but momentum, Adam and weight decay go
-on moving them.
+The gradient of these weights is zero, so plain SGD does not change them. Momentum, Adam and weight
+decay, however, change weights even if their gradient is zero.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from official_lite.nas import resolution
 
 __all__ = ["IdlePaths"]
 
-# For each label, the options with which a weight is used.
+# A weight is used if, for each label here, the step uses one of these options.
 _Conditions = tuple[tuple[str, frozenset[int]], ...]
 
 
 class IdlePaths:
-    """The weights within candidates, and what an optimizer remembers of them.
+    """The weights inside candidates, together with their optimizer slots.
 
-    Both methods are for the cross-replica context.
+    Call both methods in the cross-replica context.
 
     Args:
         model: A built model with choices.
-        optimizer: A built optimizer of Keras.
+        optimizer: A built Keras optimizer.
     """
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         conditions = _conditions(model)
-        # By their conditions, so that a step asks once for all of a layer.
+        # Group variables by their conditions, so a step evaluates each condition only once.
         self._variables: dict[_Conditions, list[Any]] = {}
         for weight in model.trainable_variables:
             if id(weight) in conditions:
@@ -40,14 +40,14 @@ class IdlePaths:
                 self._variables.setdefault(conditions[id(weight)], []).extend(found)
 
     def keep(self) -> list[list[tf.Tensor]]:
-        """What they are now."""
+        """Return copies of the current values, for `put_back`."""
         return [
             [tf.identity(variable.value) for variable in variables]
             for variables in self._variables.values()
         ]
 
     def put_back(self, kept: Sequence[Sequence[tf.Tensor]], paths: Mapping[str, tf.Tensor]) -> None:
-        """Puts those back that a step with these paths did not use."""
+        """Restore the values of the variables that a step with these paths did not use."""
         for (conditions, variables), values in zip(self._variables.items(), kept, strict=True):
             is_used = tf.reduce_all(
                 [
@@ -60,7 +60,7 @@ class IdlePaths:
 
 
 def _conditions(model: Any) -> dict[int, _Conditions]:
-    """By the identity of each weight within choices."""
+    """Return the conditions under which each weight inside choices is used, by the weight's id."""
     found: dict[int, list[tuple[str, frozenset[int]]]] = {}
     for choice in resolution.find_choices(model):
         used: dict[int, set[int]] = {}
@@ -74,7 +74,7 @@ def _conditions(model: Any) -> dict[int, _Conditions]:
 
 
 def _slots_of(weight: Any, optimizer: Any) -> list[Any]:
-    """What an optimizer has beside a weight, such as its momentum."""
+    """Return the optimizer's slot variables of a weight, such as its momentum."""
     slots = []
     for one in distributed_gradients.wrapped_optimizers(optimizer):
         weights = list(getattr(one, "_trainable_variables", ()))

@@ -1,7 +1,7 @@
-"""Which of several inputs a layer takes, left open until it is chosen.
+"""A choice of the inputs that a layer uses.
 
-As with the other choices, a resolver computes it while it is open; within `fixed_arch` the
-constructor gives `ChosenInputs`, and nothing of the choice is left in the model.
+As with the other choices, a resolver computes it while it is open. Within `fixed_arch` the
+constructor returns a `ChosenInputs`, which leaves no choice in the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from official_lite.nas.choices import Choice
 
 __all__ = ["ChosenInputs", "InputChoice"]
 
-# With more, the sets of inputs of a choice are too many to give each a number of its own.
+# Each set of inputs is an option of its own, so the number of sets must be limited.
 _MOST_SETS_OF_INPUTS = 128
 
 _REDUCTIONS = ("sum", "mean", "concat", "none")
@@ -28,15 +28,16 @@ _REDUCTIONS = ("sum", "mean", "concat", "none")
 
 @keras.saving.register_keras_serializable("official_lite")
 class InputChoice(Choice):
-    """Some of several inputs, of which the layer is called with a list.
+    """A choice of some of several inputs. Call the layer with the list of all inputs.
 
     Args:
-        n_candidates: How many inputs there are.
-        n_chosen: How many of them are chosen; None is any number, but not none.
-        reduction: What becomes of those chosen: their `sum` or `mean`, `concat` along the last
-            axis, or `none` of it: the list. One alone is itself. Trainers that search in one
-            training take `sum` and `mean` only.
-        label: The name of the decision.
+        n_candidates: Number of inputs.
+        n_chosen: Number of inputs to choose; None allows any number of at least 1.
+        reduction: How the chosen inputs are combined: `sum`, `mean`, `concat` (along the last axis)
+            or `none`, which returns them as a list. With `sum`, `mean` and `concat`, a single
+            chosen input is returned as it is. Trainers that search within one training support only
+            `sum` and `mean`.
+        label: The name of the choice.
     """
 
     def __new__(
@@ -100,7 +101,12 @@ class InputChoice(Choice):
 
 
 class ChosenInputs:
-    """What is left of an `InputChoice`: nothing, or a layer of Keras."""
+    """A decided `InputChoice`: selects the chosen inputs and merges several by a Keras layer.
+
+    Args:
+        indices: The indices of the chosen inputs.
+        reduction: The reduction of the `InputChoice`.
+    """
 
     def __init__(self, indices: Sequence[int], reduction: str) -> None:
         self._indices = indices
@@ -146,7 +152,7 @@ def _reduce(tensors: Sequence[Any], reduction: str) -> Any:
     if reduction == "none":
         return list(tensors)
     if len(tensors) == 1:
-        # Not the input itself, which a branch could not return.
+        # Return a new tensor, because a branch can't return its input itself.
         return tf.identity(tensors[0])
     if reduction == "concat":
         return tf.concat(tensors, -1)

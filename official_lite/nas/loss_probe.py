@@ -1,7 +1,8 @@
-"""What a batch costs a task, as a function of weights, without changing anything.
+"""The loss of a task on a batch as a function of the weights, computed without side effects.
 
-The task's own train step is traced: it computes the loss as it always does, and what it would
-change (weights, statistics of batch normalization, random state, reports) stays as it is.
+The probe traces the task's own train step, which computes the loss as usual. Everything that the
+step would change (weights, batch normalization statistics, random state, reports) is left
+unchanged.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ __all__ = ["LossProbe", "unchanged"]
 
 
 class LossProbe:
-    """The loss of a task's train step, to be differentiated by whoever asks.
+    """The differentiable loss of a task's train step.
 
     Args:
         task: The task.
-        model: Its model, built.
-        optimizer: Asked by the task for what is neither gradients nor updates.
+        model: The built model of the task.
+        optimizer: The optimizer that the train step sees. Its attributes can be read, but gradients
+            that are passed to it are discarded.
     """
 
     def __init__(self, task: Any, model: Any, optimizer: Any) -> None:
@@ -38,18 +40,20 @@ class LossProbe:
     def __call__(
         self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
-        """This replica's share of the loss of a batch, in training mode. Call it in a replica.
+        """Return this replica's share of the loss of a batch, in training mode.
+
+        Call this in a replica context.
 
         Args:
             inputs: The batch of this replica.
-            variables: Weights that are to have other values.
-            values: These values.
+            variables: Weights for which to substitute `values`.
+            values: The values of `variables`.
 
         Returns:
-            A scalar; the sum of it over the replicas is the loss.
+            A scalar. Its sum over the replicas is the loss.
 
         Raises:
-            errors.ConfigValueError: The task's step does not return its loss.
+            errors.ConfigValueError: If the task's train step does not return its loss.
         """
         with unchanged(self._model, variables, values):
             logs = user_code.converted(self._task.train_step)(
@@ -68,10 +72,15 @@ class LossProbe:
 def unchanged(
     model: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
 ) -> Iterator[None]:
-    """Within it, variables of Keras are read, or stand for `values`, and never written."""
+    """Leave all Keras variables unchanged inside the `with` statement.
+
+    Assignments to variables have no lasting effect. Reading one of `variables` returns the
+    corresponding entry of `values`.
+    """
     scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
-    # Past the constructor, which would make tensors of them: a train step asks for gradients with
-    # respect to variables, and regularizers ask for all of them.
+    # Set the mapping directly, because the constructor would convert its values to tensors. The
+    # mapping must hold variables: a train step takes gradients with respect to them. It must
+    # include all variables, because regularizers read them all.
     scope.state_mapping = {id(v): v.value for v in getattr(model, "variables", ())}
     scope.state_mapping |= {
         id(variable): _as_variable(value) for variable, value in zip(variables, values, strict=True)
@@ -81,14 +90,14 @@ def unchanged(
 
 
 def _as_variable(value: tf.Tensor) -> tf.Tensor:
-    """A tensor that a gradient can be asked for by the variable that it stands for."""
+    """Return a copy of a tensor that can stand for a variable as a source of gradients."""
     tensor: Any = tf.identity(value)
     tensor.handle = tensor
     return tensor
 
 
 class _Unscaled(gradient_accumulator.GradientSink):
-    """An optimizer that neither updates nor scales."""
+    """An optimizer that neither updates variables nor scales the loss."""
 
     def scale_loss(self, loss: Any) -> Any:
         return loss

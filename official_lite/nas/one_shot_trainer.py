@@ -1,4 +1,4 @@
-"""A trainer that finds an architecture while it trains a model that has them all."""
+"""The base class of trainers that search an architecture within a single training."""
 
 from __future__ import annotations
 
@@ -30,25 +30,31 @@ __all__ = ["OneShotTrainer"]
 
 
 class OneShotTrainer(base_trainer.Trainer):
-    """Trains the weights of a model with choices and, in the same step, what decides them.
+    """A trainer that learns the weights of a model with choices and its architecture in each step.
 
-    The task is any task whose model has choices; nothing in it knows of the search::
+    It works with any task whose model has choices. The task does not need to know of the search::
 
         train_step(iterator)                in the compiled loop
           arch_step({"train", "val"})       on every replica: a step of the architecture
           task.train_step(...)              on every replica: a step of the weights
-        export() -> {label: choice}         what is preferred now
+        export() -> {label: choice}         the currently preferred options
 
-    A subclass says how a choice is computed (`make_resolver`), what is drawn in a step
-    (`arch_draw`, `weight_draw`), and how the architecture learns (`arch_gradients`). With
-    `task.arch` set there is nothing to find, and this is a `Trainer` like any other.
+    A subclass defines how a choice is computed (`make_resolver`), what is drawn in a step
+    (`arch_draw`, `weight_draw`) and how the architecture learns (`arch_gradients`). If `task.arch`
+    is set, there is nothing to search, and this class behaves like a plain `Trainer`.
 
-    Its config is `config.trainer.one_shot`, or the defaults of `configs.OneShotConfig` where the
-    trainer's config has no such field.
+    The search is configured by `config.trainer.one_shot`. If the trainer's config has no such
+    field, the defaults of `configs.OneShotConfig` apply.
+
+    The constructor takes the same arguments as `Trainer` and sets the resolvers of all choices.
 
     Attributes:
-        resolved: Label and resolver of each choice, in the order of the model.
+        resolved: The label and resolver of each choice, in the order of the model.
         space: The options of each label.
+
+    Raises:
+        errors.ConfigValueError: If the model has no choices although `task.arch` is empty, or if it
+            has a choice that this trainer can't search.
     """
 
     one_shot: configs.OneShotConfig
@@ -56,17 +62,17 @@ class OneShotTrainer(base_trainer.Trainer):
     space: dict[str, list[Any]]
     _idle_paths: idle_paths.IdlePaths | None
 
-    # The kinds of choices that can be searched in this way.
+    # The classes of choices that this trainer can search.
     kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
         choices.LayerChoice,
         input_choice.InputChoice,
         choices.Repeat,
     )
-    # Whether a step has a batch for the architecture.
+    # Whether a step reads a batch for the architecture.
     has_arch_step: ClassVar[bool] = True
-    # Whether a step of the weights uses one path through the model.
+    # Whether a step of the weights uses a single path through the model.
     draws_paths: ClassVar[bool] = False
-    # Whether `export` takes no time.
+    # Whether `export` is fast enough to run at every checkpoint.
     exports_at_checkpoints: ClassVar[bool] = True
 
     def __init__(
@@ -78,13 +84,7 @@ class OneShotTrainer(base_trainer.Trainer):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Takes hold of the choices, then does what `Trainer` does; see there for arguments.
-
-        Raises:
-            errors.ConfigValueError: The model has no choices, and the config does not say which
-                were taken; or has one that can't be searched in this way.
-        """
-        # Past `tf.Module`, which would wrap lists and dictionaries.
+        # Bypass the tracking of `tf.Module`, which would wrap lists and dictionaries.
         own = self.__dict__
         own["one_shot"] = getattr(config.trainer, "one_shot", None) or configs.OneShotConfig()
         own["resolved"] = self.resolve(model)
@@ -103,12 +103,18 @@ class OneShotTrainer(base_trainer.Trainer):
         )
 
     def resolve(self, model: Any) -> list[tuple[str, Any]]:
-        """Gives each choice its resolver. Called in the strategy's scope, before the build."""
+        """Set the resolver of each choice.
+
+        The constructor calls this in the strategy's scope, before the model is built.
+
+        Returns:
+            The label and resolver of each choice, in the order of the model.
+        """
         return resolution.resolve_choices(model, dict.fromkeys(self.kinds, self.make_resolver))
 
     def make_resolver(self, choice: choices.Choice) -> Any:
-        """What computes the choices of a label while they are open."""
-        # Not abstract: a trainer may override `resolve` in its place.
+        """Return the resolver that computes the open choices of a label."""
+        # Not abstract: a trainer may override `resolve` instead.
         raise NotImplementedError(f"{type(self).__name__} has no `make_resolver`.")
 
     @property
@@ -118,21 +124,21 @@ class OneShotTrainer(base_trainer.Trainer):
 
     @property
     def alphas(self) -> list[keras.Variable]:
-        """The variables that describe the architecture; no weight of the model is among them."""
+        """The variables that describe the architecture, which are not weights of the model."""
         found = [v for _, r in self.resolved for v in getattr(r, "variables", ())]
         return list({id(v): v for v in found}.values())
 
     @property
     def train_metrics(self) -> list[keras.metrics.Metric]:
-        """Those of a `Trainer`, and the loss that the architecture learns from."""
+        """The metrics of a `Trainer`, plus the loss from which the architecture learns."""
         own = [self._arch_loss] if self.resolved and self.has_arch_step else []
         return [*super().train_metrics, *own]
 
     def fit(self, **kwargs: Any) -> None:
-        """Searches until `config.trainer.train_steps`, without a run around it.
+        """Search until `config.trainer.train_steps`, without the stages of a pipeline run.
 
         Args:
-            **kwargs: Of `orbit.Controller`, such as `hooks` and `model_dir`.
+            **kwargs: Arguments of `orbit.Controller`, such as `hooks` and `model_dir`.
         """
         config = self.config.trainer
         kwargs = {
@@ -146,15 +152,18 @@ class OneShotTrainer(base_trainer.Trainer):
             controller.train(steps=config.train_steps)
 
     def export(self) -> dict[str, Any]:
-        """What is preferred for each label that matters: the best, never a sample."""
+        """Return the preferred option of each active label. The result is never a sample.
+
+        A label is inactive if all its choices are inside candidates that are not chosen.
+        """
         return self.describe(self.picks())
 
     def picks(self) -> dict[str, int]:
-        """The index of what is preferred, by label."""
+        """Return the index of the preferred option, by label."""
         return {label: int(resolver.export()) for label, resolver in self.resolvers.items()}
 
     def probs(self) -> dict[str, list[float]]:
-        """How probable each option has become, by label."""
+        """Return the current probability of each option, by label."""
         return {
             label: [float(p) for p in tf.convert_to_tensor(resolver.probs()).numpy()]
             for label, resolver in self.resolvers.items()
@@ -162,18 +171,18 @@ class OneShotTrainer(base_trainer.Trainer):
         }
 
     def describe(self, picks: Mapping[str, int]) -> dict[str, Any]:
-        """An architecture as it is written: by names, without choices of what is not there."""
+        """Return an architecture in the form of `arch.json`: option names of the active labels."""
         active = resolution.active_choices(self.model, picks)
         return {c.label: c.options[picks[c.label]] for c in active}
 
     def build_hooks(self) -> list[orbit.Hook]:
-        """The hook that writes `arch.json`."""
+        """Return the hooks of a `Trainer`, plus the hook that writes `arch.json`."""
         own = [export_arch.ExportArch(self.exports_at_checkpoints)] if self.resolved else []
         return [*super().build_hooks(), *own]
 
     @user_code.not_converted
     def train_step(self, iterator: Iterator[Any]) -> None:
-        """A step of the architecture, then one of the weights."""
+        """Run a step of the architecture, followed by a step of the weights."""
         inputs = user_code.converted(self.next_train_inputs)(iterator)
         if not self.resolved:
             self.run_step(self._replica.train_step, inputs)
@@ -188,23 +197,23 @@ class OneShotTrainer(base_trainer.Trainer):
             self._idle_paths.put_back(kept, draw.paths)
 
     def is_arch_step_due(self, step: tf.Tensor) -> tf.Tensor | None:
-        """Whether the architecture learns after so many steps; None is always."""
+        """Return whether the architecture learns at this step; None means always."""
         warmup = self.one_shot.warmup_steps
         return step >= warmup if warmup else None
 
     def arch_draw(self, step: tf.Tensor) -> draws.Draw | None:
-        """What is drawn for a step of the architecture."""
+        """Return the draw for a step of the architecture."""
         del step
         return None
 
     def weight_draw(self, step: tf.Tensor) -> draws.Draw | None:
-        """What is drawn for a step of the weights."""
+        """Return the draw for a step of the weights."""
         del step
         return None
 
     @user_code.not_converted
     def arch_step(self, inputs: Mapping[str, Any]) -> None:
-        """A step of the architecture on a replica: gradients, then an update."""
+        """Run a step of the architecture on a replica: compute gradients, then update."""
         gradients = user_code.converted(self.arch_gradients)(inputs)
         share = 1.0 / self.strategy.num_replicas_in_sync
         decay = self.one_shot.arch_weight_decay
@@ -215,21 +224,24 @@ class OneShotTrainer(base_trainer.Trainer):
         self.arch_optimizer.apply_gradients(pairs)
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
-        """The gradient of each of `alphas`; the sum over the replicas is what counts."""
-        # Not abstract: a trainer without steps of the architecture (`has_arch_step`) has none.
+        """Return this replica's gradients of `alphas`, which are summed over the replicas."""
+        # Not abstract: a trainer with `has_arch_step = False` does not need this method.
         raise NotImplementedError(f"{type(self).__name__} has no `arch_gradients`.")
 
     def loss(
         self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
-        """This replica's share of the loss of a batch; see `loss_probe.LossProbe`."""
+        """Return this replica's share of the loss of a batch; see `loss_probe.LossProbe`."""
         probe: loss_probe.LossProbe = self.__dict__["_probe"]
         return probe(inputs, variables, values)
 
     def arch_loss(
         self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
-        """The same, reported, and with the cost of the architecture."""
+        """Return `loss` plus the cost of the architecture, and record the metric `arch_loss`.
+
+        The metric does not include the cost.
+        """
         replicas = self.strategy.num_replicas_in_sync
         loss = self.loss(inputs, variables, values)
         self._arch_loss.update_state(loss * replicas)
@@ -238,12 +250,12 @@ class OneShotTrainer(base_trainer.Trainer):
 
     @property
     def arch_cost(self) -> penalty.Penalty:
-        """What architectures cost."""
+        """The function that computes the cost of an architecture."""
         own: penalty.Penalty = self.__dict__["_penalty"]
         return own
 
     def noise(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
-        """Noise for the logits of each label, the same on all replicas."""
+        """Return Gumbel noise for the logits of each label, the same on all replicas."""
         labels = list(self.space)
         noise = draws.gumbel_noise(
             [len(self.space[label]) for label in labels],
@@ -254,7 +266,7 @@ class OneShotTrainer(base_trainer.Trainer):
         return dict(zip(labels, noise, strict=True))
 
     def sampled_paths(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
-        """The index of an option for each label, drawn by the logits of its resolver."""
+        """Return the index of an option for each label, sampled by the logits of its resolver."""
         noise = self.noise(step, salt)
         logits = [self.resolvers[label].logits() for label in noise]
         return dict(zip(noise, draws.sample(logits, list(noise.values())), strict=True))

@@ -1,4 +1,4 @@
-"""What an architecture costs: parameters, operations, or numbers from a table."""
+"""The cost of an architecture: parameters, floating-point operations, or numbers from a table."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Penalty"]
 
 
 class Penalty:
-    """The cost of the choices of a model.
+    """The expected cost of the choices of a model.
 
-    A choice within a candidate counts as often as the candidate is chosen.
+    The cost of a choice inside a candidate is weighted by the probability of that candidate.
 
     Args:
         model: A built model.
-        config: Which cost, and how much it counts.
+        config: The kind and weight of the cost.
 
     Raises:
-        errors.ConfigValueError: The table does not fit the model; or operations are to be counted
-            of a candidate that has choices in it.
+        errors.ConfigValueError: If the table does not match the model, or `resource` is `flops` and
+            a candidate contains choices.
     """
 
     def __init__(self, model: Any, config: configs.PenaltyConfig) -> None:
@@ -42,17 +42,17 @@ class Penalty:
         self._unit = config.unit or self._largest(model) or 1.0
 
     def __call__(self, probs: Mapping[str, Any]) -> Any:
-        """The cost that is to be expected, times `weight`.
+        """Return the expected cost times `weight`.
 
         Args:
-            probs: How probable each option is, by label; tensors or numbers.
+            probs: The probability of each option, by label; tensors or numbers.
         """
         if not self.weight:
             return 0.0
         return self.weight * self._expected(self._model, probs) / self._unit
 
     def of(self, picks: Mapping[str, int]) -> float:
-        """That of one architecture, given by the index of an option for each label."""
+        """Return the cost of one architecture, given by the index of an option for each label."""
         space = resolution.space_of(self._model)
         one_hot = {
             label: [float(index == picks[label]) for index in range(len(options))]
@@ -81,7 +81,7 @@ class Penalty:
 
 
 def _choices_below(layer: Any) -> list[choices.Choice]:
-    """The outermost choices, the layer itself if it is one."""
+    """Return the outermost choices in a layer; only the layer itself if it is a choice."""
     if isinstance(layer, choices.Choice):
         return [layer]
     return [choice for one in getattr(layer, "_layers", ()) for choice in _choices_below(one)]
@@ -100,7 +100,8 @@ def _from_table(choice: choices.Choice, table: Mapping[str, Any]) -> list[float]
             f"`penalty.table` has no costs for {choice.label!r}. "
             f"{suggestions.did_you_mean(choice.label, table)}".strip()
         )
-    # By name as text: names in YAML may be numbers, and those of inputs are lists.
+    # Compare names as strings: YAML may parse a name as a number, and options of an `InputChoice`
+    # are lists.
     row = {str(option): float(cost) for option, cost in table[choice.label].items()}
     for option in choice.options:
         if str(option) not in row:

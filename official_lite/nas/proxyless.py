@@ -1,4 +1,4 @@
-"""ProxylessNAS: weights are trained one path at a time, the architecture through binary gates."""
+"""The ProxylessNAS trainer, which trains weights on single paths and α through binary gates."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ARCH, _WEIGHTS = 1, 2
 
 
 class ProxylessTrainer(one_shot_trainer.OneShotTrainer):
-    """Paths are drawn by the softmax of α.
+    """A trainer that samples paths by the softmax of α.
 
-    A step of the weights computes one path. A step of the architecture computes all options of each
-    choice and lets one through, so that α has a gradient.
+    A step of the weights computes a single path. A step of the architecture computes all options of
+    each choice and lets one through a binary gate, which gives α a gradient.
     """
 
     draws_paths = True

@@ -1,7 +1,7 @@
-"""Decides what the choices of a model compute: the place where a search takes hold of it.
+"""Functions that find the choices of a model and set what they compute.
 
-A resolver computes a choice, `resolver(choice, inputs, training)`. It is swapped without touching
-the model, which may be functional or a class of one's own.
+A resolver computes a choice: `resolver(choice, inputs, training)`. It can be replaced without
+changing the model, which may be functional or a subclass of `keras.Model`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
 
 
 class Resolver(Protocol):
-    """Computes all choices of one label."""
+    """The interface of a resolver, which computes all choices of one label."""
 
     def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
-        """The output of a choice."""
+        """Return the output of a choice."""
 
 
 class FixedResolver:
-    """Computes one option."""
+    """A resolver that always computes the option with a given index."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -46,10 +46,10 @@ class FixedResolver:
 
 
 def find_choices(model: Any) -> list[Choice]:
-    """The choices of a model in its order, those within candidates included.
+    """Return the choices of a model in model order, including choices inside candidates.
 
     Raises:
-        errors.ConfigValueError: Two choices of one label have different options.
+        errors.ConfigValueError: If two choices with the same label have different options.
     """
     found = list(_walk(model, lambda choice: range(len(choice.options))))
     known: dict[str, Choice] = {}
@@ -61,25 +61,25 @@ def find_choices(model: Any) -> list[Choice]:
 
 
 def active_choices(model: Any, picks: Mapping[str, int]) -> list[Choice]:
-    """Those that matter if others are decided so: not those within candidates left out.
+    """Return the choices on the chosen path, without those inside candidates that are not chosen.
 
     Args:
         model: A model with choices.
-        picks: The index of an option for each label.
+        picks: The index of the chosen option for each label.
     """
     return list(_walk(model, lambda choice: [picks[choice.label]]))
 
 
 def space_of(model: Any) -> dict[str, list[Any]]:
-    """The options of each label of a model."""
+    """Return the options of each label of a model."""
     return {choice.label: list(choice.options) for choice in find_choices(model)}
 
 
 def decided_by(model: Any, arch: Mapping[str, Any]) -> dict[str, int]:
-    """The index of what an architecture chooses, by label; 0 where it says nothing.
+    """Return the index of the option that an architecture chooses, by label; 0 if it is missing.
 
     Raises:
-        errors.ConfigValueError: It chooses what is no option.
+        errors.ConfigValueError: If the architecture names an unknown option.
     """
     picks = {}
     for label, options in space_of(model).items():
@@ -96,17 +96,18 @@ def decided_by(model: Any, arch: Mapping[str, Any]) -> dict[str, int]:
 def resolve_choices(
     model: Any, makers: Mapping[type[Choice], Callable[[Choice], Any]]
 ) -> list[tuple[str, Any]]:
-    """Gives each choice of a model its resolver; choices of one label share it.
+    """Set the resolver of each choice of a model. Choices with the same label share a resolver.
 
     Args:
-        model: A model, built or not, whose choices are attributes of its layers by now.
-        makers: By the class of the choice, what makes a resolver for the first of a label.
+        model: A model, built or not. Its choices must already be attributes of its layers.
+        makers: For each class of choices, a function that creates a resolver. It is called with the
+            first choice of each label.
 
     Returns:
-        Label and resolver of each choice, in the order of the model.
+        The label and resolver of each choice, in the order of the model.
 
     Raises:
-        errors.ConfigValueError: There is no maker for one of the choices.
+        errors.ConfigValueError: If `makers` lacks the class of a choice.
     """
     resolvers: dict[str, Any] = {}
     resolved = []
@@ -129,15 +130,16 @@ def replace_layer_choice(
     init_fn: Callable[[Any], Callable[[Any], Any]],
     modules: list[tuple[str, Any]] | None = None,
 ) -> list[tuple[str, Any]]:
-    """Puts `init_fn(choice)` in the place of each `LayerChoice`; NNI's name and behaviour.
+    """Replace each `LayerChoice` by `init_fn(choice)`, with the name and behavior of NNI.
 
     Args:
         model: A model with choices.
-        init_fn: Makes what is called with the inputs of the choice.
-        modules: A list to which label and replacement of each are added.
+        init_fn: Function that takes the choice and returns a callable. The callable receives the
+            inputs of the choice.
+        modules: A list to which the label and the replacement of each choice are appended.
 
     Returns:
-        That list.
+        `modules`, or a new list if `modules` is None.
     """
     return _replace(model, choices.LayerChoice, init_fn, modules)
 
@@ -147,7 +149,7 @@ def replace_input_choice(
     init_fn: Callable[[Any], Callable[[Any], Any]],
     modules: list[tuple[str, Any]] | None = None,
 ) -> list[tuple[str, Any]]:
-    """The same for each `InputChoice`."""
+    """Replace each `InputChoice` by `init_fn(choice)`; see `replace_layer_choice`."""
     return _replace(model, input_choice.InputChoice, init_fn, modules)
 
 
@@ -175,7 +177,7 @@ class _Replacement:
 
 
 def _walk(root: Any, wanted: Callable[[Choice], Sequence[int] | range]) -> Iterator[Choice]:
-    """The choices below a layer, and below those options of them that are wanted."""
+    """Yield the choices in a layer, descending only into the wanted options of each choice."""
     seen: set[int] = set()
 
     def visit(layer: keras.layers.Layer) -> Iterator[Choice]:

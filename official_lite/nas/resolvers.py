@@ -1,4 +1,4 @@
-"""How a choice is computed while it is open: as a mixture of its options, or as one of them."""
+"""Resolvers, which compute an open choice as a mixture of its options or as one of them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from official_lite.nas import choices, draws
 
 __all__ = ["GateResolver", "GumbelResolver", "MixtureResolver", "PathResolver", "require_sum"]
 
-# NNI's and the paper's: nearly equal at the beginning.
+# The same as in NNI and the paper: all options are nearly equal at the beginning.
 _INITIAL_SPREAD = 1e-3
 
 
 class MixtureResolver:
-    """All options, added up by the softmax of α, a number for each (DARTS).
+    """A resolver that sums all options, weighted by the softmax of α (DARTS).
 
     Create it in the strategy's scope.
 
     Attributes:
-        alpha: The numbers, `[options]`.
+        alpha: The architecture parameters α, of shape `[options]`.
     """
 
     def __init__(self, choice: choices.Choice) -> None:
@@ -38,35 +38,38 @@ class MixtureResolver:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What is trained."""
+        """The trainable variables."""
         return [self.alpha]
 
     def logits(self) -> tf.Tensor:
-        """How much each option is preferred, `[options]`."""
+        """Return the logits of the options, of shape `[options]`."""
         return tf.convert_to_tensor(self.alpha)
 
     def probs(self) -> tf.Tensor:
-        """How probable each option is, `[options]`."""
+        """Return the probabilities of the options, of shape `[options]`."""
         return tf.nn.softmax(self.logits())
 
     def export(self) -> int:
-        """The index of the option that is preferred."""
+        """Return the index of the preferred option."""
         return int(tf.argmax(self.probs()))
 
     def __call__(self, choice: choices.Choice, inputs: Any, training: Any) -> Any:
         return _mix(choice.outputs(inputs), self.weights(choice.label))
 
     def weights(self, label: str) -> tf.Tensor:
-        """What the options are multiplied with."""
+        """Return the factors of the options in the sum, of shape `[options]`."""
         return self.probs()
 
 
 class GumbelResolver(MixtureResolver):
-    """All options, by a softmax of α with noise, which a temperature makes more or less decided.
+    """A resolver that sums all options, weighted by a Gumbel softmax of α.
+
+    The weights are the softmax of (α + noise) / temperature, or of α alone outside of training.
 
     Args:
         choice: The choice.
-        hard: Whether one of them counts alone, of which the gradient knows nothing.
+        hard: Whether the output is the single option with the largest weight. The gradient is that
+            of the soft weights (straight-through estimator).
     """
 
     def __init__(self, choice: choices.Choice, *, hard: bool) -> None:
@@ -82,7 +85,7 @@ class GumbelResolver(MixtureResolver):
 
 
 class PathResolver(MixtureResolver):
-    """One option: the one drawn in a step, the preferred one outside of it."""
+    """A resolver that computes one option: the drawn one in a step, else the preferred one."""
 
     def __call__(self, choice: choices.Choice, inputs: Any, training: Any) -> Any:
         draw = draws.current()
@@ -90,14 +93,15 @@ class PathResolver(MixtureResolver):
         return _switch(choice, inputs, index)
 
     def preferred(self) -> tf.Tensor:
-        """The index of the preferred option, int32."""
+        """Return the index of the preferred option, int32."""
         return tf.argmax(self.logits(), output_type=tf.int32)
 
 
 class GateResolver(PathResolver):
-    """One option; where the architecture learns, all of them behind gates that let one through.
+    """A resolver that computes one option, or all options behind binary gates.
 
-    The gradient with respect to α is that of ProxylessNAS: Σ_j ∂L/∂g_j p_j (δ_ij − p_i).
+    The gates are used in steps of the architecture. They let one option through, and the gradient
+    with respect to α is that of ProxylessNAS: Σ_j ∂L/∂g_j p_j (δ_ij − p_i).
     """
 
     def __call__(self, choice: choices.Choice, inputs: Any, training: Any) -> Any:
@@ -123,7 +127,7 @@ def _switch(choice: choices.Choice, inputs: Any, index: tf.Tensor) -> Any:
 
 
 def _straight_through(probs: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """One and zeros, with the gradient of the probabilities."""
+    """Return a one-hot vector that has the gradient of the probabilities."""
     one_hot = tf.one_hot(index, probs.shape[0], dtype=probs.dtype)
     return tf.stop_gradient(one_hot - probs) + probs
 

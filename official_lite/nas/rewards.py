@@ -1,4 +1,4 @@
-"""How good an architecture is on a batch, larger being better."""
+"""The reward of an architecture on a batch; larger is better."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["Reward"]
 
 
 class Reward:
-    """Rates what a model with choices computes, by the task's own validation step.
+    """A reward for the output of a model with choices, based on the task's validation step.
 
     Create it in the strategy's scope.
 
     Args:
         task: The task.
-        model: Its model.
-        metric: The name of one of its metrics; empty is its loss, less being better.
-        direction: `maximize` or `minimize`, for a metric.
+        model: The model of the task.
+        metric: The name of one of the task's metrics. If it is empty, the reward is the negative
+            loss.
+        direction: `maximize` or `minimize`; used only with a metric.
 
     Raises:
-        errors.ConfigValueError: The task has no such metric.
+        errors.ConfigValueError: If the metric is unknown to the task.
     """
 
     def __init__(self, task: Any, model: Any, *, metric: str = "", direction: str = "") -> None:
@@ -37,7 +38,10 @@ class Reward:
 
     @user_code.not_converted
     def of_batch(self, inputs: Any) -> tf.Tensor:
-        """The reward of a batch, the mean over the replicas; nothing is changed. In a replica."""
+        """Return the reward of a batch, averaged over the replicas, without side effects.
+
+        Call this in a replica context.
+        """
         with loss_probe.unchanged(self._model):
             for metric in self._metrics:
                 metric.reset_state()

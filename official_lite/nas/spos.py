@@ -1,4 +1,4 @@
-"""Single path, one shot: weights of all paths are trained evenly, then architectures are ranked."""
+"""The single-path one-shot trainer, which trains all paths evenly and ranks architectures later."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from official_lite.orbit.hooks import batch_norm_statistics
 __all__ = ["Ranked", "SposTrainer"]
 
 _WEIGHTS = 2
-# Of a generation: parents, and how often a label of a child is drawn anew.
+# The share of a generation that become parents, and the probability that a label of a child is
+# drawn at random.
 _PARENTS = 0.25
 _MUTATION = 0.1
 
 Ranked = tuple[float, dict[str, Any]]
-"""How good an architecture is, larger being better, and what it chooses."""
+"""The rating of an architecture (larger is better) and the architecture itself."""
 
 
 class SposTrainer(one_shot_trainer.OneShotTrainer):
-    """Each step trains a path that is drawn evenly, or by the priors of the choices.
+    """A trainer that trains a random path in each step, drawn evenly or by the choices' priors.
 
-    `rank` rates architectures by the weights that they share, on batches of the other half of the
-    data; `export` is the best of them. An evaluation on the way is that of a path drawn at random.
+    `rank` rates architectures with the shared weights, on batches of the architecture data.
+    `export` returns the best one. An evaluation during training evaluates a random path.
     """
 
     has_arch_step = False
@@ -60,15 +61,15 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def export(self) -> dict[str, Any]:
-        """The best architecture of `rank`."""
+        """Return the best architecture of `rank`."""
         return self.rank()[0][1]
 
     def picks(self) -> dict[str, int]:
-        """The index of what is computed outside of a step."""
+        """Return the index of the option that is computed outside of a step, by label."""
         return {label: resolver.export() for label, resolver in self.resolvers.items()}
 
     def probs(self) -> dict[str, list[float]]:
-        """Nothing is more probable than it was."""
+        """Return an empty dict, because this trainer learns no probabilities."""
         return {}
 
     def eval_begin(self) -> None:
@@ -79,10 +80,13 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         super().eval_begin()
 
     def rank(self) -> list[Ranked]:
-        """Architectures by how good they are with the shared weights, the best first.
+        """Rank architectures by their rating with the shared weights.
 
-        All of a small space, those that evolution came to of a large one. The best one is what
-        evaluations and `picks` are of, until training goes on.
+        A small space is ranked exhaustively; a large one is explored by evolution. Until training
+        continues, evaluations and `picks` use the best architecture.
+
+        Returns:
+            The rated architectures, best first.
         """
         step = int(self.global_step.numpy())
         ranking = self._ranking
@@ -119,7 +123,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             if path not in rated:
                 picks = dict(zip(self.space, path, strict=True))
                 arch = self.describe(picks)
-                # Paths that differ in what is not there are one architecture.
+                # Paths that differ only in inactive choices are the same architecture.
                 name = repr(sorted(arch.items()))
                 if name not in by_name:
                     by_name[name] = self._rate(picks, batches, statistics), arch
@@ -168,7 +172,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             @tf.function
             def rate_batch(batch: Any) -> tf.Tensor:
                 rewarded = self.strategy.run(self.__dict__["_reward"].of_batch, args=(batch,))
-                # The same on all replicas.
+                # The reward is the same on all replicas.
                 return self.strategy.experimental_local_results(rewarded)[0]
 
             self.__dict__["_rate_batch"] = rate_batch
@@ -180,7 +184,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _EvenPath(resolvers.PathResolver):
-    """Has nothing that is trained: its logits are those of the prior."""
+    """A path resolver without trainable variables, whose logits are those of the prior."""
 
     def __init__(self, choice: choices.Choice) -> None:
         resolvers.require_sum(choice)
@@ -214,7 +218,10 @@ def _random_path(generator: np.random.Generator, sizes: list[int]) -> tuple[int,
 def _children(
     generator: np.random.Generator, parents: list[tuple[int, ...]], sizes: list[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Without end: each label from one of two parents, or by chance from neither."""
+    """Yield children without end.
+
+    Each label of a child comes from one of two random parents, or is a random mutation.
+    """
     while True:
         first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))
         drawn = _random_path(generator, sizes)

@@ -1,7 +1,8 @@
-"""Training data in two parts: one trains the weights, from the other the architecture learns.
+"""Training data in two streams: one trains the weights, the other the architecture.
 
-The two are `{"train": batch, "val": batch}` in one dataset. Each repeats by itself, so the shorter
-one does not end the other's epoch; and both go on where an interrupted training has stopped.
+Each element of the dataset is `{"train": batch, "val": batch}`. Each stream repeats independently,
+so the shorter one does not end the epoch of the other. A resumed training continues both streams
+where it was interrupted.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ def build_streams(
     names: Sequence[str] = (TRAIN, VAL),
     arch_data: Any = None,
 ) -> Callable[..., tf.data.Dataset]:
-    """A function such as a task's `build_inputs`, which gives both.
+    """Return a function like a task's `build_inputs` that builds a dataset of both streams.
 
     Args:
-        build_inputs: That of the task.
-        names: Which of the two are wanted; one by itself comes as its batches are.
-        arch_data: The config of the second part. Without it, the data are divided as if there were
-            two workers for each one: the first reads the one half, the second the other. Whatever
-            is right for several workers so is right here; data that are not divided among workers
-            (`sharding: false`) are not divided here either.
+        build_inputs: The method of the task.
+        names: The streams to build. With a single name, the dataset yields the batches of that
+            stream directly.
+        arch_data: The data config of the `val` stream. Without it, the training data are split as
+            if each worker were two workers: the first reads one half, the second the other half.
+            The split therefore follows the rules for several workers. Data that are not sharded
+            among workers (`sharding: false`) are not split here either.
     """
     build_inputs = endless.endless(build_inputs)
 
@@ -59,11 +61,11 @@ def build_streams(
 def _part(
     name: str, params: Any, arch_data: Any, input_context: tf.distribute.InputContext | None
 ) -> tuple[Any, tf.distribute.InputContext | None]:
-    """Config and pipeline of a part."""
+    """Return the data config and the input context of a stream."""
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()
-    # Twice of everything, so that each replica's batch and each pipeline's replicas stay the same.
+    # Double everything, so the batch of each replica and the replicas per pipeline stay the same.
     twice = tf.distribute.InputContext(
         num_input_pipelines=2 * context.num_input_pipelines,
         input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),

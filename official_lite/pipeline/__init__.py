@@ -1,14 +1,14 @@
-"""One run of an experiment in five stages, each of which a config can replace by name.
+"""The five stages of a run, each of which can be replaced in the config.
 
 ::
 
-    prepare     before anything is built: downloads, environment variables
+    prepare     downloads and environment variables, before anything is built
     build       strategy, task, model, optimizer, trainer
     initialize  the run's checkpoint, or pretrained weights
-    run         training and evaluation, as the mode says
-    finalize    always, also after a failure
+    run         training and evaluation, depending on the mode
+    finalize    always runs, even after a failure
 
-A stage of one's own is a subclass of the default one, named in the config as
+A custom stage is a subclass of the default stage. Name it in the config, for example as
 `pipeline: {initialize: "{workspace}/warm_start.py"}`::
 
     class WarmStart(pipeline.Initialize):

@@ -1,4 +1,4 @@
-"""The second stage."""
+"""The second stage, which builds the parts of a run."""
 
 import keras
 import tensorflow as tf
@@ -20,9 +20,9 @@ __all__ = ["Build"]
 
 
 class Build(Stage):
-    """Makes everything that a run consists of; each part has a method that can be overridden.
+    """The stage that builds the parts of a run. Each part has a method that can be overridden.
 
-    ::
+    The methods are called in this order::
 
         make_strategy
         with the strategy's scope:
@@ -37,7 +37,7 @@ class Build(Stage):
         return None
 
     def build(self, ctx: ExperimentContext) -> None:
-        """Makes the parts in their order, and puts them into the context."""
+        """Build all parts in order and store them in the context."""
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
             ctx.task = self.make_task(ctx)
@@ -47,34 +47,34 @@ class Build(Stage):
             ctx.model = self.make_model(ctx)
             ctx.optimizer = self.make_optimizer(ctx)
             ctx.trainer = self.make_trainer(ctx)
-        # A trainer of one's own may bring others, or wrap them.
+        # A custom trainer may replace or wrap the model and the optimizer.
         ctx.model = getattr(ctx.trainer, "model", ctx.model)
         ctx.optimizer = getattr(ctx.trainer, "optimizer", ctx.optimizer)
         ctx.runner = self.make_runner(ctx)
 
     def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:
-        """Makes the strategy that `runtime` describes; a later phase keeps that of the first."""
+        """Build the strategy that `runtime` describes. Later phases reuse that of the first."""
         if ctx.strategy is None:
             return runtime.build_strategy(ctx.params.runtime)
         runtime.set_intra_op_threads(ctx.params.runtime.intra_op_parallelism_threads)
         return ctx.strategy
 
     def make_task(self, ctx: ExperimentContext) -> base_task.Task:
-        """Makes the task that `task` describes."""
+        """Build the task that `task` describes."""
         task: base_task.Task = task_factory.get_task(ctx.params.task, logging_dir=ctx.model_dir)
         return task
 
     def make_model(self, ctx: ExperimentContext) -> keras.Model:
-        """Lets the task make its model, which may still be unbuilt."""
+        """Let the task create its model. The model may not be built yet."""
         task: base_task.Task = ctx.require("task")
         return task.build_model()
 
     def make_optimizer(self, ctx: ExperimentContext) -> keras.optimizers.Optimizer:
-        """Lets the task make its optimizer."""
+        """Let the task create its optimizer."""
         return trainer_factory.create_optimizer(ctx.require("task"), ctx.params)
 
     def make_trainer(self, ctx: ExperimentContext) -> base_trainer.Trainer:
-        """Makes the trainer that `trainer.name` or gin names."""
+        """Build the trainer that `trainer.name` or gin names."""
         return trainer_factory.create_trainer(
             ctx.params,
             ctx.require("task"),
@@ -88,7 +88,7 @@ class Build(Stage):
         )
 
     def make_runner(self, ctx: ExperimentContext) -> train_lib.OrbitExperimentRunner:
-        """Makes controller, checkpoint manager, hooks and writers; restores nothing."""
+        """Build the controller, checkpoint manager, hooks and writers without restoring."""
         return train_lib.OrbitExperimentRunner(
             distribution_strategy=ctx.strategy,
             task=ctx.require("task"),

@@ -1,4 +1,4 @@
-"""What the stages of a run hand on to one another."""
+"""The context that the stages of a run share."""
 
 import contextlib
 import dataclasses
@@ -18,14 +18,15 @@ __all__ = ["ExperimentContext", "FinishedPhase"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinishedPhase:
-    """What is left of an earlier phase.
+    """The results of an earlier phase.
 
     Attributes:
-        name: Its name.
-        mode: Its mode.
-        model_dir: Its directory.
-        logs: The metrics of its last evaluation; empty if it had none, or ran in another process.
-        trained_model: Its model; None if it has none in this process.
+        name: The name of the phase.
+        mode: The mode of the phase.
+        model_dir: The model directory of the phase.
+        logs: The metrics of the last evaluation; empty if there was none or the phase ran in
+            another process.
+        trained_model: The model; None if this process does not have it.
     """
 
     name: str
@@ -36,10 +37,11 @@ class FinishedPhase:
 
     @property
     def model(self) -> keras.Model:
-        """Its model.
+        """The model of the phase.
 
         Raises:
-            errors.CheckpointError: It ran in another process, or ended before it made one.
+            errors.CheckpointError: If the phase ran in another process or ended before it built a
+                model.
         """
         if self.trained_model is None:
             raise errors.CheckpointError(
@@ -51,26 +53,26 @@ class FinishedPhase:
 
 @dataclasses.dataclass(kw_only=True)
 class ExperimentContext:
-    """One run: what it was asked for, and what its stages have made so far.
+    """The state of a run: its arguments, and the objects that its stages have built so far.
 
-    Stages read and write it. A field is None before the stage that makes it.
+    Stages read and write the context. A field is None until the stage that sets it has run.
 
     Attributes:
-        params: The config. `build` puts steps in the place of its epochs, unless the config
-            itself says how long an epoch is: then they are there from the beginning.
-        mode: What to run, such as `train_and_eval`.
-        model_dir: The directory of the run.
-        phase: The name of the phase; empty if the run has none.
-        phases: The phases before this one, by name.
-        stage: The name of the stage under way.
-        strategy: Made by `build`, or by that of an earlier phase.
-        task, model, optimizer, trainer, runner: Made by `build`.
+        params: The config. `build` converts epochs to steps. If the config itself gives the length
+            of an epoch, the conversion has happened before the first stage.
+        mode: The mode of the run, such as `train_and_eval`.
+        model_dir: The model directory of the run.
+        phase: The name of the phase; empty if the run has no phases.
+        phases: The earlier phases by name.
+        stage: The name of the current stage.
+        strategy: The strategy, set by `build` of this or an earlier phase.
+        task, model, optimizer, trainer, runner: The objects set by `build`.
         logs: The metrics of the last evaluation, set by `run`.
-        error: What ended the run, for `finalize`.
-        enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
-        allow_config_change: Whether training may go on with the checkpoints of another config.
-        extras: Whatever stages of one's own want to tell one another.
-        exit_stack: Closed when the run is over, after `finalize`.
+        error: The error that ended the run, for `finalize`.
+        enable_async_checkpointing: Whether training continues while a checkpoint is written.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
+        extras: Arbitrary data that custom stages share.
+        exit_stack: Context managers to close at the end of the run, after `finalize`.
     """
 
     params: config_definitions.ExperimentConfig
@@ -94,30 +96,30 @@ class ExperimentContext:
 
     @property
     def engine(self) -> engine.Engine:
-        """How many replicas and processes there are, or will be once there is a strategy."""
+        """The topology of the run; before the strategy is built, the one the config requests."""
         if self.strategy is None:
             return engine.expected_engine(self.params.runtime)
         return engine.engine_of(self.strategy)
 
     @property
     def controller(self) -> orbit.Controller:
-        """The outer loop.
+        """The controller, which runs the outer training loop.
 
         Raises:
-            errors.ConfigValueError: `build` has made no runner.
+            errors.ConfigValueError: If `build` has not set `runner`.
         """
         return self.require("runner").controller
 
     @property
     def global_step(self) -> int:
-        """The number of updates so far; 0 before there is a trainer."""
+        """The number of completed steps; 0 before there is a trainer."""
         return 0 if self.trainer is None else int(self.trainer.global_step.numpy())
 
     def require(self, field: str) -> Any:
-        """The value of a field that an earlier stage has to have made.
+        """Return the value of a field that an earlier stage must have set.
 
         Raises:
-            errors.ConfigValueError: It has not.
+            errors.ConfigValueError: If the field is None.
         """
         value = getattr(self, field)
         if value is None:

@@ -1,4 +1,4 @@
-"""How many replicas and processes a run has."""
+"""The kinds of hardware topology of a run: its replicas and processes."""
 
 import enum
 
@@ -13,7 +13,7 @@ _ON_A_CLUSTER = ("multi_worker_mirrored", "parameter_server")
 
 
 class Engine(enum.Enum):
-    """What a stage may have to know of where it runs."""
+    """The topology of a run: one replica, several replicas in one process, or several processes."""
 
     SINGLE = "one replica"
     LOCAL_CLUSTER = "several replicas in one process"
@@ -21,7 +21,7 @@ class Engine(enum.Enum):
 
 
 def engine_of(strategy: tf.distribute.Strategy) -> Engine:
-    """The engine that a strategy is."""
+    """Return the engine of a strategy."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return Engine.CLUSTER
     resolver = strategy.cluster_resolver
@@ -33,7 +33,7 @@ def engine_of(strategy: tf.distribute.Strategy) -> Engine:
 
 
 def expected_engine(config: config_definitions.RuntimeConfig) -> Engine:
-    """The engine that a config asks for; initializes no device."""
+    """Return the engine that a config requests, without initializing devices."""
     found = _cluster(config)
     if found is not None and found.num_workers > 1:
         return Engine.CLUSTER
@@ -50,7 +50,7 @@ def expected_engine(config: config_definitions.RuntimeConfig) -> Engine:
 
 
 def is_chief(config: config_definitions.RuntimeConfig) -> bool:
-    """Whether this process will be the one that writes, known before there is a strategy."""
+    """Return whether this process will be the one that writes. Requires no strategy."""
     found = _cluster(config)
     if found is None or found.task_type in ("chief", "evaluator"):
         return True
@@ -58,10 +58,10 @@ def is_chief(config: config_definitions.RuntimeConfig) -> bool:
 
 
 def meet_workers(config: config_definitions.RuntimeConfig) -> None:
-    """Waits until all workers that the strategy will wait for are there; nothing without any.
+    """Wait for all workers that the strategy requires; return at once if there are none.
 
     Raises:
-        errors.ClusterError: One of them is missing.
+        errors.ClusterError: If a worker is missing.
     """
     found = _cluster(config)
     if found is not None and config.distribution_strategy.lower() == "multi_worker_mirrored":
@@ -73,7 +73,7 @@ def _by_replicas(count: int) -> Engine:
 
 
 def _cluster(config: config_definitions.RuntimeConfig) -> cluster.ClusterConfig | None:
-    """The cluster, if the strategy will look for one."""
+    """Return the cluster, or None if the strategy does not use one."""
     if config.distribution_strategy.lower() not in _ON_A_CLUSTER:
         return None
     return cluster.find_cluster(config.worker_hosts, config.task_index)

@@ -1,4 +1,4 @@
-"""The last stage."""
+"""The last stage, which runs after success and after failure."""
 
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.pipeline.stage import Stage
@@ -7,10 +7,11 @@ __all__ = ["Finalize"]
 
 
 class Finalize(Stage):
-    """Runs once, however the run ended. By default it prints the last numbers after a success.
+    """The stage that always runs once at the end. By default it prints a summary after a success.
 
-    All files of the run but its log and `run.json` are complete and closed by now. `ctx.error` is
-    what ended the run; what the run had not made by then is None in the context.
+    When it runs, all files of the run except the log and `run.json` are complete and closed.
+    `ctx.error` is the error that ended the run. Fields of the context that the run has not set are
+    None.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:

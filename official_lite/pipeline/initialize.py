@@ -1,4 +1,4 @@
-"""The third stage."""
+"""The third stage, which initializes the weights."""
 
 from absl import logging
 
@@ -9,9 +9,9 @@ __all__ = ["Initialize"]
 
 
 class Initialize(Stage):
-    """Gives the weights their values: the run's own checkpoint, pretrained ones, or random ones.
+    """The stage that initializes the weights: from the run's checkpoint, pretrained, or randomly.
 
-    Afterwards the global step is that of the checkpoint, or 0.
+    Afterwards the global step is that of the run's checkpoint, or 0.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:
@@ -19,12 +19,12 @@ class Initialize(Stage):
         return None
 
     def load(self, ctx: ExperimentContext) -> str | None:
-        """Restores the newest checkpoint of `model_dir`; without one, `task.init_checkpoint`.
+        """Restore the latest checkpoint in `model_dir`, or else `task.init_checkpoint`.
 
-        Which of them it was, it logs.
+        The source of the weights is logged.
 
         Returns:
-            The path of the run's own checkpoint; None if it has none.
+            The path of the run's own checkpoint; None if there is none.
         """
         path: str | None = ctx.require("runner").restore()
         self._log(ctx, path)

@@ -1,4 +1,4 @@
-"""The second stage of a run with several tasks."""
+"""The `build` stage of runs with several tasks."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ __all__ = ["MultiTaskBuild"]
 
 
 class MultiTaskBuild(Build):
-    """Makes the parts of an experiment whose config is a `MultiTaskExperimentConfig`.
+    """The `build` stage for experiments whose config is a `MultiTaskExperimentConfig`.
 
-    The config names it as `official_lite.pipeline.multitask_build:MultiTaskBuild`, and its `task`
-    stands for a `MultiTask` that makes the models of all tasks::
+    The config names this stage as `official_lite.pipeline.multitask_build:MultiTaskBuild`. Its
+    `task` must be the config of a `MultiTask` that builds the models of all tasks::
 
         class MyTasks(multitask.MultiTask):
             def build_multitask_model(self):
@@ -24,11 +24,11 @@ class MultiTaskBuild(Build):
     """
 
     def make_model(self, ctx: ExperimentContext) -> Any:
-        """Lets the task make its models."""
+        """Let the task create its models."""
         return ctx.require("task").build_multitask_model()
 
     def make_trainer(self, ctx: ExperimentContext) -> Any:
-        """Makes the trainer that `trainer.trainer_type` names; None if nothing is trained."""
+        """Build the trainer that `trainer.trainer_type` names; return None in evaluation modes."""
         if "train" not in ctx.mode:
             return None
         return train_lib.get_trainer(
@@ -40,7 +40,7 @@ class MultiTaskBuild(Build):
         )
 
     def make_runner(self, ctx: ExperimentContext) -> core_lib.OrbitExperimentRunner:
-        """Makes an evaluator of all tasks beside the rest; restores nothing."""
+        """Build the runner with an evaluator for all tasks, without restoring."""
         trainer: Any = ctx.trainer
         runner = train_lib.create_runner(
             distribution_strategy=ctx.require("strategy"),
@@ -54,6 +54,6 @@ class MultiTaskBuild(Build):
             enable_async_checkpointing=ctx.enable_async_checkpointing,
             restore=False,
         )
-        # The evaluator, if nothing is trained.
+        # Without training, the runner's trainer is the evaluator.
         ctx.trainer = runner.trainer
         return runner

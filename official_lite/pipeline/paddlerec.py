@@ -1,4 +1,4 @@
-"""PaddleRec's names for the stages and their context, for stage files that were written there.
+"""PaddleRec's names for the stages and their context, for stage files written for PaddleRec.
 
 | PaddleRec                        | here         |
 | -------------------------------- | ------------ |
@@ -8,8 +8,8 @@
 | `RunnerBase.run`, `_run`, `save` | `Run`        |
 | `TerminalBase.terminal`          | `Finalize`   |
 
-The method takes the place of all that the default stage does. Each has the parts of the default
-one at hand: `self.build(context)` in a `NetworkBase`, `self.load(context)` in a `StartupBase`.
+The method replaces everything that the default stage does. It can call the parts of the default
+stage: `self.build(context)` in a `NetworkBase`, `self.load(context)` in a `StartupBase`.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -37,7 +37,7 @@ __all__ = [
 
 EngineMode = Engine
 
-# What a status lets come next.
+# The stage to which each status leads.
 _STAGE_AFTER = {
     "uninit": "prepare",
     "network_pass": "build",
@@ -45,15 +45,19 @@ _STAGE_AFTER = {
     "train_pass": "run",
     "terminal_pass": "finalize",
 }
-# In PaddleRec a run without phases has one all the same.
+# In PaddleRec a run without phases still has one phase, with this name.
 _ONLY_PHASE = "phase1"
 
 
 class Context(MutableMapping[str, Any]):
-    """An `ExperimentContext` under PaddleRec's keys; its attributes are there, too.
+    """A mapping that exposes an `ExperimentContext` under PaddleRec's keys.
 
-    `engine`, `status`, `runner_name`, `env` (with the `phase` of this run) and `model` (by phase)
-    have their meaning; every other key is one of `ctx.extras`.
+    The keys `engine`, `status`, `runner_name`, `env` (with the `phase` of this run) and `model` (by
+    phase) have the same meaning as in PaddleRec. All other keys are those of `ctx.extras`. The
+    attributes of the `ExperimentContext` are available, too.
+
+    Args:
+        ctx: The context of the run.
     """
 
     _KEYS = ("engine", "status", "runner_name", "env", "model")
@@ -63,7 +67,7 @@ class Context(MutableMapping[str, Any]):
         self.__dict__["next_stage"] = None
 
     def __getattr__(self, name: str) -> Any:
-        # A copy is asked for things before it has anything.
+        # Copying looks up attributes before `ctx` is set; avoid infinite recursion.
         if name == "ctx":
             raise AttributeError(name)
         return getattr(self.ctx, name)
@@ -103,7 +107,7 @@ class Context(MutableMapping[str, Any]):
         return self.ctx.engine
 
     def _get_status(self) -> str:
-        """The status that leads to the stage that comes next, as far as one was chosen."""
+        """Return the status of the stage chosen to run next, or of the current stage."""
         stage = self.next_stage or self.ctx.stage
         return next(status for status, after in _STAGE_AFTER.items() if after == stage)
 
@@ -127,7 +131,7 @@ class Context(MutableMapping[str, Any]):
 
 
 class _FinishedParts:
-    """`context["model"][phase]` of an earlier phase: what is left of it, only to be read."""
+    """The read-only value of `context["model"][phase]` for an earlier phase."""
 
     _NAMES: tuple[str, ...] = ("model",)
 
@@ -153,7 +157,7 @@ class _FinishedParts:
 
 
 class _Parts(_FinishedParts):
-    """The same of this phase, with all that it is made of."""
+    """The value of `context["model"][phase]` for the current phase, with all its parts."""
 
     _NAMES = ("model", "optimizer", "task", "trainer")
 
@@ -162,7 +166,7 @@ class _Parts(_FinishedParts):
 
 
 class _NamedMethod(Stage):
-    """A stage whose work is a method with PaddleRec's name for it."""
+    """A stage that does its work in a method with PaddleRec's name."""
 
     METHOD: ClassVar[str]
 
@@ -185,38 +189,38 @@ class _NamedMethod(Stage):
 
 
 class InstanceBase(_NamedMethod, Prepare):
-    """Before anything is built. A subclass has `instance(self, context)`."""
+    """The `prepare` stage. Subclasses define `instance(self, context)`."""
 
     METHOD = "instance"
 
 
 class NetworkBase(_NamedMethod, Build):
-    """Builds everything. A subclass has `build_network(self, context)`."""
+    """The `build` stage. Subclasses define `build_network(self, context)`."""
 
     METHOD = "build_network"
 
 
 class StartupBase(_NamedMethod, Initialize):
-    """Gives the weights their values. A subclass has `startup(self, context)`."""
+    """The `initialize` stage. Subclasses define `startup(self, context)`."""
 
     METHOD = "startup"
 
     def load(self, ctx: Any, is_fleet: bool = False, main_program: Any = None) -> str | None:
-        """As `Initialize.load`, with or without a cluster."""
+        """Restore the weights as `Initialize.load` does; the other arguments are ignored."""
         del is_fleet, main_program
         return super().load(ctx)
 
 
 class RunnerBase(_NamedMethod, Run):
-    """Trains. A subclass has `run(self, context)`; `_run` and `save` are there for it."""
+    """The `run` stage. Subclasses define `run(self, context)`, which may call `_run` and `save`."""
 
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """One pass over the training data, or what is left of the training; saves nothing.
+        """Train for one pass over the data, or to the end of the training if that is earlier.
 
-        A loop of passes goes by the steps, so that a training that is resumed does the rest, and
-        ends when a hook asks for it::
+        This saves no checkpoint. Write a loop of passes with the global step in its condition, so
+        that a resumed training does only the rest. End the loop when a hook requests a stop::
 
             while context.global_step < config.train_steps and not context.controller.stop_reason:
                 self._run(context)
@@ -232,12 +236,15 @@ class RunnerBase(_NamedMethod, Run):
         context.controller.train(last_step, checkpoint_at_completion=False)
 
     def save(self, epoch_id: int, context: Any, is_fleet: bool = False) -> None:
-        """Saves a checkpoint, whose name has the step."""
+        """Save a checkpoint, whose name contains the step; the other arguments are ignored."""
         del epoch_id, is_fleet
         context.controller.save_checkpoint()
 
 
 class TerminalBase(_NamedMethod, Finalize):
-    """After everything, also after a failure. A subclass has `terminal(self, context)`."""
+    """The `finalize` stage, which also runs after a failure.
+
+    Subclasses define `terminal(self, context)`.
+    """
 
     METHOD = "terminal"

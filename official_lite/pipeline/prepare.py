@@ -1,4 +1,4 @@
-"""The first stage."""
+"""The first stage, which runs before anything is built."""
 
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.pipeline.stage import Stage
@@ -7,10 +7,11 @@ __all__ = ["Prepare"]
 
 
 class Prepare(Stage):
-    """Runs before strategy, precision and task are there. By default there is nothing to do.
+    """The stage that runs before the strategy, precision and task are set. It is empty by default.
 
-    The place for downloads, environment variables and changes of `ctx.params`. Epochs are steps by
-    now if the config itself says how long one is; see `docs/stages.md` for how to say them anew.
+    Override it to download data, set environment variables or change `ctx.params`. If the config
+    gives the length of an epoch, epochs have already been converted to steps; see `docs/stages.md`
+    for how to change them here.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:

@@ -1,4 +1,4 @@
-"""The fourth stage."""
+"""The fourth stage, which trains and evaluates."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ __all__ = ["Run"]
 
 
 class Run(Stage):
-    """Trains and evaluates, as the mode says. Called in the strategy's scope.
+    """The stage that trains and evaluates, depending on the mode, in the strategy's scope.
 
-    Its two parts can be overridden by themselves. For another inner loop under the same outer
-    one, override `train_step` or `run_steps` of the trainer instead.
+    `train` and `evaluate` can be overridden separately. To change only the inner loop, override
+    `train_step` or `run_steps` of the trainer instead.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:
@@ -23,7 +23,7 @@ class Run(Stage):
         return None
 
     def train(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:
-        """Trains to the end, with the evaluations on the way that the mode asks for.
+        """Train to the end, with the evaluations that the mode requires.
 
         Returns:
             The metrics of the last evaluation; None if there was none.
@@ -32,7 +32,7 @@ class Run(Stage):
         return logs
 
     def evaluate(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:
-        """Evaluates the current state, or in `continuous_eval` every checkpoint.
+        """Evaluate the current state, or every checkpoint in the mode `continuous_eval`.
 
         Returns:
             The metrics of the last evaluation.

@@ -1,4 +1,4 @@
-"""From a config to what came of it: one run, or one after the other if it has phases."""
+"""The pipeline, which runs an experiment: a single run, or one run per phase."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ from official_lite.pipeline.staged_run import run_stages
 
 __all__ = ["RunPipeline"]
 
-# What decides which strategy is made, and on how many threads. The rest of the block may differ
-# from phase to phase.
+# The fields of `runtime` that determine the strategy and its threads. They must be equal in all
+# phases; other fields may differ.
 _STRATEGY_FIELDS = (
     "distribution_strategy",
     "num_gpus",
@@ -44,15 +44,29 @@ _BRING_WEIGHTS = ("prepare", "build", "initialize")
 
 
 class RunPipeline:
-    """Runs an experiment in stages that its config may replace.
+    """The run of an experiment, in stages that its config may replace.
 
     ::
 
         model, logs = RunPipeline(params, "train_and_eval", "/tmp/digits").run()
 
-    With `params.phases` it runs each of them in `model_dir/<name>`, and leaves out the trainings
-    that an earlier process has finished. What a phase has learnt before stays: if the phase that it
-    started from has been trained anew or further since, there is a warning and nothing else.
+    If `params.phases` is set, each phase runs in `model_dir/<name>`. Trainings that an earlier
+    process has finished are skipped. A phase that has a checkpoint resumes from it, even if the
+    phase from which it started has been trained again since; in that case there is a warning.
+
+    The constructor looks up everything that the config names. It builds and writes nothing.
+
+    Args:
+        params: The experiment's config.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+        model_dir: The model directory of the run.
+        stages: Stages that override those in the config, by stage name (`prepare`, `build`,
+            `initialize`, `run`, `finalize`). The values are classes or names of classes.
+        enable_async_checkpointing: Whether training continues while a checkpoint is written.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
+
+    Raises:
+        errors.OfficialLiteError: If the config is invalid.
     """
 
     def __init__(
@@ -64,21 +78,6 @@ class RunPipeline:
         enable_async_checkpointing: bool = True,
         allow_config_change: bool = False,
     ) -> None:
-        """Looks up everything that the config names. Builds nothing and writes nothing.
-
-        Args:
-            params: The experiment's config.
-            mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
-            model_dir: The directory of the run.
-            stages: Stages by the name of their place (`prepare`, `build`, `initialize`, `run`,
-                `finalize`), as classes or as names, in place of those that the config names.
-            enable_async_checkpointing: Whether training goes on while a checkpoint is being
-                written.
-            allow_config_change: Whether training may go on with the checkpoints of another config.
-
-        Raises:
-            errors.OfficialLiteError: If something in it can't be.
-        """
         self._enable_async_checkpointing = enable_async_checkpointing
         self._allow_config_change = allow_config_change
         self._plans = list(_plans(params, mode, model_dir, stages))
@@ -88,14 +87,15 @@ class RunPipeline:
         _check_that_one_strategy_serves_all(self._plans)
 
     def run(self) -> tuple[keras.Model | None, Mapping[str, Any]]:
-        """Runs it; in a process that is a server of `parameter_server`, serves its chief.
+        """Run the experiment. A server process of `parameter_server` serves its chief instead.
 
         Returns:
-            The model, and the metrics of the last evaluation; with phases those of the last one,
-            which are None and empty if it was finished before, as they are of a server.
+            A tuple of the model and the metrics of the last evaluation. With phases, both come from
+            the last phase. The tuple is None and an empty mapping if an earlier process has
+            finished the last phase, and in server processes.
 
         Raises:
-            BaseException: What ended the run, after `finalize` has run.
+            BaseException: The error that ended the run, after `finalize` has run.
         """
         if task_server.is_server(self._plans[0].params.runtime.distribution_strategy):
             task_server.serve()
@@ -126,7 +126,7 @@ class RunPipeline:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """One run that is to be."""
+    """The arguments and stages of one planned run."""
 
     params: Any
     mode: str
@@ -182,11 +182,11 @@ def _plans(
 
 
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
-    """Finds whatever can be known to fail, before the first phase has cost anything."""
+    """Check everything that can be checked before the first phase starts."""
     run_checks.check(plan.params, plan.mode)
     run_record.check_model_dir(plan.model_dir)
     _check_task(plan, earlier)
-    # Stages of one's own may fetch the weights, or have their own idea of where they are.
+    # Skip these checks with custom stages, which may download the weights or load them elsewhere.
     if all(stage_factory.is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
         run_checks.check_evaluation(plan.params, plan.mode, plan.model_dir)
         run_checks.check_own_checkpoint(plan.model_dir)
@@ -195,17 +195,17 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
 
 
 def _check_task(plan: _Plan, earlier: Sequence[_Plan]) -> None:
-    """Looks for the task and its files, as far as no stage of one's own may bring them."""
+    """Check that the task and its files exist, unless a custom stage may provide them."""
     if stage_factory.is_default("build", plan.stages["build"]):
         task_factory.find_task_cls(plan.params.task)
     is_alone = engine.expected_engine(plan.params.runtime) is not engine.Engine.CLUSTER
-    # Of several processes one alone must not end: the others would wait for it.
+    # Don't check files on a cluster: if one process failed alone, the others would wait for it.
     if is_alone and stage_factory.is_default("prepare", plan.stages["prepare"]):
         run_checks.check_input_files(plan.params, plan.mode, [other.model_dir for other in earlier])
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
-    """A phase's own checkpoint comes before the weights that it would start from today."""
+    """Warn if a phase resumes from its checkpoint although its source was trained since."""
     path = getattr(plan.params.task, "init_checkpoint", "")
     if not path or not plan.trains or not latest.latest_checkpoint(plan.model_dir):
         return
@@ -221,7 +221,10 @@ def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
 
 
 def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:
-    """A second strategy in one process would meet what the first has set up."""
+    """Raise if the phases require different strategies.
+
+    A process can't use a second strategy, because the first one has already set up the devices.
+    """
     first, *others = plans
     for plan in others:
         for field in _STRATEGY_FIELDS:

@@ -1,4 +1,4 @@
-"""The base of all stages."""
+"""The base class of all stages."""
 
 from typing import Any
 
@@ -8,21 +8,26 @@ __all__ = ["Stage"]
 
 
 class Stage:
-    """One part of a run. It is made right before it is called, with the same context."""
+    """The base class of stages. A stage is created right before it is called.
+
+    Args:
+        ctx: The context, also passed to `__call__`. The base class does not store it, so subclasses
+            need not call `super().__init__`.
+    """
 
     def __init__(self, ctx: ExperimentContext) -> None:
-        """Nothing is kept; a subclass need not call this."""
+        """Accept the context without storing it."""
 
     def __call__(self, ctx: ExperimentContext) -> str | None:
-        """Does it.
+        """Run the stage.
 
         Returns:
-            The name of a later stage to go on with; None for the next one.
+            The name of a later stage to run next; None for the following stage.
         """
-        # Not abstract: its `view` can be had without, and this names the class that lacks the work.
+        # Not abstract: `view` works without it, and this error names the incomplete class.
         raise NotImplementedError(f"{type(self).__name__} has no `__call__`.")
 
     @classmethod
     def view(cls, ctx: ExperimentContext) -> Any:
-        """The context as this stage gets to see it."""
+        """Return the context in the form that this stage receives."""
         return ctx

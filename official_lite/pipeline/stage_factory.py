@@ -1,4 +1,4 @@
-"""From the names in `pipeline` of a config to the classes of the stages."""
+"""Lookup of the stage classes that the `pipeline` block of a config names."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _StageClass = TypeVar("_StageClass", bound=type[Stage])
 
 
 def register_stage(name: str) -> Callable[[_StageClass], _StageClass]:
-    """A decorator that gives a stage a name for the config's `pipeline`.
+    """Return a decorator that registers a stage under a name for the config's `pipeline`.
 
     Raises:
         errors.ConfigError: If the name belongs to another stage.
@@ -37,14 +37,14 @@ def register_stage(name: str) -> Callable[[_StageClass], _StageClass]:
 
 
 def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[str, type[Stage]]:
-    """The class of each stage, in their order; none is created yet.
+    """Return the class of each stage by name, in the order in which they run.
 
     Args:
         params: The experiment's config.
-        stages: Classes, or names of them, in place of those that the config names.
+        stages: Classes, or names of classes, that override those in the config.
 
     Raises:
-        errors.ConfigError: There is no such stage, or it is not of the right kind.
+        errors.ConfigError: If a stage is unknown or not a subclass of the default stage.
     """
     chosen = dict(stages or {})
     for name in chosen:
@@ -61,16 +61,16 @@ def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[st
 
 
 def is_default(name: str, stage: type[Stage]) -> bool:
-    """Whether the stage is the one that a config without `pipeline` has."""
+    """Return whether the class is the default class of the stage `name`."""
     return stage is _DEFAULTS[name]
 
 
 def describe(name: str, stage: type[Stage]) -> str:
-    """One line: the stage's name, its class, and the file, or else module, that the class is in."""
+    """Return one line with the stage's name, its class, and the file or module of the class."""
     try:
         place = inspect.getsourcefile(stage)
     except (TypeError, OSError):
-        # A class that was typed in has no file.
+        # A class that was defined interactively has no file.
         place = stage.__module__
     return f"stage {name}: {stage.__qualname__} ({place})"
 

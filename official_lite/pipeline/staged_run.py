@@ -1,4 +1,4 @@
-"""How the stages of one run follow one another, also when something fails."""
+"""The execution of the stages of one run, including after a failure."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,28 +14,28 @@ from official_lite.pipeline.stage import Stage
 __all__ = ["run_stages"]
 
 _LAST = stage_factory.STAGES[-1]
-# These find the strategy's scope entered; those before them are there to make it.
+# These stages run in the strategy's scope. The earlier stages run before the strategy exists.
 _IN_SCOPE = ("initialize", "run", "finalize")
 
 
 def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> None:
-    """Runs the stages on a context, and records the run in its `model_dir`.
+    """Run the stages on a context, and record the run in its model directory.
 
     ::
 
-        all workers are waited for           if there are several
-        the record is opened
-        prepare, build, initialize, run     or as far as it goes
-        writers and event files are closed
-        finalize                            always, once
-        the record is closed
+        wait for all workers                if there are several
+        open the record of the run
+        prepare, build, initialize, run     until one of them fails
+        close writers and event files
+        finalize                            always, exactly once
+        close the record
 
     Raises:
-        BaseException: The first error, whatever fails after it. A `sys.exit()` without a reason
-            becomes one with the exit code 1.
+        BaseException: The first error; later errors are only logged. A `sys.exit()` without an exit
+            code becomes one with the exit code 1.
     """
     chief = engine.is_chief(ctx.params.runtime)
-    # Before signals are caught: there is nothing to save yet.
+    # Wait before catching signals: there is nothing to save yet.
     engine.meet_workers(ctx.params.runtime)
     with (
         preemption.catch_signals(),
@@ -65,7 +65,10 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
 
 def _attempt(act: Callable[[], None], first_error: BaseException | None) -> BaseException | None:
-    """Does it, and returns the first error so far. Any: an interrupted run is tidied up, too."""
+    """Call `act` and return the first error so far.
+
+    Catch all exceptions, because an interrupted run must be cleaned up, too.
+    """
     try:
         act()
     except BaseException as error:
@@ -102,7 +105,7 @@ def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) 
         except SystemExit as error:
             if error.code:
                 raise
-            # What the record calls failed must not look like a success to whoever waits for it.
+            # The record says that the run failed, so the exit code must not report a success.
             raise SystemExit(
                 f"The stage `{name}` called `sys.exit`. To end a run early and in order, return "
                 "'finalize'."
@@ -129,6 +132,6 @@ def _close(ctx: ExperimentContext) -> None:
 
 def _note_results(ctx: ExperimentContext, record: run_record.RunRecord) -> None:
     if isinstance(ctx.error, errors.ClusterError):
-        # What the others held has gone with them.
+        # A worker is lost, and with it the values of its variables.
         return
     train_lib.note_results(record, ctx.global_step, ctx.model)

@@ -1,4 +1,4 @@
-"""Many runs: a study tries what a space allows, by a strategy, and keeps what comes of it.
+"""Hyperparameter and architecture search: studies that run many trials of an experiment.
 
 ::
 
@@ -15,9 +15,9 @@
     python train.py --experiment=vision/digits_mlp --config_file=search.yaml --mode=search \
         --model_dir=/tmp/study
 
-The strategies, the pruners and the storage are Optuna's (`pip install 'official-lite[search]'`).
-What is ours is that a trial is an ordinary run in a directory of its own, which goes on from its
-checkpoint if it was broken off. Nothing here needs TensorFlow until a trial does.
+Strategies, pruners and storage come from Optuna (`pip install 'official-lite[search]'`). Each trial
+is an ordinary run in its own model directory, so an interrupted trial resumes from its checkpoint.
+TensorFlow is imported only when a trial needs it.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Which worker runs which trial, also where workers are killed."""
+"""Locks that assign each trial to one worker and survive killed workers."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ _SECONDS = 0.05
 
 
 class Claims:
-    """One lock a trial, held by its worker, and one for choosing the next trial.
+    """The locks of a study: one per trial, held by its worker, and one for choosing trials.
 
-    The locks are those of training directories, so that one whose process is dead is known to be
-    free: at once on the same host, after some seconds from another one.
+    The locks are model directory locks, which detect that their process has died: immediately on
+    the same host, after a few seconds from another host.
 
     Args:
         study_dir: The directory of the study.
@@ -29,20 +29,25 @@ class Claims:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Inside, no other worker chooses a trial: none is begun twice, and none too many."""
+        """Hold the lock for choosing trials.
+
+        While the context is active, no other worker chooses a trial. Therefore no trial starts
+        twice, and the study never starts more trials than it should.
+        """
         while (lock := self._lock("turn")) is None:
             time.sleep(_SECONDS)
         with lock:
             yield
 
     def claim(self, number: int) -> contextlib.AbstractContextManager[object] | None:
-        """Takes a trial.
+        """Claim a trial for this worker.
 
         Args:
-            number: Of the trial.
+            number: The number of the trial.
 
         Returns:
-            What holds it until it is closed; None if another worker runs it.
+            A context manager that holds the claim until it exits, or None if another worker runs
+            the trial.
         """
         return self._lock(f"{number:04d}")
 
@@ -56,7 +61,7 @@ class Claims:
 
 
 def is_trained_in(model_dir: str) -> bool:
-    """Whether a process trains in a directory, such as one that its worker has left behind."""
+    """Return whether a process trains in `model_dir`, such as one that outlived its worker."""
     files.makedirs(model_dir)
     try:
         with model_dir_lock.ModelDirLock(model_dir):
@@ -66,5 +71,5 @@ def is_trained_in(model_dir: str) -> bool:
 
 
 def host_name() -> str:
-    """What a trial remembers of where it runs."""
+    """Return the host name that a trial records to say where it runs."""
     return socket.gethostname()

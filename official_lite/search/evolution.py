@@ -1,4 +1,4 @@
-"""Regularized evolution: the one strategy that Optuna does not have."""
+"""Regularized evolution, the one strategy that Optuna does not provide."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,25 +11,26 @@ from official_lite.common import errors
 
 __all__ = ["RegularizedEvolutionSampler"]
 
-# Of two choices, the one that is not the parent's comes up within these but for once in 10^30.
+# With two choices, this many draws miss the one that differs from the parent's with a probability
+# of about 1e-30.
 _MOST_DRAWS = 100
 
 
 class RegularizedEvolutionSampler(samplers.BaseSampler):
-    """Changes one value of the best of a few trials, drawn from the youngest ones.
+    """A sampler that mutates one parameter of the best trial in a sample of the population.
 
-    Real et al., "Regularized Evolution for Image Classifier Architecture Search", 2019. The
-    population is the last trials that have ended well, so that each of them dies of age, however
-    good it was. Until there are enough of them, trials are random. Pruned trials are of the
-    population, with their last value; failed ones are not.
+    Implements Real et al., "Regularized Evolution for Image Classifier Architecture Search", 2019.
+    The population consists of the latest `population_size` trials that completed or were pruned, so
+    every trial leaves it by age, however good it was. Pruned trials count with their last value;
+    failed trials are not part of the population. Until the population is full, trials are random.
 
     Args:
-        population_size: How many trials are alive.
-        sample_size: How many of them are drawn to find a parent.
-        seed: Of the random numbers.
+        population_size: Number of trials in the population.
+        sample_size: Number of trials to draw from the population; the best one is the parent.
+        seed: Seed of the random numbers.
 
     Raises:
-        errors.ConfigValueError: The sizes are out of range.
+        errors.ConfigValueError: If the sizes are out of range.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A study put together in Python, from the four parts of NNI's experiments.
+"""Studies that are defined in Python, from the same four parts as an NNI experiment.
 
 ::
 
@@ -26,15 +26,15 @@ __all__ = ["Experiment"]
 
 
 class Experiment:
-    """NNI's four parts: a model with something to choose, a trainer, the choices, and a strategy.
+    """A study with the four parts of an NNI experiment: base model, trainer, mutators, strategy.
 
     Args:
-        base_model: From a dict of choices by label to the model.
-        trainer: A `FunctionalTrainer`, a `TaskTrainer`, or anything that is called with the
-            model and the trial.
-        mutators: The space: the values that each label may take.
-        strategy: As `search.strategy`.
-        **config: Further fields of `SearchConfig`; `direction` must be one of them.
+        base_model: Function that takes a dict of choices by label and returns the model.
+        trainer: A `FunctionalTrainer`, a `TaskTrainer`, or any callable that takes the model and
+            the trial.
+        mutators: The search space: the values that each label may take.
+        strategy: The strategy, in the same form as `search.strategy`.
+        **config: Further fields of `SearchConfig`; `direction` is required.
     """
 
     def __init__(
@@ -52,21 +52,24 @@ class Experiment:
         self._study: optuna.Study | None = None
 
     def run(self, study_dir: str, **config: Any) -> optuna.Study:
-        """Runs the study to its end; started again, it goes on.
+        """Run the study to its end, or resume it if it was interrupted.
 
         Args:
-            study_dir: Its directory.
+            study_dir: The directory of the study.
             **config: Further fields of `SearchConfig`, such as `num_trials`.
+
+        Returns:
+            The study with all its trials.
         """
         self._config.override(config)
         self._study = study_runner.run_study(self._evaluator, self._config, study_dir)
         return self._study
 
     def export_top_models(self, top_k: int = 1) -> list[dict[str, Any]]:
-        """The choices of the best trials, the best one first.
+        """Return the choices of the `top_k` best trials, best first.
 
         Raises:
-            errors.ConfigValueError: The study was not run.
+            errors.ConfigValueError: If `run` has not been called.
         """
         if self._study is None:
             raise errors.ConfigValueError("There are no models yet; call `run` first.")

@@ -1,4 +1,4 @@
-"""A trial that is a run of an experiment, with what is tried in its config."""
+"""Trials that run an experiment with the trial's values in its config."""
 
 import copy
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ _REPORT_HOOK = "report_trial"
 
 
 class ExperimentEvaluator:
-    """Trains and evaluates an experiment in the directory of the trial.
+    """An evaluator that trains and evaluates an experiment in the trial's model directory.
 
-    The trial goes on from its own checkpoint if it was broken off. What it has left behind repeats
-    it: `train.py` with the `params.yaml` of its directory as `--config_file` trains the same.
+    An interrupted trial resumes from its own checkpoint. To repeat a trial outside of the study,
+    run `train.py` with the `params.yaml` in the trial's model directory as `--config_file`.
 
     Args:
         params: The experiment's config.
-        allow_config_change: Whether a trial may go on with the checkpoints of another config.
+        allow_config_change: Whether a trial may resume from checkpoints of a different config.
 
     Raises:
-        errors.ConfigValueError: The experiment has phases.
+        errors.ConfigValueError: If the experiment has phases.
     """
 
     def __init__(self, params: Any, *, allow_config_change: bool = False) -> None:
@@ -39,23 +39,23 @@ class ExperimentEvaluator:
         self._allow_config_change = allow_config_change
 
     def check(self, space: space_lib.Space) -> None:
-        """Makes sure that the config can take the ends of each range, and each choice.
+        """Check that the config accepts the bounds of each range and each choice.
 
         Raises:
-            errors.ConfigError: It can't.
+            errors.ConfigError: If the config rejects a value.
         """
         for example in space.examples():
             self.trial_params(example)
 
     def origin(self) -> dict[str, Any]:
-        """What two studies must have in common for their values to be comparable."""
+        """Return the config fields that must be equal for two studies to be comparable."""
         return config_changes.flatten(self._params.as_dict())
 
     def trial_params(self, tried: Mapping[str, Any]) -> Any:
-        """The config of a trial.
+        """Return the config of a trial that tries the values `tried`.
 
         Raises:
-            errors.ConfigError: It can't be, such as a path that there is not.
+            errors.ConfigError: If the config is invalid, for example because a path is unknown.
         """
         params = apply_params(self._params, tried)
         hooks = [h if isinstance(h, str) else h.as_dict() for h in params.trainer.hooks]
@@ -66,14 +66,14 @@ class ExperimentEvaluator:
         return params
 
     def __call__(self, trial: TrialRun) -> dict[str, float]:
-        """Runs the trial.
+        """Run the trial.
 
         Returns:
-            The metrics of its last evaluation by their names, nested ones joined by `/`, and
-            `num_parameters`.
+            The metrics of the last evaluation by name, plus `num_parameters`. The names of nested
+            metrics are joined by `/`.
         """
         params = self.trial_params(trial.params)
-        # Whoever only starts the processes of trials needs no TensorFlow.
+        # Import late: a process that only starts the processes of trials needs no TensorFlow.
         from official_lite import pipeline
         from official_lite.core import model_summary, runtime
 
@@ -91,12 +91,13 @@ class ExperimentEvaluator:
 
 
 def apply_params(params: Any, tried: Mapping[str, Any]) -> Any:
-    """An unlocked copy of a config with what is tried in its place.
+    """Return an unlocked copy of a config with the values `tried` set.
 
-    All of it comes at once, since what one path selects another one may be about.
+    All values are set in one override, because one path may select a sub-config (such as the type
+    of an optimizer) that another path refers to.
 
     Raises:
-        errors.ConfigError: There is no such path, or it does not take the value.
+        errors.ConfigError: If a path is unknown or does not accept its value.
     """
     changed = params.replace()
     merged: dict[Any, Any] = {}
@@ -110,7 +111,7 @@ def apply_params(params: Any, tried: Mapping[str, Any]) -> Any:
 
 
 def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the results of an evaluation, nested ones with `/` between their names."""
+    """Return the scalar results of an evaluation by name; nested names are joined by `/`."""
     import numpy as np
 
     from official_lite.orbit.hooks import watched_metric

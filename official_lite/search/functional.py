@@ -1,4 +1,4 @@
-"""A trial that is a function of the user's own.
+"""Trials that call a function written by the user.
 
 ::
 
@@ -7,8 +7,9 @@
             report(train_and_test(model))
         return test(model)
 
-`fit` does all by itself, so the study can do less for it: it prunes only what `fit` reports on the
-way, and a trial that was broken off begins anew unless `fit` saves something and looks for it.
+`fit` does the whole training itself, with two consequences: the study can prune a trial only by the
+values that `fit` reports, and an interrupted trial restarts from the beginning unless `fit` saves
+and restores its own state.
 """
 
 import inspect
@@ -24,13 +25,14 @@ __all__ = ["FunctionalTrainer", "ModelEvaluator", "TaskModel", "TaskTrainer", "e
 
 
 class FunctionalTrainer:
-    """Calls a function with the model of a trial.
+    """A trainer that calls a function with the model of a trial.
 
     Args:
-        fit: Called with the model, and `kwargs`. If it has an argument `report`, it gets the
-            `report(value, step)` of the trial, and if it has an argument `trial`, the trial. It
-            returns the final value, or reports it.
-        **kwargs: Its keyword arguments.
+        fit: Function that is called with the model and `kwargs`. If it has a parameter `report`, it
+            receives the trial's `report(value, step)`; if it has a parameter `trial`, it receives
+            the `TrialRun`. It either returns the final value or reports it with
+            `report_final_result`.
+        **kwargs: Keyword arguments passed to `fit`.
     """
 
     def __init__(self, fit: Callable[..., Any], **kwargs: Any) -> None:
@@ -38,7 +40,7 @@ class FunctionalTrainer:
         self._kwargs = kwargs
 
     def __call__(self, model: Any, trial: TrialRun) -> Any:
-        """Evaluates a model; returns what `fit` returns."""
+        """Call `fit` with the model and return its result."""
         offered = {"report": trial.report, "trial": trial}
         wanted = inspect.signature(self._fit).parameters
         extra = {name: offered[name] for name in offered if name in wanted}
@@ -46,14 +48,16 @@ class FunctionalTrainer:
 
 
 class TaskTrainer:
-    """Trains a task that owns a part of what is trained, and is given the other part.
+    """A trainer for a task that receives the candidate model through `set_model`.
 
-    Lightning's way, as in NNI: the task is made anew for each trial and gets the candidate by
-    `set_model` before anything else is asked of it.
+    This corresponds to NNI's Lightning evaluator: each trial creates a new task and calls
+    `set_model` with the candidate before it calls any other method. The task may own further parts
+    of what is trained.
 
     Args:
-        task_cls: Makes the task from `params.task`; it has a method `set_model(model)`.
-        params: The experiment's config. Its metrics are what the study looks at.
+        task_cls: Callable that builds the task from `params.task`. The task must have a method
+            `set_model(model)`.
+        params: The experiment's config. The study optimizes the metrics of this experiment.
     """
 
     def __init__(self, task_cls: Callable[..., Any], params: Any) -> None:
@@ -61,7 +65,7 @@ class TaskTrainer:
         self._params = params
 
     def __call__(self, model: Any, trial: TrialRun) -> Any:
-        """Trains in the directory of the trial; returns the metrics of the last evaluation."""
+        """Train in the trial's model directory and return the metrics of the last evaluation."""
         from official_lite.core import runtime, train_lib
         from official_lite.search.report_hook import ReportTrial
 
@@ -81,11 +85,11 @@ class TaskTrainer:
 
 
 class ModelEvaluator:
-    """Builds the model of a trial, and has a trainer evaluate it.
+    """An evaluator that builds the model of a trial and passes it to a trainer.
 
     Args:
-        build_model: From what is tried, by name, to the model.
-        trainer: Called with the model and the trial.
+        build_model: Function that takes the trial's values by name and returns the model.
+        trainer: Callable that takes the model and the trial and returns the result.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class ModelEvaluator:
 
 
 class TaskModel:
-    """Builds the model that the task of an experiment builds, with what is tried in its config.
+    """A model builder that calls the task of an experiment with the trial's values in its config.
 
     Args:
         params: The experiment's config.
@@ -117,10 +121,10 @@ class TaskModel:
 
 
 def evaluator_of(config: search_config.SearchConfig, params: Any) -> ModelEvaluator:
-    """What `search.evaluator` names.
+    """Return the evaluator that `search.evaluator` names.
 
     Raises:
-        errors.ConfigError: There is no such function, or it takes other arguments.
+        errors.ConfigError: If the function is missing or does not accept the arguments.
     """
     entry = search_config.entry_of(config.evaluator)
     named = {"name": entry} if isinstance(entry, str) else entry

@@ -1,4 +1,4 @@
-"""Pictures of a study: Optuna's own, drawn with matplotlib."""
+"""Plots of a study: Optuna's plots, drawn with matplotlib."""
 
 import copy
 import os
@@ -21,18 +21,18 @@ _INCHES = (9.0, 5.5)
 def write_plots(
     study: optuna.Study, config: search_config.SearchConfig, directory: str
 ) -> list[str]:
-    """Draws what there is to see.
+    """Write all plots of a study that have data to show.
 
     Args:
         study: The study.
-        config: Its config.
-        directory: Where the PNG files go.
+        config: The config of the study.
+        directory: The directory for the PNG files.
 
     Returns:
-        Their paths.
+        The paths of the files.
 
     Raises:
-        errors.ConfigValueError: matplotlib is not installed.
+        errors.ConfigValueError: If matplotlib is not installed.
     """
     try:
         import matplotlib
@@ -41,7 +41,7 @@ def write_plots(
         raise errors.ConfigValueError(
             "Plots need matplotlib, which is not installed: pip install 'official-lite[search]'"
         ) from error
-    # No window, also where there is a screen.
+    # Use a backend that opens no window, even on machines with a display.
     matplotlib.use("Agg")
     files.makedirs(directory)
     shown = _with_short_names(study)
@@ -75,9 +75,9 @@ def _plots(config: search_config.SearchConfig) -> dict[str, Callable[[optuna.Stu
 
 
 def _draw(draw: Callable[[optuna.Study], Any], study: optuna.Study) -> Any:
-    """The axes of a plot, the first if there are several; None if there is nothing to draw."""
+    """Return the first axes of a plot, or None if there is nothing to draw."""
     with warnings.catch_warnings():
-        # All of them are called experimental, for years.
+        # Optuna warns that these functions are experimental, although they are years old.
         warnings.simplefilter("ignore")
         try:
             axes = draw(study)
@@ -89,7 +89,7 @@ def _draw(draw: Callable[[optuna.Study], Any], study: optuna.Study) -> Any:
 
 
 def _with_short_names(study: optuna.Study) -> optuna.Study:
-    """The same trials, with names of parameters that fit beside an axis."""
+    """Return a copy of the study with parameter names that are short enough for axis labels."""
     trials = [t for t in study.get_trials(deepcopy=False) if t.state.is_finished()]
     short = results.short_names({name: None for t in trials for name in t.params})
     copied = optuna.create_study(directions=study.directions)

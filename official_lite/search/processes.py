@@ -1,4 +1,4 @@
-"""Processes of a study: workers, and trials on their own."""
+"""The processes of a study: workers, and trials that run in their own process."""
 
 import contextlib
 import multiprocessing
@@ -19,20 +19,23 @@ from official_lite.core import gin_config
 
 __all__ = ["describe_end", "ended_with_us", "raise_on_sigterm", "start", "wait_for_any"]
 
-# A fork of a process with TensorFlow in it hangs.
+# Spawn, because a fork of a process that has imported TensorFlow hangs.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
 def start(function: Callable[..., object], *args: Any, output_path: str) -> SpawnProcess:
-    """Starts a function in a process of its own, which ends if this one does.
+    """Start a function in its own process, which ends when this process ends.
 
     Args:
-        function: A function of a module.
-        *args: Its arguments, which have to be picklable.
-        output_path: The file to which its output goes.
+        function: A module-level function.
+        *args: The arguments of the function. They must be picklable.
+        output_path: The file that receives stdout and stderr of the process.
+
+    Returns:
+        The process.
 
     Raises:
-        errors.ConfigTypeError: An argument can't be sent to another process.
+        errors.ConfigTypeError: If an argument can't be sent to another process.
     """
     plugin_files = [
         str(module.__file__)
@@ -40,7 +43,8 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
         if name.startswith(origins.FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
-    # Not among the arguments of the process, which are made anew before the plugins are there.
+    # Send the function and its arguments through a pipe. The arguments of `Process` are unpickled
+    # before the new process has loaded the plugin modules that they may refer to.
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     setting = (plugin_files, gin_config.bindings(), output_path, plugins.restriction())
     process = _CONTEXT.Process(target=_run, args=(receiver, *setting))
@@ -50,9 +54,9 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
         try:
             sender.send((function, args))
         except BrokenPipeError:
-            # It has ended already; whoever waits for it hears how.
+            # The process has already ended. The caller sees its exit code when waiting for it.
             pass
-        except Exception as error:  # An object may raise what it likes when it is taken apart.
+        except Exception as error:  # Pickling an arbitrary object may raise any exception.
             process.terminate()
             process.join()
             raise errors.ConfigTypeError(
@@ -64,10 +68,12 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
 
 @contextlib.contextmanager
 def ended_with_us(processes: Sequence[SpawnProcess]) -> Iterator[None]:
-    """An error inside ends the processes first, each with what it has to save.
+    """Terminate and join the processes if the body of the `with` statement raises.
+
+    The processes receive SIGTERM, so each can save its state before it ends.
 
     Args:
-        processes: A list that may change meanwhile.
+        processes: The processes. The list may change while the context is active.
     """
     try:
         yield
@@ -80,7 +86,7 @@ def ended_with_us(processes: Sequence[SpawnProcess]) -> Iterator[None]:
 
 
 def wait_for_any(processes: Sequence[SpawnProcess]) -> SpawnProcess:
-    """Until one of them has ended."""
+    """Wait until one of the processes has ended, and return that process."""
     by_sentinel: dict[Any, SpawnProcess] = {process.sentinel: process for process in processes}
     ended = by_sentinel[connection.wait([*by_sentinel])[0]]
     ended.join()
@@ -88,14 +94,18 @@ def wait_for_any(processes: Sequence[SpawnProcess]) -> SpawnProcess:
 
 
 def describe_end(process: SpawnProcess) -> str:
-    """How a process has ended, in words."""
+    """Return in words how a process has ended: its signal or its exit code."""
     code = process.exitcode or 0
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with the exit code {code}"
 
 
 @contextlib.contextmanager
 def raise_on_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM is an exception, so that what this process has started is ended in order."""
+    """Turn SIGTERM into a `PreemptedError` inside the `with` statement.
+
+    The exception lets the caller end the processes it has started in an orderly way. Outside of the
+    main thread this does nothing.
+    """
 
     def on_signal(number: int, _: FrameType | None) -> None:
         raise errors.PreemptedError(

@@ -1,4 +1,4 @@
-"""What ends a trial early, by the values that it reports on the way. All of them are Optuna's."""
+"""Pruners, which end trials early based on their intermediate values; all come from Optuna."""
 
 import warnings
 
@@ -20,13 +20,13 @@ _PRUNERS: registry.Collection = {
 
 
 def create_pruner(config: search_config.SearchConfig) -> pruners.BasePruner:
-    """The pruner that `search.pruner` names.
+    """Create the pruner that `search.pruner` names.
 
-    The step that it sees is the global step of the training; that is what `n_warmup_steps`,
-    `min_resource` and `max_resource` count.
+    The pruner sees the global step of the training. Its arguments `n_warmup_steps`, `min_resource`
+    and `max_resource` therefore count training steps.
 
     Raises:
-        errors.ConfigError: There is none, or it takes other arguments.
+        errors.ConfigError: If the pruner is unknown or does not accept the arguments.
     """
     create = plugins.factory(
         search_config.entry_of(config.pruner),

@@ -1,4 +1,4 @@
-"""Tells the study of each evaluation of a trial."""
+"""The hook that reports each evaluation of a trial to the study."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ __all__ = ["ReportTrial"]
 
 
 class ReportTrial(Hook):
-    """Reports the study's metric after each evaluation, and stops the training of a pruned trial.
+    """A hook that reports the study's metric after each evaluation and stops pruned trials.
 
-    A study puts it into the config of each trial. Outside of a study it does nothing, so that the
-    `params.yaml` of a trial trains the same again by itself.
+    A study adds this hook to the config of each trial. Outside of a study the hook does nothing, so
+    the `params.yaml` of a trial can be used to repeat the training on its own.
     """
 
     every_n_steps = 0
@@ -28,7 +28,7 @@ class ReportTrial(Hook):
             return
         self._trial.loop = self.controller
         if self._was_pruned:
-            # It had been killed before anybody was told.
+            # The process was killed after the trial was pruned, before it could record the outcome.
             self._trial.is_pruned = True
             self.controller.request_stop("pruned before")
 
@@ -36,7 +36,7 @@ class ReportTrial(Hook):
         if self._trial is None or self._trial.is_pruned:
             return
         config = self._trial.config
-        # Optuna's trials have no values on the way where there are several objectives.
+        # Optuna does not support intermediate values with several objectives.
         if len(config.metrics) == 1:
             watched = WatchedMetric(config.metrics[0], config.directions[0])
             self._trial.report(watched.value(logs))

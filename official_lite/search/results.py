@@ -1,4 +1,4 @@
-"""What has come of a study: its best trials, and all of them in a table."""
+"""The results of a study: its best trials, and a table of all trials."""
 
 import json
 import os
@@ -19,7 +19,10 @@ _TOP_K = "top_k.json"
 
 
 def best_trials(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials that are complete, the best one first; of several objectives the Pareto front."""
+    """Return the completed trials, best first.
+
+    With several objectives, return the Pareto front, ordered by trial number.
+    """
     if len(study.directions) > 1:
         return sorted(study.best_trials, key=lambda trial: trial.number)
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
@@ -30,7 +33,7 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
 def write(
     study: optuna.Study, space: Space, config: search_config.SearchConfig, study_dir: str
 ) -> None:
-    """Writes `top_k.json` into the directory of the study."""
+    """Write the best `config.top_k` trials to `top_k.json` in the directory of the study."""
     top = [_record(trial, space, config) for trial in best_trials(study)[: config.top_k]]
     files.write_text(os.path.join(study_dir, _TOP_K), json.dumps(top, indent=2) + "\n")
 
@@ -38,7 +41,10 @@ def write(
 def records(
     study: optuna.Study, space: Space, config: search_config.SearchConfig
 ) -> list[dict[str, Any]]:
-    """All trials for JSON: what `top_k.json` says of one, its state, and what it took."""
+    """Return all trials as JSON-serializable dicts.
+
+    Each dict has the same keys as an entry of `top_k.json`, plus `state` and `seconds`.
+    """
     return [
         {
             **_record(trial, space, config),
@@ -50,7 +56,7 @@ def records(
 
 
 def table(study: optuna.Study, space: Space, config: search_config.SearchConfig) -> str:
-    """All trials, one a line: how each has ended, its values, and what it has tried."""
+    """Return a table of all trials, one per line, with state, values, parameters and seconds."""
     trials = study.get_trials(deepcopy=False)
     short = short_names(space.distributions)
     names = list(_named(config, [0.0] * len(study.directions)))
@@ -60,7 +66,7 @@ def table(study: optuna.Study, space: Space, config: search_config.SearchConfig)
 
 
 def short_names(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
-    """Each name by as many of its last parts as it takes to tell it from the others."""
+    """Map each dotted name to its shortest suffix that is unique among the names."""
     parts = {name: name.split(".") for name in names}
     short = {}
     for name, own in parts.items():

@@ -1,4 +1,4 @@
-"""The strategies: how the next trial is chosen. All but one are Optuna's."""
+"""Strategies, which choose the next trial; all but regularized evolution come from Optuna."""
 
 import copy
 import warnings
@@ -26,10 +26,10 @@ _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
 
 
 def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers.BaseSampler:
-    """The sampler that `search.strategy` names.
+    """Create the sampler that `search.strategy` names.
 
     Raises:
-        errors.ConfigError: There is none, or it can't search this space.
+        errors.ConfigError: If the sampler is unknown or can't search this space.
     """
     name = search_config.name_of(config.strategy)
     if len(config.directions) > 1 and name in _OF_ONE_OBJECTIVE:
@@ -57,22 +57,23 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
 
 
 def num_points(config: search_config.SearchConfig, space: Space) -> int:
-    """How many trials there will be: `num_trials`, or fewer if a grid has no more points."""
+    """Return the number of trials: `num_trials`, or the size of the grid if that is smaller."""
     if search_config.name_of(config.strategy) != "grid" or space.size is None:
         return config.num_trials
     return min(config.num_trials, space.size)
 
 
 class SeededSampler(samplers.BaseSampler):
-    """Makes a sampler anew for each trial, with a seed from the number of the trial.
+    """A sampler that is rebuilt for each trial, with a seed derived from the trial's number.
 
-    What is drawn for a trial then depends on the study alone, not on the process that draws: a
-    study that goes on after a break has the trials that it would have had, and several workers
-    don't draw the same. Optuna's samplers keep nothing else than random numbers in memory.
+    The values of a trial then depend only on the study, not on the process that draws them. A
+    resumed study runs the same trials as an uninterrupted one, and several workers don't draw the
+    same values. Rebuilding loses nothing, because Optuna's samplers keep only their random number
+    generators in memory.
 
     Args:
-        create: Makes the sampler, given its `seed`.
-        seed: That of the study.
+        create: Function that builds the sampler, given its `seed`.
+        seed: The seed of the study.
     """
 
     def __init__(self, create: Callable[..., samplers.BaseSampler], seed: int) -> None:
@@ -82,7 +83,7 @@ class SeededSampler(samplers.BaseSampler):
         self._relative: dict[str, Any] | None = None
 
     def reseed(self, trial_number: int) -> None:
-        """Makes the sampler of a trial."""
+        """Rebuild the sampler for a trial."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self._sampler = self._create(seed=(self._seed * 1_000_003 + trial_number) % 2**32)
@@ -126,7 +127,11 @@ class SeededSampler(samplers.BaseSampler):
         self._sampler.after_trial(study, trial, state, values)
 
     def _draw_again(self, study: optuna.Study, trial: trial.FrozenTrial) -> dict[str, Any]:
-        """Draws what a trial that was broken off between two draws has, for the next to follow."""
+        """Repeat the draws of a trial that was interrupted before it had all its values.
+
+        This advances the random numbers of the sampler to where the trial was interrupted, so the
+        remaining draws are the same as without the interruption.
+        """
         bare = copy.copy(trial)
         bare.params, bare.distributions = {}, {}
         search_space = self._sampler.infer_relative_search_space(study, bare)
@@ -140,9 +145,10 @@ class SeededSampler(samplers.BaseSampler):
 
 
 class GridSampler(samplers.BruteForceSampler):
-    """Each point of the space once, in any order.
+    """A sampler that visits each point of the space once, in any order.
 
-    Optuna's own ends `study.optimize` after the last one, and fails where there is none to end.
+    Optuna's `BruteForceSampler` stops `study.optimize` after the last point and fails if
+    `study.optimize` is not running. This class overrides `after_trial` to avoid that.
     """
 
     def after_trial(

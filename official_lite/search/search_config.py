@@ -1,4 +1,4 @@
-"""The config of a study: the block `search` of an experiment. Nothing here needs TensorFlow."""
+"""The config of a study: the `search` block of an experiment. Does not import TensorFlow."""
 
 import dataclasses
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from official_lite.modeling import hyperparams
 
 __all__ = ["SearchConfig", "entry_of", "name_of", "search_config_of"]
 
-# The Model Garden's words and Optuna's, for the same.
+# Accept the words of the Model Garden as well as those of Optuna.
 _Direction = Literal["minimize", "maximize"]
 _DIRECTIONS: dict[str, _Direction] = {
     "minimize": "minimize",
@@ -23,35 +23,39 @@ _DIRECTIONS: dict[str, _Direction] = {
 
 @dataclasses.dataclass
 class SearchConfig(hyperparams.Config):
-    """What a study looks for, and how.
+    """The search space, objective and strategy of a study.
 
     Attributes:
-        space: Paths into the config, and the values that each may take, in Optuna's words:
+        space: Paths into the config with the values that each may take, in Optuna's terms:
             `{type: float, low: 1e-4, high: 0.1, log: true}`, `{type: int, low: 1, high: 8}`,
             `{type: categorical, choices: [adam, sgd]}`, or just a list of choices. Paths may be
             dotted or nested.
-        metric: The metric of the evaluations that counts, or several; `num_parameters` is one, too.
+        metric: The evaluation metric to optimize, or a list of metrics. `num_parameters` is also
+            available as a metric.
         direction: `minimize` or `maximize`; one for each metric.
-        final_value: Which evaluation of a trial counts: its `last` one or its `best` one.
-        mode: The mode of each trial.
-        strategy: How the next trial is chosen: `random`, `grid`, `tpe`, `cma_es`, `nsga2` or
-            `regularized_evolution`, a sampler as `package.module:Class`, or such a `name` with the
-            arguments of the sampler.
-        pruner: What ends trials that promise little: `none`, `median`, `successive_halving`,
-            `hyperband` or `threshold`, or a pruner in the same forms.
-        num_trials: How many trials the study has in all, failed ones too.
-        num_workers: Processes that work on the study at once; with 1, this process does.
-        isolation: `process` runs each trial in a process of its own, so that a trial that crashes
-            does no harm; `none` runs it in the worker.
-        storage: Where the study is kept: empty for a journal file in its directory, or a URL of
-            SQLAlchemy's, such as `sqlite:///study.db`.
-        study_name: Its name there; empty for the path of its directory.
-        seed: Together with a trial's number, it decides what is drawn for the trial.
-        top_k: How many trials `top_k.json` has.
-        max_starts: How often a trial whose process was killed is taken up again, before it counts
-            as failed.
-        evaluator: A function `fit(model, report, **kwargs)` that takes the place of the training,
-            as `package.module:function`, or such a `name` with keyword arguments.
+        final_value: The evaluation that counts as the result of a trial: `last` or `best`.
+        mode: The mode in which each trial runs.
+        strategy: The strategy that chooses the next trial: `random`, `grid`, `tpe`, `cma_es`,
+            `nsga2`, `regularized_evolution`, or a sampler as `package.module:Class`. To pass
+            arguments to the sampler, give a dict with `name` and the arguments.
+        pruner: The pruner that ends unpromising trials early: `none`, `median`,
+            `successive_halving`, `hyperband`, `threshold`, or a pruner in the same forms as
+            `strategy`.
+        num_trials: Total number of trials, including failed ones.
+        num_workers: Number of processes that work on the study at the same time. With 1, trials run
+            in this process.
+        isolation: `process` runs each trial in its own process, so that a crash of the trial does
+            not affect the worker; `none` runs trials in the worker.
+        storage: The storage of the study: empty for a journal file in the study's directory, or an
+            SQLAlchemy URL such as `sqlite:///study.db`.
+        study_name: Name of the study in a database; empty for the path of its directory.
+        seed: Seed of the study. The seed and the number of a trial determine the trial's values.
+        top_k: Number of trials in `top_k.json`.
+        max_starts: Number of times the process of a trial may be killed before the trial counts as
+            failed.
+        evaluator: A function `fit(model, report, **kwargs)` that replaces the training, as
+            `package.module:function`. To pass keyword arguments, give a dict with `name` and the
+            arguments.
     """
 
     space: hyperparams.FreeConfig = dataclasses.field(default_factory=hyperparams.FreeConfig)
@@ -73,7 +77,7 @@ class SearchConfig(hyperparams.Config):
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics, one for each direction; none if what a trial returns is the value."""
+        """The metrics, one for each direction; empty if a trial returns its value directly."""
         return _as_list(self.metric)
 
     @property
@@ -110,10 +114,10 @@ class SearchConfig(hyperparams.Config):
 
 
 def search_config_of(params: Any) -> SearchConfig:
-    """The block `search` of an experiment's config, checked.
+    """Return the validated `search` block of an experiment's config.
 
     Raises:
-        errors.ConfigError: There is none, or something in it can't be.
+        errors.ConfigError: If the block is missing or invalid.
     """
     block = getattr(params, "search", None)
     if block is None:
@@ -127,12 +131,12 @@ def search_config_of(params: Any) -> SearchConfig:
 
 
 def name_of(plugin: str | hyperparams.PluginConfig) -> str:
-    """The name of what is given by its name alone, or with arguments."""
+    """Return the name of a plugin that is given as a name or as a name with arguments."""
     return plugin if isinstance(plugin, str) else str(plugin.name)
 
 
 def entry_of(plugin: str | hyperparams.PluginConfig) -> str | dict[str, Any]:
-    """The same as plain values."""
+    """Return a plugin entry as plain values: a string or a dict."""
     return plugin if isinstance(plugin, str) else plugin.as_dict()
 
 

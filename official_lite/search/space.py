@@ -1,4 +1,4 @@
-"""What a study may try: names, which are paths into a config, and the values that each may take."""
+"""The search space of a study: config paths and the values that each may take."""
 
 import itertools
 import json
@@ -30,15 +30,15 @@ _PATH_STEP = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
 
 
 class Space:
-    """The values that a trial may take, by name.
+    """The values that the parameters of a trial may take, by name.
 
     Args:
-        entries: A definition for each name, such as `{type: float, low: 0, high: 1}`, or a list of
-            choices. A dict without a known `type` is a part of the name: its keys come behind a
-            dot.
+        entries: A definition for each name: a dict such as `{type: float, low: 0, high: 1}`, or a
+            list of choices. A dict without a `type` groups nested names: its keys are appended to
+            the name after a dot.
 
     Raises:
-        errors.ConfigError: A definition can't be understood, or nothing is defined.
+        errors.ConfigError: If a definition is invalid or the space is empty.
     """
 
     def __init__(self, entries: Mapping[str, Any] | hyperparams.FreeConfig) -> None:
@@ -55,22 +55,22 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """How many points there are; None if there is no end of them."""
+        """The number of points in the space; None if it is infinite."""
         counts = [_count(one) for one in self.distributions.values()]
         return None if None in counts else math.prod(count for count in counts if count)
 
     def suggest(self, trial: optuna.trial.Trial) -> dict[str, Any]:
-        """Draws a value for each name, or takes those that the trial has already."""
+        """Draw a value for each name; values that the trial already has are kept."""
         return self.decode(
             {name: _suggest(trial, name, one) for name, one in self.distributions.items()}
         )
 
     def decode(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that Optuna's ones stand for: it keeps lists and dicts as JSON."""
+        """Return the config values for Optuna's parameters, which hold lists and dicts as JSON."""
         return {name: self._choices.get(name, {}).get(_key(v), v) for name, v in params.items()}
 
     def examples(self) -> Iterator[dict[str, Any]]:
-        """Points that have, all together, the ends of each range and each choice."""
+        """Yield points that together cover the bounds of each range and every choice."""
         ends = [_ends(one) for one in self.distributions.values()]
         last = [values[-1] for values in ends]
         for row in itertools.zip_longest(*ends):
@@ -103,9 +103,10 @@ class Space:
 
 
 def path_of(name: str) -> list[str | int]:
-    """The steps to the field that a name stands for.
+    """Return the keys and indices that lead to the config field of a name.
 
-    Not `parse_path`: the label of a choice in a model may have any sign but dots and brackets.
+    Unlike `parse_path`, this accepts all characters except dots and brackets, because labels of
+    choices in a model may contain them.
     """
     return [int(index) if index else step for step, index in _PATH_STEP.findall(name)]
 
@@ -135,7 +136,7 @@ def _flatten(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 def _checked(name: str, make: Callable[[], _Distribution]) -> _Distribution:
     try:
         with warnings.catch_warnings():
-            # Optuna only warns where it takes something else than was given.
+            # Optuna only warns when it replaces a given value; make that an error.
             warnings.simplefilter("error")
             return make()
     except (TypeError, ValueError, UserWarning) as error:
@@ -169,5 +170,5 @@ def _encode(choice: Any) -> Any:
 
 
 def _key(choice: Any) -> Any:
-    # 1, 1.0 and true are one key of a dict.
+    # Include the type, because 1, 1.0 and True are the same key of a dict.
     return (type(choice), choice)

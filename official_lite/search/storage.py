@@ -1,4 +1,4 @@
-"""Where a study is kept, and how it is opened: by workers, by trials, by whoever looks at it."""
+"""Functions that create, open and inspect the storage of a study."""
 
 import os
 import shlex
@@ -28,17 +28,17 @@ def create_study(
     origin: Mapping[str, Any],
     allow_config_change: bool = False,
 ) -> optuna.Study:
-    """Creates a study, or opens the one that is there.
+    """Create a study, or open the existing one.
 
     Args:
-        config: Of the study.
+        config: The config of the study.
         study_dir: The directory of the study.
-        origin: What must be the same for values to be comparable, by name.
-        allow_config_change: Whether it may differ all the same.
+        origin: The settings, by name, that must be equal for values to be comparable.
+        allow_config_change: Whether `origin` may differ from that of the existing study.
 
     Raises:
-        errors.ConfigError: The study that is there looks for something else, or the storage can't
-            be opened.
+        errors.ConfigError: If the existing study has a different objective, space or `origin`, or
+            the storage can't be opened.
     """
     if not config.storage and files.is_remote(study_dir):
         raise errors.ConfigValueError(
@@ -66,16 +66,16 @@ def open_study(
     sampler: samplers.BaseSampler | None = None,
     pruner: pruners.BasePruner | None = None,
 ) -> optuna.Study:
-    """Opens a study that is there.
+    """Open an existing study.
 
     Args:
-        config: Of the study. Nothing that it names is imported.
-        study_dir: Its directory.
-        sampler: How new trials are chosen, for whoever asks for one.
-        pruner: What ends trials early, for whoever runs them.
+        config: The config of the study. The plugins that it names are not imported.
+        study_dir: The directory of the study.
+        sampler: Sampler for new trials; needed only to create trials.
+        pruner: Pruner that ends trials early; needed only to run trials.
 
     Raises:
-        errors.ConfigError: There is none.
+        errors.ConfigError: If the study does not exist.
     """
     try:
         return optuna.load_study(
@@ -91,15 +91,15 @@ def open_study(
 
 
 def read_config(study_dir: str, given_storages: Sequence[str] = ()) -> search_config.SearchConfig:
-    """Read the config of a study that may come from anywhere, so as to look at the study.
+    """Read the config of a study from an untrusted source, in order to inspect the study.
 
     Args:
         study_dir: The directory of the study.
-        given_storages: The databases that may be opened. To open one is to connect to a server, or
-            to write its tables into a file.
+        given_storages: URLs of the databases that may be opened. Opening a database connects to a
+            server or writes tables to a file, so a database must be allowed explicitly.
 
     Raises:
-        errors.ConfigError: There is no study, or it is in a database that was not given.
+        errors.ConfigError: If there is no study, or its database is not in `given_storages`.
     """
     path = os.path.join(study_dir, CONFIG_FILE)
     if not files.exists(path):
@@ -134,7 +134,7 @@ def _check_origin(
 
 
 def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storages.BaseStorage:
-    # Its own lines say what ours say, once more.
+    # Silence Optuna's info messages, which repeat the messages of this package.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if not config.storage:
         path = os.path.join(study_dir, _JOURNAL)
@@ -145,7 +145,7 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
         "Leave it empty: the study is then in a file of its directory.",
     )
     try:
-        # Connections that are kept would be closed by nobody; a study has little to say.
+        # Don't pool connections: nothing would close them, and a study sends few queries.
         return storages.RDBStorage(config.storage, engine_kwargs={"poolclass": pool.NullPool})
     except (ImportError, ValueError, sqlalchemy.exc.SQLAlchemyError) as error:
         raise errors.ConfigValueError(
@@ -156,12 +156,13 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
 def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
     if config.study_name:
         return config.study_name
-    # A journal holds one study, and may be moved together with its directory.
+    # A journal holds a single study and may be moved together with its directory, so the name must
+    # not depend on the path.
     return os.path.abspath(study_dir) if config.storage else "study"
 
 
 def _describe(config: search_config.SearchConfig) -> str:
-    """The storage without a password."""
+    """Return the storage URL with its user name and password removed."""
     return _without_password(config.storage) if config.storage else "the journal"
 
 

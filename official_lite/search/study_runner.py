@@ -1,4 +1,4 @@
-"""From the config of a study to its results."""
+"""Functions that run a study, from its config to its results."""
 
 import os
 from collections.abc import Callable
@@ -30,15 +30,19 @@ __all__ = ["run_search", "run_study"]
 
 
 def run_search(params: Any, study_dir: str, *, allow_config_change: bool = False) -> optuna.Study:
-    """Runs the study that `params.search` describes; what `--mode=search` does.
+    """Run the study that `params.search` describes. `--mode=search` calls this function.
 
     Args:
         params: The config of the experiment.
-        study_dir: The directory of the study; its trials are in `trials/0000` and so on.
-        allow_config_change: Whether a study may go on though the experiment has changed.
+        study_dir: The directory of the study. The trials run in its subdirectories `trials/0000`,
+            `trials/0001` and so on.
+        allow_config_change: Whether to resume a study even if the experiment's config has changed.
+
+    Returns:
+        The study with all its trials.
 
     Raises:
-        errors.OfficialLiteError: For whatever a user can mend.
+        errors.OfficialLiteError: If the study fails for a reason that the user can fix.
     """
     _refuse_cluster()
     config = search_config.search_config_of(params)
@@ -66,25 +70,25 @@ def run_study(
     origin: dict[str, Any] | None = None,
     allow_config_change: bool = False,
 ) -> optuna.Study:
-    """Runs a study to its end. Started again, it goes on where it was broken off.
+    """Run a study to its end, or resume it if it was interrupted.
 
-    Several processes may run the same study at once, on one host or on several that share the
-    directory: each call of this function is one more.
+    Several processes may run the same study at the same time, on one host or on several hosts that
+    share the directory: call this function in each of them.
 
     Args:
-        evaluator: What a trial is: called with a `TrialRun`, it returns a number, a sequence of one
-            for each direction, or a dict of metrics.
-        config: Of the study.
-        study_dir: Its directory.
-        origin: What else must be the same for values to be comparable.
-        allow_config_change: Whether `origin` may differ from that of before.
+        evaluator: Callable that runs a trial. It takes a `TrialRun` and returns a number, a
+            sequence with one number for each direction, or a dict of metrics.
+        config: The config of the study.
+        study_dir: The directory of the study.
+        origin: Further settings that must be equal for values to be comparable.
+        allow_config_change: Whether `origin` may differ from the recorded one.
 
     Returns:
-        The study, with all its trials.
+        The study with all its trials.
 
     Raises:
-        errors.ConfigError: Something in it can't be; nothing was written.
-        errors.OfficialLiteError: No trial has come to a value.
+        errors.ConfigError: If the config is invalid. Nothing has been written then.
+        errors.OfficialLiteError: If no trial has produced a value.
     """
     config.validate()
     space = Space(config.space)
@@ -132,7 +136,11 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
 
 
 def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
-    """Starts workers, and again those that were killed, as long as trials are begun between."""
+    """Run the study with several worker processes.
+
+    A worker that was killed is restarted if trials have started since the last failure or an
+    interrupted trial is left. The number of restarts is limited.
+    """
     running: list[SpawnProcess] = []
     names: dict[SpawnProcess, str] = {}
     failures: list[str] = []
@@ -155,7 +163,8 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
                 continue
             how = f"worker {names[ended]} ended {processes.describe_end(ended)}"
             before, num_begun = num_begun, worker.num_begun(study)
-            # What it has left, another worker may have taken up already: that is a beginning, too.
+            # Another worker may already have resumed the trial of this one. That counts as a start,
+            # too.
             is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
             if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
                 num_restarts += 1

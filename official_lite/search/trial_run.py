@@ -1,4 +1,4 @@
-"""One trial while it runs: what it tries, where it may write, and what it reports."""
+"""A running trial: its parameters, its model directory and its reports."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ _OUTCOME = "trial.json"
 
 
 class Loop(Protocol):
-    """What a trial has to know of a training loop: `orbit.Controller` complies."""
+    """The interface of a training loop that a trial needs; `orbit.Controller` implements it."""
 
     @property
     def step(self) -> int: ...
@@ -37,13 +37,13 @@ class Loop(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a trial has ended.
+    """The outcome of a trial that has ended.
 
     Attributes:
         state: `complete`, `pruned` or `fail`.
-        values: What counts, one for each direction; empty unless it is complete.
-        metrics: Everything that was measured in the end.
-        reason: Why it has failed.
+        values: The objective values, one for each direction; empty unless `state` is `complete`.
+        metrics: All metrics that the trial returned.
+        reason: Why the trial failed.
     """
 
     state: str
@@ -52,7 +52,10 @@ class Outcome:
     reason: str = ""
 
     def write(self, trial: "TrialRun") -> None:
-        """Puts it into the trial's directory, for whoever takes the trial up."""
+        """Write the outcome to `trial.json` in the trial's model directory.
+
+        The process that records or resumes the trial reads it from there.
+        """
         record = {"number": trial.number, "params": trial.params, **dataclasses.asdict(self)}
         files.makedirs(trial.model_dir)
         path = os.path.join(trial.model_dir, _OUTCOME)
@@ -60,7 +63,7 @@ class Outcome:
 
     @classmethod
     def read(cls, model_dir: str) -> "Outcome | None":
-        """That of a trial that has ended; None if it has not."""
+        """Read the outcome from a trial's model directory; return None if there is none yet."""
         path = os.path.join(model_dir, _OUTCOME)
         if not files.exists(path):
             return None
@@ -69,20 +72,20 @@ class Outcome:
 
 
 class TrialRun:
-    """What an evaluator is given.
+    """A running trial, the argument of an evaluator.
 
     Args:
         trial: Optuna's trial.
-        params: What is tried, by name.
-        config: Of the study.
-        model_dir: The trial's directory.
+        params: The trial's values by name.
+        config: The config of the study.
+        model_dir: The trial's model directory.
 
     Attributes:
-        number: Which trial of the study it is, from 0.
-        loop: The training that is under way, set by its hook. While there is one, steps are its
-            own, and it is stopped where the pruner ends the trial.
-        is_pruned: Whether the pruner has ended it.
-        final_result: What was reported as the final result; None if nothing was.
+        number: The number of the trial in the study, starting from 0.
+        loop: The active training loop, set by its hook; None if there is none. An active loop
+            provides the default step of reports, and pruning stops the loop instead of raising.
+        is_pruned: Whether the pruner has ended the trial.
+        final_result: The reported final result; None if nothing was reported.
     """
 
     def __init__(
@@ -103,18 +106,19 @@ class TrialRun:
         self.final_result: Any = None
 
     def report(self, value: float, step: int | None = None) -> None:
-        """Reports a value on the way, such as that of an evaluation.
+        """Report an intermediate value, such as the result of an evaluation.
 
-        In a training it asks the loop to stop if the pruner says so; elsewhere it raises.
+        If the pruner decides to end the trial, the active training loop is requested to stop.
+        Without an active loop, `optuna.TrialPruned` is raised.
 
         Args:
-            value: The metric that counts. Of a study with several nothing is reported.
-            step: When it was measured; by default the step of the training, or how many reports
-                there were before. The same step again is ignored: a trial that was taken up repeats
-                some.
+            value: The value of the metric. Studies with several metrics ignore it.
+            step: The step at which the value was measured. By default the step of the active loop,
+                or the number of previous reports without a loop. A step that was already reported
+                is ignored, because a resumed trial repeats some reports.
 
         Raises:
-            optuna.TrialPruned: The pruner has ended the trial.
+            optuna.TrialPruned: If the pruner ends the trial and there is no active loop.
         """
         number = float(value)
         if len(self.config.directions) > 1:
@@ -128,17 +132,17 @@ class TrialRun:
             self._end(f"pruned at step {step} with {number:g}")
 
     def report_final(self, value: Any) -> None:
-        """Reports the result: a number, one for each metric, or a dict of metrics."""
+        """Report the result: a number, a sequence with one per metric, or a dict of metrics."""
         self.final_result = value
 
     def outcome_of(self, result: Any) -> Outcome:
-        """What came of a trial that has returned.
+        """Return the outcome of a trial whose evaluator has returned `result`.
 
         Args:
-            result: A number, a sequence of one for each direction, or a dict of metrics.
+            result: A number, a sequence with one number for each direction, or a dict of metrics.
 
         Raises:
-            errors.OfficialLiteError: It is none of these, or lacks a metric.
+            errors.OfficialLiteError: If `result` has another form or lacks a metric.
         """
         if self.is_pruned:
             return Outcome(state="pruned", metrics=_metrics(result))
@@ -181,12 +185,12 @@ class TrialRun:
 
 
 def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
-    """Runs a trial to its end, and writes what came of it into its directory.
+    """Run a trial to its end and write its outcome to its model directory.
 
-    An error fails the trial, not the study; what asks the process to stop ends both.
+    An error fails only the trial; the study continues. A request to stop the process ends both.
 
     Raises:
-        errors.PreemptedError: A signal has asked to stop; the trial can go on later.
+        errors.PreemptedError: If a signal requested a stop. The trial can be resumed later.
     """
     global _current
     _current = trial
@@ -196,7 +200,7 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
         outcome = Outcome(state="pruned")
     except errors.PreemptedError:
         raise
-    except (Exception, SystemExit) as error:  # Whatever a trial may raise: the others shall run.
+    except (Exception, SystemExit) as error:  # No error of a trial may end the other trials.
         logging.exception("Trial %d has failed.", trial.number)
         outcome = Outcome(state="fail", reason=f"{type(error).__name__}: {error}")
     finally:
@@ -206,12 +210,15 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
 
 
 def current_trial() -> TrialRun | None:
-    """The trial that runs now; None outside of a study."""
+    """Return the trial that is running in this process; None outside of a study."""
     return _current
 
 
 def report_intermediate_result(value: float, step: int | None = None) -> None:
-    """Reports a value of the trial that runs now, see `TrialRun.report`; without one logs it."""
+    """Report an intermediate value of the current trial; outside of a trial, log it.
+
+    See `TrialRun.report`.
+    """
     trial = current_trial()
     if trial is None:
         logging.info("Intermediate result: %s", value)
@@ -220,7 +227,10 @@ def report_intermediate_result(value: float, step: int | None = None) -> None:
 
 
 def report_final_result(value: Any) -> None:
-    """Reports what the trial that runs now has come to; without one logs it."""
+    """Report the final result of the current trial; outside of a trial, log it.
+
+    See `TrialRun.report_final`.
+    """
     trial = current_trial()
     if trial is None:
         logging.info("Final result: %s", value)
@@ -228,7 +238,8 @@ def report_final_result(value: Any) -> None:
         trial.report_final(value)
 
 
-# A process runs one trial at a time, whatever threads report from it.
+# Global rather than per thread: a process runs one trial at a time, and any of its threads may
+# report.
 _current: TrialRun | None = None
 
 

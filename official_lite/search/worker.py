@@ -1,4 +1,4 @@
-"""A worker: takes one trial after the other, until there is nothing left to take."""
+"""The worker of a study, which runs one trial after the other until none is left."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,8 @@ _STATES = {
     "pruned": TrialState.PRUNED,
     "fail": TrialState.FAIL,
 }
-# How often a trial was begun, and how often it was asked to stop; the rest were kills.
+# User attributes that count how often a trial was started and how often it stopped on request. The
+# difference is the number of times that its process was killed.
 _STARTS = "starts"
 _STOPS = "stops"
 _HOST = "host"
@@ -38,12 +39,12 @@ _HOST = "host"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyJob:
-    """What a worker has to know.
+    """The description of a study that is passed to its workers.
 
     Attributes:
-        evaluator: What a trial is: called with a `TrialRun`, returns its metrics.
-        config: Of the study.
-        study_dir: Its directory.
+        evaluator: Callable that runs a trial: it takes a `TrialRun` and returns the metrics.
+        config: The config of the study.
+        study_dir: The directory of the study.
     """
 
     evaluator: Callable[[TrialRun], Any]
@@ -52,17 +53,18 @@ class StudyJob:
 
 
 def trial_dir(study_dir: str, number: int) -> str:
-    """The directory of a trial."""
+    """Return the model directory of a trial."""
     return os.path.join(study_dir, "trials", f"{number:04d}")
 
 
 def run_worker(job: StudyJob) -> None:
-    """Runs trials until the study has as many as it wants, or nothing new to try.
+    """Run trials until the study has all its trials or the space is exhausted.
 
-    First come trials that were broken off: they go on in their directories.
+    Interrupted trials of this host are resumed first, in their model directories. Those of other
+    hosts are resumed last.
 
     Raises:
-        errors.PreemptedError: A signal has asked to stop; the trial under way can go on later.
+        errors.PreemptedError: If a signal requested a stop. The current trial can be resumed later.
     """
     space = Space(job.config.space)
     sampler = samplers.create_sampler(job.config, space)
@@ -82,13 +84,13 @@ def run_worker(job: StudyJob) -> None:
 
 
 def num_begun(study: optuna.Study) -> int:
-    """How often trials were begun, those included that went on after a break."""
+    """Return how many times trials were started, including resumed trials."""
     trials = study.get_trials(deepcopy=False)
     return sum(trial.user_attrs.get(_STARTS, 0) for trial in trials)
 
 
 def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:
-    """Whether there is a trial that was broken off, and that nobody has taken up."""
+    """Return whether there is an interrupted trial that no worker has resumed."""
     owners = claims.Claims(study_dir)
     with owners.turn():
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -110,9 +112,9 @@ class _Queue:
         self._num_trials = samplers.num_points(job.config, space)
 
     def take(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
-        """The next trial, and what holds it; None if there is none."""
+        """Return the next trial and the context manager of its claim; None if no trial is left."""
         with self._claims.turn():
-            # Those of other hosts take seconds to look at, and come last.
+            # Checking the locks of trials of other hosts takes seconds, so those come last.
             return self._broken_off(claims.host_name()) or self._new() or self._broken_off()
 
     def _new(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
@@ -142,7 +144,7 @@ class _Queue:
                 continue
             with contextlib.ExitStack() as unless_taken:
                 unless_taken.enter_context(claim)
-                # Whoever had it may have ended it before letting go of it.
+                # Read again: the previous owner may have ended the trial before releasing it.
                 frozen = self._running().get(number)
                 if frozen is not None and self._may_go_on(frozen):
                     return self._reopen(frozen), unless_taken.pop_all()
@@ -167,7 +169,7 @@ class _Queue:
         logging.info("Trial %d was broken off, and goes on.", frozen.number)
         study = self._study
         if frozen.params.keys() >= self._space.distributions.keys():
-            # There is nothing to draw: the sampler need not hear of it twice.
+            # All values are known, so use a study whose sampler does not run again.
             study = storage.open_study(
                 self._job.config, self._job.study_dir, pruner=self._study.pruner
             )
@@ -217,7 +219,7 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
 
 
 def run_one(job: StudyJob, number: int) -> None:
-    """Runs one trial that another process has taken."""
+    """Run one trial that another process has claimed."""
     pruner = pruners.create_pruner(job.config)
     study = storage.open_study(job.config, job.study_dir, pruner=pruner)
     frozen = study.get_trials(deepcopy=False)[number]
