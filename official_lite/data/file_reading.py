@@ -93,7 +93,7 @@ def shards_files(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> bool:
-    """Return whether each pipeline reads its own files rather than every n-th record of all files."""
+    """Return whether each pipeline reads its own files, not every n-th record of all files."""
     num_pipelines = num_sharing_pipelines(options, input_context)
     if 1 < len(files) < num_pipelines:
         logging.warning(

@@ -101,7 +101,7 @@ def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
 
 
 def _features(record: Any) -> Mapping[str, Any] | None:
-    """Return the features of a record by name; None unless it is a serialized `tf.train.Example`."""
+    """Return the features of a serialized `tf.train.Example` by name; None for other records."""
     if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
         return None
     try:
