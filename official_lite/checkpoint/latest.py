@@ -81,7 +81,7 @@ def read_state(directory: str) -> Any:
     """Return the `CheckpointState` in the file `checkpoint`; None if it is not readable."""
     try:
         return tf.train.get_checkpoint_state(directory)
-    except (ValueError, tf.errors.OpError):  # Empty, not UTF-8, not to be read.
+    except (ValueError, tf.errors.OpError):  # Empty, not UTF-8, or unreadable.
         logging.warning("%s can't be read.", os.path.join(directory, "checkpoint"))
         return None
 

@@ -10,7 +10,7 @@ __all__ = ["SharedCheckpointManager"]
 
 
 class SharedCheckpointManager(async_checkpoint_manager.AsyncCheckpointManager):
-    """A manager that saves to the shared directory only on the chief and restores from it everywhere.
+    """A manager that saves to the shared directory only on the chief, but restores on all workers.
 
     Workers other than the chief save to a temporary directory. Without this class, they would find
     no checkpoint to resume from.

@@ -118,7 +118,7 @@ def resolve(
         registry: The registered names. A name may be registered with another spec, which is then
             resolved, so a class can be registered without importing it.
         base: The required type of the result. A class must be a subclass of it; any other object
-            must be an instance of it or a callable.
+            must be an instance of it or a callable that creates one.
         workspace: The value of `{workspace}` and the directory that relative file paths start from.
             Defaults to the current directory.
         kind: What is being resolved, for error messages.

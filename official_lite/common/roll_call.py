@@ -56,7 +56,7 @@ _met: cluster.ClusterConfig | None = None
 
 
 def meet(found: cluster.ClusterConfig, seconds: float | None = None) -> None:
-    """Wait until all workers are present; return at once if this cluster has met before.
+    """Wait until all workers are present; return at once if they have met before.
 
     Args:
         found: The cluster and the task of this process.

@@ -35,7 +35,7 @@ def from_arrays(
     drop_remainder: bool = False,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Build a dataset of batches that gathers all rows of a batch at once.
+    """Build a dataset of batches from arrays, gathering all rows of a batch at once.
 
     This is many times faster than `from_tensor_slices`, `shuffle` and `batch`, which handle each
     example separately. It also shuffles all rows rather than only the rows in a buffer::
