@@ -1,6 +1,6 @@
-"""What a run saves besides its variables, and how weights come in from elsewhere.
+"""Checkpoints of a run, and weights loaded from other runs and frameworks.
 
-The weights of a Model Garden (Keras 2) checkpoint::
+To load the weights of a Model Garden (Keras 2) checkpoint::
 
     from official_lite.checkpoint import keras2_converter
 

@@ -1,7 +1,8 @@
-"""What preprocessing layers have learnt from data by `adapt`, as a part of a checkpoint.
+"""Checkpointing of the state that preprocessing layers learn by `adapt`.
 
-Keras computes with copies of it, constants and tables, which `tf.train.Checkpoint` does not know:
-a restored `Normalization` would have the right variables and leave its inputs as they are.
+Keras computes with copies of this state, in constants and tables that `tf.train.Checkpoint` does
+not track. Without this module, a restored `Normalization` would have the right variables but would
+not normalize its inputs.
 """
 
 import json
@@ -18,10 +19,11 @@ __all__ = ["AdaptedLayers", "find_adaptable_layers", "follow_statistics"]
 
 
 class AdaptedLayers(tf.train.experimental.PythonState):
-    """The state of such layers, to be put into a checkpoint.
+    """The checkpointed state of preprocessing layers.
 
     Args:
-        layers: Those of `find_adaptable_layers`. What they know is read when it is saved.
+        layers: The layers that `find_adaptable_layers` returns. Their state is read when the
+            checkpoint is saved.
     """
 
     def __init__(self, layers: Sequence[keras.layers.Layer]) -> None:
@@ -31,10 +33,11 @@ class AdaptedLayers(tf.train.experimental.PythonState):
         return json.dumps([(_name(layer), _kind_of(layer).read(layer)) for layer in self._layers])
 
     def deserialize(self, string_value: str) -> None:
-        """Gives each layer what it knew.
+        """Restore the state of each layer.
 
         Raises:
-            errors.CheckpointError: It was of a model with others of them, or this one is not built.
+            errors.CheckpointError: The checkpoint was saved with other layers, or a layer is not
+                built.
         """
         states = json.loads(string_value)
         saved, wanted = [name for name, _ in states], [_name(layer) for layer in self._layers]
@@ -49,7 +52,7 @@ class AdaptedLayers(tf.train.experimental.PythonState):
 
 
 def find_adaptable_layers(model: keras.Layer) -> list[keras.layers.Layer]:
-    """Layers of a model that learn by `adapt`, not from their constructor's arguments."""
+    """Return the layers of a model that learn their state by `adapt`, not from arguments."""
     return [
         layer
         for layer in model._flatten_layers()
@@ -58,7 +61,7 @@ def find_adaptable_layers(model: keras.Layer) -> list[keras.layers.Layer]:
 
 
 def follow_statistics(model: Any) -> None:
-    """Has each `Normalization` of a Keras model compute with its variables as they are now."""
+    """Make each `Normalization` layer of a Keras model use the current values of its variables."""
     for layer in model._flatten_layers() if isinstance(model, keras.Model) else ():
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
@@ -66,7 +69,7 @@ def follow_statistics(model: Any) -> None:
 
 class _Kind(NamedTuple):
     learns: Callable[[Any], bool]
-    # None while there is nothing to save.
+    # Returns None while there is nothing to save.
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], None]
 
@@ -114,13 +117,13 @@ def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
 
 
 _VOCABULARY = _Kind(
-    # Of a vocabulary in a file the public config says as little as of none.
+    # The public config does not show whether the vocabulary comes from a file or is not set at all.
     learns=lambda layer: not layer._has_input_vocabulary,
     read=_read_vocabulary,
     write=_write_vocabulary,
 )
 
-# A `TextVectorization` has a `StringLookup` inside.
+# `TextVectorization` needs no entry because it contains a `StringLookup`.
 _KINDS: dict[type[keras.layers.Layer], _Kind] = {
     keras.layers.Normalization: _Kind(
         learns=lambda layer: layer.input_mean is None,
@@ -138,7 +141,7 @@ _KINDS: dict[type[keras.layers.Layer], _Kind] = {
 
 
 def _name(layer: keras.layers.Layer) -> str:
-    # Not its own: that of a layer may have another number in another process.
+    # Use the class because the number in a layer's own name may differ between processes.
     return type(layer).__name__
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint manager that writes while training goes on."""
+"""A checkpoint manager that writes checkpoints while training continues."""
 
 import copy
 import functools
@@ -11,26 +11,27 @@ from official_lite.checkpoint import background_save, committed_checkpoint_manag
 
 __all__ = ["AsyncCheckpointManager"]
 
-# Of each checkpoint, the save under way. They take turns, through whichever manager they come:
-# TensorFlow keeps the path of a save in the checkpoint.
+# Maps each checkpoint to its save in progress. Saves of one checkpoint take turns, even through
+# different managers, because TensorFlow stores the path of a save in the checkpoint.
 _under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, background_save.BackgroundSave] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointManager):
-    """Saves in the background if it is told to; all else is as in its base class.
+    """A `CommittedCheckpointManager` that can save in the background.
 
     ::
 
         manager.save(options=tf.train.CheckpointOptions(enable_async=True))
 
-    There is one save at a time, and the next one waits for it: no more than one state is kept
-    beside that of the training. A checkpoint is listed, on the disk and here, once its files are
-    complete; whatever asks for the newest one waits for it. What a save fails with comes up in the
-    next call that waits.
+    Only one save runs at a time, and the next save waits for it, so at most one copy of the state
+    is kept in addition to the training's own. A checkpoint is listed, on disk and by the manager,
+    only when its files are complete. Methods that need the latest checkpoint wait for the save. If
+    the save fails, the next call that waits raises its error.
 
-    Processes that train together all take part in a save; there it is never in the background.
+    If several processes train together, all of them take part in a save, and saving is never in the
+    background.
     """
 
     _saving: background_save.BackgroundSave | None = None
@@ -41,15 +42,15 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
         check_interval: bool = True,
         options: tf.train.CheckpointOptions | None = None,
     ) -> str | None:
-        """Saves, or begins to if the options say `enable_async`.
+        """Save a checkpoint, in the background if the options set `enable_async`.
 
         Args:
-            checkpoint_number: As the others, see `tf.train.CheckpointManager`.
-            check_interval: Whether to save only if the manager's interval is over.
-            options: The options.
+            checkpoint_number: The number of the checkpoint; see `tf.train.CheckpointManager`.
+            check_interval: Whether to save only if the manager's checkpoint interval has passed.
+            options: The checkpoint options.
 
         Returns:
-            The path, where the checkpoint is or will be; None if none was due.
+            The path where the checkpoint is or will be; None if no save was due.
         """
         self.sync()
         if other := _under_way.get(self.checkpoint):
@@ -69,37 +70,37 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
 
     @property
     def is_saving(self) -> bool:
-        """Whether a save is under way in the background."""
+        """Whether a save is in progress in the background."""
         return self._saving is not None and self._saving.is_under_way
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The newest checkpoint; waits for one that is being saved."""
+        """The latest checkpoint; waits for a save in progress."""
         self._wait()
         return super().latest_checkpoint
 
     @property
     def checkpoints(self) -> list[str]:
-        """All that are kept, the oldest first; waits for one that is being saved."""
+        """All checkpoints that are kept, oldest first; waits for a save in progress."""
         self._wait()
         return super().checkpoints
 
     def restore_or_initialize(self) -> str | None:
-        """Restores the newest checkpoint; without one calls `init_fn`."""
+        """Restore the latest checkpoint; if there is none, call `init_fn`."""
         self._wait()
         return super().restore_or_initialize()
 
     def sync(self) -> None:
-        """Waits for the save that is under way.
+        """Wait for the save in progress.
 
         Raises:
-            BaseException: What it failed with.
+            BaseException: The save failed with this error.
         """
         self._wait()
         super().sync()
 
     def _wait(self) -> None:
-        # The save itself asks for the newest checkpoint, too.
+        # The save itself reads the latest checkpoint, too, and must not wait for itself.
         if self._saving is not None and not self._saving.is_this_thread:
             self._take_result(self._saving)
 
@@ -110,7 +111,10 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
 
 
 def _without_async(options: tf.train.CheckpointOptions) -> tf.train.CheckpointOptions:
-    """TensorFlow's own way of saving in the background fails on Keras variables the second time."""
+    """Disable TensorFlow's own background saving.
+
+    On Keras variables, it fails in the second save.
+    """
     options = copy.copy(options)
     options.enable_async = options.experimental_enable_async_checkpoint = False
     return options

@@ -1,4 +1,4 @@
-"""One save of a checkpoint, in a thread of its own."""
+"""A save of a checkpoint in a background thread."""
 
 import contextvars
 import copy
@@ -16,16 +16,16 @@ Save = Callable[[tf.train.CheckpointOptions], str | None]
 
 
 class BackgroundSave:
-    """Reads the state while its caller waits, and writes it while its caller goes on.
+    """A save that reads the state while its caller waits and writes it while its caller continues.
 
-    What has been read stays what it was, at no cost: TensorFlow changes the buffer of a variable in
-    place only while nobody else holds it, and puts a new one in its place otherwise. That holds for
-    assignments, for sparse updates and for compiled ones.
+    The state that was read does not change, at no extra cost: TensorFlow updates the buffer of a
+    variable in place only if nothing else refers to it, and otherwise allocates a new buffer. This
+    holds for assignments and for sparse and compiled updates.
 
-    The process does not end before the files are complete.
+    The process does not exit before the files are complete.
 
     Args:
-      options: What the options of the save are to hold.
+      options: The checkpoint options of the save.
     """
 
     def __init__(self, options: tf.train.CheckpointOptions) -> None:
@@ -38,14 +38,14 @@ class BackgroundSave:
         self._thread: threading.Thread | None = None
 
     def start(self, save: Save) -> bool:
-        """Begins, and returns when the state has been read.
+        """Start the save and return when the state has been read.
 
         Args:
-          save: Does all of a save with the options it is given, and returns the path; None if there
-            is nothing to save.
+          save: Performs the whole save with the given options and returns the path, or None if
+            there is nothing to save.
 
         Returns:
-          Whether it still has to be written.
+          Whether the state still has to be written.
         """
         strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
         run = contextvars.copy_context().run
@@ -58,7 +58,7 @@ class BackgroundSave:
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether who asks is the save itself."""
+        """Whether the current thread is the thread of this save."""
         return threading.current_thread() is self._thread
 
     @property
@@ -66,15 +66,15 @@ class BackgroundSave:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Returns when the files are complete, or the save has failed."""
+        """Wait until the files are complete or the save has failed."""
         if self._thread is not None:
             self._thread.join()
 
     def result(self) -> str | None:
-        """Waits; returns the path.
+        """Wait for the save and return the path.
 
         Raises:
-          BaseException: What the save failed with.
+          BaseException: The save failed with this error.
         """
         self.wait()
         if self._error is not None:
@@ -84,7 +84,7 @@ class BackgroundSave:
     def _run(self, save: Save, strategy: tf.distribute.Strategy | None) -> None:
         try:
             self._path = self._call(save, strategy)
-        except BaseException as error:  # Whoever asks for the result gets it.
+        except BaseException as error:  # `result` raises it again.
             error.add_note("A checkpoint was being saved in the background.")
             logging.error("A checkpoint could not be saved: %s", error)
             self._error = error
@@ -102,7 +102,7 @@ class BackgroundSave:
 
 
 class _Snapshot(tf.train.experimental.ShardingCallback):
-    """Is handed all tensors of a save once they have been read and before they are written."""
+    """A callback that receives all tensors of a save between reading and writing them."""
 
     def __init__(
         self,
@@ -118,9 +118,10 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
         return self._policy.description
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> Any:
-        # Tensors of several hosts are saved by a function, in which nothing has been read yet.
+        # Tensors of several hosts are saved inside a `tf.function`, where nothing has been read
+        # yet.
         if tf.executing_eagerly():
-            # Keras hands over the variable itself where there are several replicas.
+            # With several replicas, Keras passes the variable itself, so read its value here.
             shardable_tensors = [
                 dataclasses.replace(each, tensor=tf.convert_to_tensor(each.tensor))
                 for each in shardable_tensors

@@ -1,4 +1,4 @@
-"""The directory of the best checkpoints of a run, which belongs to the state of its training."""
+"""The directory of the best checkpoints of a run, which is part of the training state."""
 
 import json
 import os
@@ -20,24 +20,24 @@ _HISTORY = "best"
 
 
 class BestCheckpoints:
-    """Keeps the checkpoints of the best evaluations, and what was known of them at each step.
+    """A store of the best checkpoints and of the history of their evaluations.
 
     ::
 
         best_ckpt/best_ckpt-300.*    the best checkpoint; its commit file has the history
         best_ckpt/info.json          the metrics of its evaluation
 
-    The history has the metrics of each evaluation that was the best of its time. It is written
-    with the commit file of the checkpoint, so that neither can be without the other. A training
-    that goes back to a checkpoint of its own calls `rewind`, and knows again what was known then.
+    The history holds the metrics of each evaluation that was the best so far. It is written into
+    the commit file of the checkpoint, so that the two cannot get out of step. When training
+    restarts from an earlier checkpoint, it calls `rewind`, which restores the history of that step.
 
-    The best checkpoint of a state that training may go back to is kept: it calls `protect` before
-    it saves its state, and `settle` when that is complete.
+    The best checkpoint of each state that training may return to is kept. Training calls `protect`
+    before it saves a state and `settle` when that save is complete.
 
     Args:
-      directory: The directory, which all workers share; the chief writes there.
-      max_to_keep: How many checkpoints to keep: the best, and those that were it before.
-      strategy: The strategy of the run; by default the current one.
+      directory: The directory, which all workers share and only the chief writes to.
+      max_to_keep: The number of checkpoints to keep: the best one and the previous best ones.
+      strategy: The strategy of the run. Defaults to the current strategy.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class BestCheckpoints:
         self._strategy = strategy
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
-        # The last steps of the histories of all states that training may go back to.
+        # The best steps of all states that training may return to.
         self._protected: set[int] = set()
 
     @property
     def best(self) -> Mapping[str, Any] | None:
-        """The metrics of the best evaluation so far, and its step; None before the first."""
+        """The metrics and the step of the best evaluation so far; None before the first one."""
         return self._history[-1] if self._history else None
 
     @property
@@ -70,22 +70,24 @@ class BestCheckpoints:
         metrics: Mapping[str, Any],
         writes_info: bool = True,
     ) -> None:
-        """Saves a checkpoint, which is the best from now on.
+        """Save a checkpoint as the new best one.
 
         Args:
-          checkpoint: What is saved.
-          step: Its step.
-          metrics: Those of its evaluation, for JSON.
+          checkpoint: The checkpoint to save.
+          step: The step of the checkpoint.
+          metrics: The metrics of its evaluation, which must be JSON-serializable.
           writes_info: Whether to write `info.json`.
         """
         history = [*self._up_to(step - 1), {**metrics, STEP_KEY: step}]
         protected = set(self._protected)
         if files.exists(commit_path := commit.path_of(self._path(step))):
-            # Left of a training that was broken off; it must not vouch for a part of the new one.
+            # This file is from an interrupted training run. It must not mark a partly written
+            # checkpoint as complete.
             files.remove(commit_path)
         manager = self._manager(checkpoint, history)
         manager.save(checkpoint_number=step, check_interval=False)
-        # Whatever the checkpoint holds may have called `protect`; this was no state to go back to.
+        # Objects in the checkpoint may have called `protect`, but training never returns to this
+        # state.
         self._protected = protected
         self._history = history
         if writes_info:
@@ -93,17 +95,17 @@ class BestCheckpoints:
         self._sweep()
 
     def write_info(self) -> None:
-        """Writes `info.json` for the best checkpoint, unless it is there."""
+        """Write `info.json` for the best checkpoint, unless it is up to date."""
         if self.best is None or not directories.is_chief(self._strategy):
             return
         if _read_info(self._directory) != self.best:
             files.write_text(self.info_path, json.dumps(self.best, indent=4) + "\n")
 
     def rewind(self, step: int) -> None:
-        """Forgets all evaluations after `step`, from which training starts again.
+        """Discard all evaluations after `step`, from which training restarts.
 
-        If there is no checkpoint of the best before them, those after it stay on the disk until
-        there is a better one than none.
+        If no best checkpoint from before `step` exists, the later ones stay on disk until a new
+        best checkpoint replaces them.
         """
         self._history = self._up_to(step)
         self._protected = self._last_steps()
@@ -115,11 +117,14 @@ class BestCheckpoints:
             self.write_info()
 
     def protect(self) -> None:
-        """Keeps the checkpoint that is best now, whatever comes: a state is about to be saved."""
+        """Keep the current best checkpoint from now on, because a state is about to be saved."""
         self._protected |= self._last_steps()
 
     def settle(self, step: int) -> None:
-        """Lets go of what only states before `step` need; there is no going back to them."""
+        """Stop protecting checkpoints that only states before `step` need.
+
+        Training can no longer return to those states.
+        """
         self._protected = {entry[STEP_KEY] for entry in self._up_to(step)[-1:]}
         self._sweep()
 
@@ -141,7 +146,7 @@ class BestCheckpoints:
         return self._writable_directory
 
     def _sweep(self) -> None:
-        """Removes the checkpoints that are neither among the best nor protected."""
+        """Remove the checkpoints that are neither among the best nor protected."""
         found = self._steps(self._writable())
         known = [entry[STEP_KEY] for entry in self._history]
         wanted = self._wanted([step for step in known if step in found])
@@ -149,7 +154,7 @@ class BestCheckpoints:
             self._manager(tf.train.Checkpoint()).keep_only({self._path(step) for step in wanted})
 
     def _wanted(self, known: Sequence[int]) -> set[int]:
-        """The last ones of each state: of this one, and of those that are protected."""
+        """Return the last `max_to_keep` steps of the current state and of each protected state."""
         ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
         return {
             step
@@ -173,12 +178,12 @@ class BestCheckpoints:
 
 
 def _read_history(directory: str) -> list[dict[str, Any]]:
-    """What the commit file of the newest checkpoint says; without any, what `info.json` does."""
+    """Read the history from the latest commit file, or else from `info.json`."""
     for path in reversed(commit.list_committed(directory, BEST_CHECKPOINT_NAME)):
         try:
             found = commit.read(path)
         except (OSError, ValueError) as error:
-            # Another worker may be removing it.
+            # Another worker may be removing the file.
             logging.warning("The commit file of %s can't be read: %s", path, error)
             continue
         if found is not None and _HISTORY in found.state:
@@ -193,7 +198,7 @@ def _read_info(directory: str) -> dict[str, Any] | None:
         return None
     try:
         info = dict(json.loads(files.read_text(path)))
-        # The Model Garden writes a float.
+        # The Model Garden writes the step as a float.
         return {**info, STEP_KEY: int(info[STEP_KEY])}
     except (KeyError, TypeError, ValueError) as error:
         logging.warning("%s can't be read, and is written again: %s", path, error)

@@ -1,13 +1,13 @@
-"""The commit file of a checkpoint, without which it does not count.
+"""Commit files, which mark checkpoints as complete.
 
 ::
 
-    ckpt-1000.index  ckpt-1000.data-00000-of-00001     what TensorFlow writes
-    ckpt-1000.commit.json                              written last, when those are on the disk
+    ckpt-1000.index  ckpt-1000.data-00000-of-00001     written by TensorFlow
+    ckpt-1000.commit.json                              written last, when those are on disk
 
-It holds the sizes of the files, the checksum of the index, and a description of the run. TensorFlow
-keeps a checksum of each tensor in the index, so the data need no second one: a flipped bit comes up
-when the tensor is read.
+A commit file holds the sizes of the files, the checksum of the index, and a description of the run.
+It holds no checksum of the data, because the index contains a checksum of each tensor: TensorFlow
+detects a flipped bit when it reads the tensor.
 """
 
 import dataclasses
@@ -37,13 +37,13 @@ _SUFFIX = ".commit.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What a commit file says.
+    """The contents of a commit file.
 
     Attributes:
         step: The number of the checkpoint.
-        files: The size of each file in bytes, by name.
+        files: The size of each file in bytes, by file name.
         index_sha256: The checksum of the index file.
-        state: What the run said of itself; empty if it said nothing.
+        state: The description of the run; empty if none was given.
     """
 
     step: int
@@ -53,27 +53,27 @@ class Commit:
 
     @property
     def total_size(self) -> int:
-        """Bytes in all files."""
+        """The total size of all files in bytes."""
         return sum(self.files.values())
 
 
 def path_of(prefix: str) -> str:
-    """The commit file of a checkpoint."""
+    """Return the path of the commit file of a checkpoint."""
     return prefix + _SUFFIX
 
 
 def step_of(prefix: str) -> int:
-    """The number of a checkpoint, from its name; -1 if it has none."""
+    """Return the number in the name of a checkpoint; -1 if it has none."""
     matched = re.search(r"-(\d+)$", prefix)
     return int(matched.group(1)) if matched else -1
 
 
 def list_committed(directory: str, name: str | None = None) -> list[str]:
-    """The checkpoints of a directory that have a commit file, by their numbers.
+    """Return the checkpoints of a directory that have a commit file, sorted by number.
 
     Args:
         directory: The directory.
-        name: What comes before the number; any if not given.
+        name: The part of the name before the number; None matches any name.
     """
     wanted = r".+" if name is None else re.escape(name)
     pattern = re.compile(rf"{wanted}-\d+{re.escape(_SUFFIX)}")
@@ -83,7 +83,7 @@ def list_committed(directory: str, name: str | None = None) -> list[str]:
 
 
 def list_files(prefix: str) -> list[str]:
-    """The paths of the files that TensorFlow has written for a checkpoint: the index first."""
+    """Return the paths of the files that TensorFlow wrote for a checkpoint, the index first."""
     directory, base = os.path.split(prefix)
     pattern = re.compile(rf"{re.escape(base)}\.(index|data-\d+-of-\d+)")
     names = filter(pattern.fullmatch, files.list_names(directory or "."))
@@ -91,11 +91,11 @@ def list_files(prefix: str) -> list[str]:
 
 
 def write(prefix: str, state: Mapping[str, Any] | None = None) -> Commit:
-    """Writes the commit file of a checkpoint whose files are complete, and returns what it says.
+    """Write the commit file of a checkpoint whose files are complete, and return its contents.
 
     Args:
         prefix: The checkpoint.
-        state: A description of the run, for JSON.
+        state: A JSON-serializable description of the run.
     """
     paths = list_files(prefix)
     for path in paths:
@@ -112,10 +112,10 @@ def write(prefix: str, state: Mapping[str, Any] | None = None) -> Commit:
 
 
 def read(prefix: str) -> Commit | None:
-    """What the commit file of a checkpoint says; None if it has none.
+    """Return the contents of the commit file of a checkpoint; None if there is none.
 
     Raises:
-        ValueError: It is not what was written there.
+        ValueError: The commit file is damaged.
     """
     path = path_of(prefix)
     if not files.exists(path):
@@ -127,9 +127,9 @@ def read(prefix: str) -> Commit | None:
 
 
 def find_damage(prefix: str) -> str | None:
-    """What the commit file says that is not so, in a few words; None if all is as it says.
+    """Return a short description of how the files differ from the commit file; None if they match.
 
-    Reads no tensors. A checkpoint without a commit file says nothing.
+    This reads no tensors. A checkpoint without a commit file has no known damage.
     """
     try:
         commit = read(prefix)
@@ -149,7 +149,10 @@ def find_damage(prefix: str) -> str | None:
 
 
 def remove_checkpoint(prefix: str) -> None:
-    """Removes all files of a checkpoint, the commit file first: without it the rest is nothing."""
+    """Remove all files of a checkpoint.
+
+    The commit file goes first, because the remaining files do not count as a checkpoint without it.
+    """
     for path in [path_of(prefix), *list_files(prefix)]:
         if files.exists(path):
             files.remove(path)

@@ -1,4 +1,4 @@
-"""A checkpoint manager that trusts nothing but what it can verify."""
+"""A checkpoint manager that relies only on checkpoints it can verify."""
 
 import collections
 import contextlib
@@ -28,22 +28,41 @@ Describe = Callable[[], Mapping[str, Any]]
 
 
 class CommittedCheckpointManager(tf.train.CheckpointManager):
-    """A `tf.train.CheckpointManager` whose checkpoints survive what happens to files.
+    """A `tf.train.CheckpointManager` that tolerates interrupted saves and damaged files.
 
-    * A checkpoint counts once its commit file is there, which is written last. Only then are older
-      ones removed, and their commit files first.
-    * `restore_or_initialize` verifies the newest one, and takes the one before if it is damaged.
-      The damaged one is moved into `damaged/`; nothing is deleted. Without a whole one it fails.
-    * What belongs to a state besides, such as the records of a run, is made durable before its
-      checkpoint counts, if `on_save` does it.
-    * What a killed process has left is removed with the first save.
-    * Before a save it looks whether there is room; what a failed one has left is removed.
+    * A checkpoint counts only when its commit file, which is written last, exists. Older
+      checkpoints are removed only after that, each starting with its commit file.
+    * `restore_or_initialize` verifies the latest checkpoint and falls back to the previous one if
+      it is damaged. The damaged one is moved into `damaged/`; nothing is deleted. If no checkpoint
+      is intact, it raises an error.
+    * `on_save` can make other data that belongs to a state durable, such as the records of a run,
+      before the checkpoint of that state counts.
+    * The first save removes what a killed process left behind.
+    * Each save first checks the free disk space, and a failed save removes its files.
 
-    Directories that TensorFlow's own manager has written are taken over as they are.
+    Directories written by TensorFlow's own manager are supported without conversion.
+
+    Args:
+        checkpoint: The checkpoint to save.
+        directory: The directory of the checkpoints.
+        max_to_keep: The number of checkpoints to keep; None keeps all.
+        keep_checkpoint_every_n_hours: See `tf.train.CheckpointManager`.
+        checkpoint_name: The part of the name before the number.
+        step_counter: See `tf.train.CheckpointManager`.
+        checkpoint_interval: See `tf.train.CheckpointManager`.
+        init_fn: Called if there is nothing to restore.
+        last_checkpoint_step: See `tf.train.CheckpointManager`.
+        describe: Returns a description of the run, which is stored in commit files and compared
+            with the description in the checkpoint that is restored; see `state_description`.
+        optional: Returns the variables that may be missing in a checkpoint that is restored. Any
+            other missing variable is an error; see `completeness`.
+        moves_damaged: Whether to move damaged checkpoints to `damaged/`. Processes that only read
+            should disable this.
 
     Attributes:
-        on_save: Called in each save before the state is read; what it returns is called when the
-            files are complete and before the checkpoint counts, perhaps in another thread.
+        on_save: Called in each save before the state is read. The function it returns is called
+            when the files are complete and before the checkpoint counts, possibly in another
+            thread.
     """
 
     on_save: Callable[[], Callable[[], None]] | None = None
@@ -64,27 +83,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         optional: Callable[[], Iterable[Any]] = tuple,
         moves_damaged: bool = True,
     ) -> None:
-        """Takes what `tf.train.CheckpointManager` takes, and more.
-
-        Args:
-            checkpoint: What is saved.
-            directory: The directory.
-            max_to_keep: How many checkpoints to keep; None keeps all.
-            keep_checkpoint_every_n_hours: See TensorFlow's.
-            checkpoint_name: What comes before the number.
-            step_counter: See TensorFlow's.
-            checkpoint_interval: See TensorFlow's.
-            init_fn: Called if there is nothing to restore.
-            last_checkpoint_step: See TensorFlow's.
-            describe: Says what the run is, for the commit files, and to be compared with that of
-                the checkpoint that is restored; see `state_description`.
-            optional: Returns the variables that a checkpoint may lack when it is restored. Any
-                other one that is missing is an error; see `completeness`.
-            moves_damaged: Whether damaged checkpoints are moved out of the way; not for one who
-                only reads.
-        """
         directory = os.fspath(directory)
-        # Where there is no file `checkpoint`: a damaged one must not keep a run from starting.
+        # Pass a directory without a `checkpoint` file, because a damaged one would make this call
+        # fail.
         super().__init__(
             checkpoint,
             os.path.join(directory, "no", "such", "directory"),
@@ -115,13 +116,14 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         check_interval: bool = True,
         options: tf.train.CheckpointOptions | None = None,
     ) -> str | None:
-        """Saves, see `tf.train.CheckpointManager`.
+        """Save a checkpoint; see `tf.train.CheckpointManager`.
 
         Returns:
-            The path; None if none was due.
+            The path; None if no save was due.
 
         Raises:
-            errors.CheckpointError: The disk is full, or will be.
+            errors.CheckpointError: The disk is full, or has too little space for another
+                checkpoint.
         """
         if not self._is_due(check_interval):
             return None
@@ -134,7 +136,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             path: str | None = super().save(checkpoint_number, check_interval, options)
         except BaseException as error:
             self._last_checkpoint_step = last_step
-            # What hinders the save may hinder this, too; the first error tells.
+            # The cause of the failed save may make this fail, too. The first error is the one to
+            # report.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_failed(checkpoint_number)
             if not disk_space.is_disk_full(error):
@@ -146,10 +149,11 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         return path
 
     def restore(self, path: str) -> None:
-        """Restore one checkpoint, whichever is the newest.
+        """Restore the given checkpoint, whether or not it is the latest.
 
         Raises:
-            errors.CheckpointError: It lacks a variable, or has it in another shape.
+            errors.CheckpointError: The checkpoint does not fit the run, lacks a variable or holds
+                it with another shape.
         """
         found = commit.read(path)
         if found is not None:
@@ -158,20 +162,21 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self.checkpoint.restore(path)
 
     def restore_or_initialize(self) -> str | None:
-        """Restores the newest checkpoint that is whole; without any calls `init_fn`.
+        """Restore the latest intact checkpoint; if there is no checkpoint, call `init_fn`.
 
         Returns:
-            The path; None if there was none.
+            The path; None if there was no checkpoint.
 
         Raises:
-            errors.CheckpointError: None is whole, or one is but does not fit, or lacks a variable.
+            errors.CheckpointError: No checkpoint is intact, or the latest intact one does not fit
+                the run or lacks a variable.
         """
         listed = latest.find_checkpoints(self._source_directory, self._checkpoint_name)
         paths = listed or latest.find_unlisted(self._source_directory, self._checkpoint_name)
         path, damaged = fallback.restore_newest(
             self.checkpoint, paths, check=self._require_fit, optional=self._optional
         )
-        # A single one that nothing lists is what a first save leaves when it is cut short.
+        # A single unlisted checkpoint is what an interrupted first save leaves behind.
         is_first_save = not listed and len(damaged) == 1
         if path is None and damaged and not is_first_save:
             names = ", ".join(map(os.path.basename, damaged))
@@ -196,7 +201,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         return path
 
     def keep_only(self, paths: Collection[str]) -> None:
-        """Removes all checkpoints of this name but `paths`, of which there is at least one."""
+        """Remove all checkpoints of this name except `paths`, at least one of which must exist."""
         found = commit.list_committed(self._directory, self._checkpoint_name)
         for path in found:
             if path not in paths:
@@ -206,11 +211,11 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     @property
     def _source_directory(self) -> str:
-        """The directory that is restored from."""
+        """The directory from which checkpoints are restored."""
         return self._directory
 
     def _manage(self, paths: Sequence[str], state: Any = None) -> None:
-        """Takes over checkpoints that are there, from the oldest to the newest."""
+        """Take over existing checkpoints, given from the oldest to the latest."""
         now = time.time()
         times: dict[str, float] = {}
         if state is not None:
@@ -227,7 +232,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             state_description.tell_what_is_inexact(state, self._describe(), path)
 
     def _is_due(self, check_interval: bool) -> bool:
-        """As in the base class, which does not say."""
+        """Return whether the base class would save now, which its API does not expose."""
         if self._checkpoint_interval is None or self._last_checkpoint_step is None:
             return True
         steps = int(self._step_counter.numpy()) - self._last_checkpoint_step
@@ -256,12 +261,12 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         leftovers.remove(self._directory, self._checkpoint_name)
 
     def _commit(self, finish: Callable[[], None], path: str) -> None:
-        """Called when the files are complete, before the base class removes older ones."""
+        """Commit a checkpoint with complete files, before the base class removes older ones."""
         finish()
         self._last_size = commit.write(path, self._describe() if self._describe else {}).total_size
 
     def _sweep(self) -> None:
-        """As in the base class, but the commit file goes first."""
+        """Remove old checkpoints like the base class, but remove their commit files first."""
         while self._max_to_keep and len(self._maybe_delete) > self._max_to_keep:
             path, timestamp = self._maybe_delete.popitem(last=False)
             hours = self._keep_checkpoint_every_n_hours
@@ -274,7 +279,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 def _with_callback(
     options: tf.train.CheckpointOptions | None, callback: Callable[[str], None]
 ) -> tf.train.CheckpointOptions:
-    """Options with one more thing to do when the files are complete, before all others."""
+    """Return the options with a callback that runs first when the files are complete."""
     options = copy.copy(options) if options is not None else tf.train.CheckpointOptions()
     others = options.experimental_write_callbacks or []
     options.experimental_write_callbacks = [callback, *others]

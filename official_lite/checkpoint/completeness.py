@@ -1,7 +1,8 @@
 """Checks before a restore that the checkpoint holds a value for every variable that needs one.
 
-`tf.train.Checkpoint.restore` assigns what it finds and leaves the rest at its initial values
-without an error: of a checkpoint of another model, or of Keras 2, it would restore nothing.
+`tf.train.Checkpoint.restore` assigns the values that it finds and silently leaves all other
+variables at their initial values. From a checkpoint of another model, or of Keras 2, it would
+restore nothing.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ __all__ = ["refuse_keras2", "require_complete"]
 
 _Node = keras2_checkpoint.Node
 
-# Bookkeeping that older checkpoints, or those of other tools, lack. Hooks may come and go.
+# Bookkeeping that older checkpoints or those of other tools lack. Hooks may be added and removed.
 _OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
 _MAX_NAMED = 5
 _CONVERTER = (
@@ -28,22 +29,22 @@ _CONVERTER = (
 def require_complete(
     checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()
 ) -> None:
-    """Check that `checkpoint.restore(path)` would assign every variable. Assigns nothing.
+    """Check that `checkpoint.restore(path)` would assign every variable, without assigning any.
 
-    Variables that do not exist yet, and objects without variables, such as metrics of Keras, are
-    not looked for. Neither is bookkeeping that older checkpoints lack.
+    Variables that do not exist yet and objects without variables, such as Keras metrics, are not
+    checked. Neither is bookkeeping that older checkpoints lack.
 
     Args:
-        checkpoint: What is going to be restored.
-        path: The prefix of the files.
+        checkpoint: The checkpoint object to restore into.
+        path: The prefix of the checkpoint files.
         optional: Variables that may be missing in the files.
 
     Raises:
-        errors.CheckpointError: A variable is missing, or was saved with another shape, or belongs
-            to a list that was longer or shorter. The message names all of these variables.
+        errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
+            list that had another length. The message names the first of these variables.
     """
     if not files.exists(f"{path}.index"):
-        # The restore itself says so.
+        # The restore itself reports missing files.
         return
     saved = keras2_checkpoint.Keras2Checkpoint(path)
     found = _compare(checkpoint, saved)
@@ -66,10 +67,13 @@ def require_complete(
 
 
 def refuse_keras2(path: str) -> None:
-    """Refuse a checkpoint of a Keras 2 model, which would restore nothing, before it is needed.
+    """Raise an error for a checkpoint of a Keras 2 model, which would restore nothing.
+
+    Calling this early reports the problem before the checkpoint is needed. A checkpoint that cannot
+    be read is left to the restore.
 
     Raises:
-        errors.CheckpointError: It is one. What can't be read is left to the restore.
+        errors.CheckpointError: The checkpoint is of a Keras 2 model.
     """
     try:
         saved = keras2_checkpoint.Keras2Checkpoint(path)
@@ -84,7 +88,7 @@ def refuse_keras2(path: str) -> None:
 
 @dataclasses.dataclass(eq=False)
 class _Place:
-    """A variable or a `PythonState`, and all that was saved under the names that lead to it."""
+    """A variable or `PythonState`, and all objects that were saved under names that lead to it."""
 
     value: Any
     key: str
@@ -109,7 +113,7 @@ class _Place:
 
 @dataclasses.dataclass(eq=False)
 class _List:
-    """The elements of a list, here and in the checkpoint."""
+    """The elements of a list in the program and in the checkpoint."""
 
     key: str
     current: Mapping[str, Any]
@@ -136,7 +140,10 @@ class _Comparison:
         ]
 
     def unequal_lists(self, optional: set[int]) -> list[_List]:
-        """Lists of layers or variables in which positions mean nothing: some were not restored."""
+        """Return lists of layers or variables that changed length and were not fully restored.
+
+        Positions in such lists are meaningless.
+        """
         restored = {
             node.tensor.key for place in self.values.values() for node in place.nodes if node.tensor
         }
@@ -151,7 +158,7 @@ class _Comparison:
 def _compare(
     checkpoint: tf.train.Checkpoint, saved: keras2_checkpoint.Keras2Checkpoint
 ) -> _Comparison:
-    """Walk down what is to be restored and what was saved, by the same names."""
+    """Traverse the objects to restore and the saved objects in parallel, matched by name."""
     found = _Comparison()
     seen: set[tuple[int, int]] = set()
     top = saved.node(0) if saved.has_graph else None
@@ -171,7 +178,8 @@ def _compare(
         saved_elements = {name: child for name, child in children.items() if name.isdigit()}
         if node and len(elements) != len(saved_elements):
             found.lists.append(_List(key, elements, saved_elements))
-        # What is pushed last is taken first: the model, whose weights an optimizer knows, too.
+        # The last item pushed is visited first. Visit the model first, because an optimizer also
+        # refers to its weights.
         names = sorted(current, key=lambda name: name != "model")
         for name in reversed(names):
             if part is not checkpoint or name not in _OPTIONAL_ITEMS:

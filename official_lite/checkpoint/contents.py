@@ -1,7 +1,7 @@
-"""What is in a checkpoint, and in what two of them differ: its variables.
+"""Inspection and comparison of the variables in checkpoints.
 
-Nothing is built for it, so it reads the checkpoints of any model, and damaged ones as far as that
-goes.
+No model is built, so this works for the checkpoints of any model, and for damaged ones as far as
+they can be read.
 """
 
 import collections
@@ -23,7 +23,7 @@ STATES = ("only in a", "only in b", "differs", "equal")
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# TensorFlow's own.
+# Entries that TensorFlow itself adds.
 _NO_VARIABLES = (_GRAPH, f"save_counter{_VALUE}")
 _UNREADABLE = (ValueError, IndexError, tf.errors.OpError)
 
@@ -35,12 +35,12 @@ class SavedVariable:
     """A variable in a checkpoint.
 
     Attributes:
-        name: What it called itself, such as `dense/kernel`; the key if that says nothing.
-        key: The path of objects to it, without what TensorFlow adds to all of them.
-        shape: Its shape.
-        dtype: TensorFlow's name of its type.
-        num_bytes: What its values take.
-        num_not_finite: How many of them are NaN or infinite.
+        name: The name of the variable, such as `dense/kernel`; the key if no unique name was saved.
+        key: The object path of the variable, without the suffix that TensorFlow adds to every key.
+        shape: The shape.
+        dtype: TensorFlow's name of the dtype.
+        num_bytes: The size of the values in bytes.
+        num_not_finite: The number of values that are NaN or infinite.
     """
 
     name: str
@@ -52,17 +52,17 @@ class SavedVariable:
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of values."""
         return math.prod(self.shape)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-    """All that could be read of a checkpoint.
+    """The readable part of a checkpoint.
 
     Attributes:
-        variables: In the order of the saved objects.
-        problems: What could not be read, a line each; none if every tensor was.
+        variables: The variables, in the order of the saved objects.
+        problems: One line for each part that could not be read; empty if every tensor was read.
     """
 
     variables: Sequence[SavedVariable]
@@ -71,16 +71,16 @@ class Contents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A variable in two checkpoints.
+    """The difference of one variable between two checkpoints, a and b.
 
     Attributes:
-        name: Its name in the first that has it.
-        a: What it is in the first; None if it is not there.
-        b: What it is in the second.
-        is_equal: Whether every value is the same, bit for bit but for kinds of NaN.
-        max_abs: The largest difference of two values; infinite if one is finite and one is not.
-            None where nothing can be subtracted.
-        relative: That, by the largest value of the first.
+        name: The name of the variable in a, or in b if a does not have it.
+        a: The variable in a; None if a does not have it.
+        b: The variable in b; None if b does not have it.
+        is_equal: Whether all values are equal; any two NaNs count as equal.
+        max_abs: The largest absolute difference of two values; infinite if only one of the two is
+            finite. None if the values cannot be subtracted.
+        relative: `max_abs` divided by the largest finite absolute value in a.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Difference:
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """The state of the variable, one of `STATES`."""
         if self.b is None:
             return "only in a"
         if self.a is None:
@@ -101,10 +101,10 @@ class Difference:
 
 
 def read(prefix: str) -> Contents:
-    """Reads every tensor of a checkpoint, which finds what is damaged.
+    """Read every tensor of a checkpoint, which detects damage.
 
     Args:
-        prefix: Its path without the endings of its files.
+        prefix: The path without the endings of its files.
     """
     try:
         opened = _Checkpoint(prefix)
@@ -120,16 +120,17 @@ def read(prefix: str) -> Contents:
 
 
 def compare(a: str, b: str) -> list[Difference]:
-    """The variables of two checkpoints, by their states, and those that differ most first.
+    """Compare the variables of two checkpoints.
 
-    Those with the same key belong together, then those with the same name.
+    Variables are matched by key, and the rest by name. The results are sorted by state, with the
+    largest differences first.
 
     Args:
-        a: The path of one without the endings of its files.
-        b: That of the other.
+        a: The path of the first checkpoint, without the endings of its files.
+        b: The path of the second checkpoint, without the endings of its files.
 
     Raises:
-        errors.CheckpointError: One of them can't be read.
+        errors.CheckpointError: A checkpoint cannot be read.
     """
     try:
         one, other = _Checkpoint(a), _Checkpoint(b)
@@ -142,11 +143,11 @@ def compare(a: str, b: str) -> list[Difference]:
 
 
 class _Checkpoint:
-    """A checkpoint, opened.
+    """An open checkpoint.
 
     Attributes:
-        names: The names of the variables by their keys, in the order of the saved objects.
-        problems: Why there are no names but the keys.
+        names: The names of the variables by key, in the order of the saved objects.
+        problems: The reasons why names other than the keys could not be read.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -179,7 +180,7 @@ class _Checkpoint:
         return variable, array
 
     def _own_names(self) -> dict[str, str]:
-        """What the variables called themselves, by their keys; TensorFlow 1 has not kept that."""
+        """Return the variables' own names by key; TensorFlow 1 checkpoints do not contain them."""
         if _GRAPH not in self._shapes:
             return {}
         graph = trackable_object_graph_pb2.TrackableObjectGraph()
@@ -231,7 +232,7 @@ def _difference(
 def _max_abs(one: _Array, other: _Array) -> float:
     if one.dtype.kind in "iu":
         one, other = one.astype(np.float64), other.astype(np.float64)
-    # Also of two infinities, whose difference would be NaN.
+    # Compare values directly, because the difference of two equal infinities is NaN.
     is_same = (one == other) | (np.isnan(one) & np.isnan(other))
     if bool(np.all(is_same)):
         return 0.0

@@ -1,4 +1,4 @@
-"""What came of reading weights into a model: what found its place, and what did not."""
+"""The result of reading weights into a model: what was matched and what was not."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,12 +12,16 @@ _SHOWN_CANDIDATES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Match:
-    """A variable of the model and the tensor of the checkpoint that is meant for it.
+    """A variable of the model and the checkpoint tensor that belongs to it.
 
     Attributes:
-        saved_name: The name that the checkpoint has for the tensor, if it says more than the key.
-        is_by_position: Whether nothing but their places in the model says that they belong
-            together.
+        variable: The path of the variable.
+        variable_shape: The shape of the variable.
+        key: The key of the tensor in the checkpoint.
+        key_shape: The shape of the tensor.
+        saved_name: The name of the tensor in the checkpoint, if it is more informative than the
+            key.
+        is_by_position: Whether the two were matched only by their position in the model.
     """
 
     variable: str
@@ -36,11 +40,13 @@ class Match:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A variable without its tensor, or a tensor without its variable.
+    """A variable without a tensor, or a tensor without a variable.
 
     Attributes:
-        candidates: Tensors that might be meant: all that claim an ambiguous variable, or those
-            that no variable took and that have the shape of a missing one.
+        name: The path of the variable or the key of the tensor.
+        shape: Its shape.
+        candidates: The keys of tensors that may belong to the variable. For an ambiguous variable,
+            these are all tensors that claim it; for a missing one, all unused tensors of its shape.
     """
 
     name: str
@@ -57,15 +63,15 @@ class Leftover:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionReport:
-    """Every variable of the model and every tensor of the checkpoint, each in one of five lists.
+    """The result for every variable of the model and every tensor of the checkpoint.
 
     Attributes:
         checkpoint: The prefix of the checkpoint files.
-        matched: Pairs of equal shape; only these are assigned.
+        matched: Pairs of equal shape. Only these are assigned.
         mismatched: Pairs that belong together but differ in shape.
-        ambiguous: Variables with more than one tensor that may be meant.
-        missing: Variables that no tensor is meant for.
-        unexpected: Tensors of the model in the checkpoint that no variable took.
+        ambiguous: Variables that more than one tensor may belong to.
+        missing: Variables without a tensor.
+        unexpected: Tensors of the model in the checkpoint that were not matched to a variable.
     """
 
     checkpoint: str
@@ -77,7 +83,7 @@ class ConversionReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every variable was filled and every tensor was used."""
+        """Whether every variable was assigned and every tensor was used."""
         return not (self.mismatched or self.ambiguous or self.missing or self.unexpected)
 
     def __str__(self) -> str:

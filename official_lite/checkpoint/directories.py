@@ -1,4 +1,4 @@
-"""Where this process may write checkpoints."""
+"""The directories to which this process may write checkpoints."""
 
 import atexit
 import shutil
@@ -10,19 +10,19 @@ __all__ = ["is_chief", "writable_directory"]
 
 
 def is_chief(strategy: tf.distribute.Strategy | None = None) -> bool:
-    """Whether this process writes what all workers share.
+    """Return whether this process writes the files that all workers share.
 
     Args:
-        strategy: The strategy of the run; the current one if not given.
+        strategy: The strategy of the run. Defaults to the current strategy.
     """
     return bool((strategy or tf.distribute.get_strategy()).extended.should_checkpoint)
 
 
 def writable_directory(directory: str, strategy: tf.distribute.Strategy | None = None) -> str:
-    """The directory itself on the chief, a temporary one on every other worker.
+    """Return the directory itself on the chief and a temporary directory on every other worker.
 
-    All workers have to take part in saving, since reading a variable may be collective; only the
-    chief's files are kept. The temporary folder goes when the process ends.
+    All workers must take part in saving because reading a variable may be a collective operation,
+    but only the chief's files are kept. The temporary directory is deleted when the process exits.
     """
     if is_chief(strategy):
         return directory

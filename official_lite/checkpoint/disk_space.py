@@ -1,4 +1,4 @@
-"""Whether there is room for a checkpoint."""
+"""Checks for free disk space before a checkpoint is saved."""
 
 import errno
 import shutil
@@ -9,19 +9,20 @@ from official_lite.common import errors, files
 
 __all__ = ["is_disk_full", "require_space"]
 
-# A checkpoint may grow a little, and others write, too.
+# The checkpoint may grow a little, and other processes write to the disk, too.
 _RESERVE = 1.2
 
 
 def require_space(directory: str, size: int) -> None:
-    """Makes sure that there is room for another checkpoint as large as the last one.
+    """Check that there is room for another checkpoint as large as the last one.
 
     Args:
-        directory: Where it goes. Of a remote file system nobody knows how much room it has.
-        size: Bytes of the last one.
+        directory: The directory of the checkpoints. Remote file systems are not checked because
+            their free space is unknown.
+        size: The size of the last checkpoint in bytes.
 
     Raises:
-        errors.CheckpointError: There is not.
+        errors.CheckpointError: There is too little space.
     """
     if files.is_remote(directory) or not files.exists(directory):
         return
@@ -35,9 +36,9 @@ def require_space(directory: str, size: int) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether that is what a save failed with."""
+    """Return whether a save failed with this error because the disk is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
-    # The memory of a device can be exhausted, too.
+    # The same error class reports that the memory of a device is exhausted.
     return is_exhausted and "space" in str(error).lower()

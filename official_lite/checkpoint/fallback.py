@@ -1,4 +1,4 @@
-"""Restores the newest checkpoint that can be restored."""
+"""Restoring of the latest checkpoint that can be restored."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,9 +14,9 @@ __all__ = ["DAMAGED_DIR", "find_unreadable", "restore_newest", "set_aside"]
 
 DAMAGED_DIR = "damaged"
 
-# What a restore fails with, whether the files are damaged or of another model,
+# Errors of a restore from files that are damaged or belong to another model.
 _UNUSABLE = (ValueError, IndexError, tf.errors.OpError)
-# but for these, which say nothing about the files.
+# Errors that say nothing about the files, although they are `OpError`s.
 _PASSING = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -35,23 +35,25 @@ def restore_newest(
     check: Callable[[str, Mapping[str, Any]], None] = lambda path, state: None,
     optional: Callable[[], Iterable[Any]] = tuple,
 ) -> tuple[str | None, list[str]]:
-    """Restores the last of `paths` that is whole, and says which were not.
+    """Restore the last of `paths` that is intact, and report the damaged ones.
 
-    A checkpoint that is whole but of another model is an error: an older one would be no better,
-    and to go back in silence is not what was asked for. Whatever a damaged one has put into
-    variables is overwritten by the next one.
+    An intact checkpoint of another model is an error: an older checkpoint would not fit either, and
+    silently restoring an older state was not requested. Values from a damaged checkpoint that have
+    reached variables are overwritten by the next restore.
 
     Args:
-        checkpoint: What is restored.
-        paths: The checkpoints, from the oldest to the newest.
-        check: Called with a path and what its commit file says of the run, before it is restored.
+        checkpoint: The checkpoint object to restore into.
+        paths: The checkpoints, from the oldest to the latest.
+        check: Called before a restore with the path and the description of the run in the commit
+            file.
         optional: Returns the variables that a checkpoint may lack; see `completeness`.
 
     Returns:
-        The path, or None if none is whole; and those that are damaged, the newest first.
+        The restored path, or None if no checkpoint is intact, and the damaged checkpoints, latest
+        first.
 
     Raises:
-        errors.CheckpointError: A whole one does not fit.
+        errors.CheckpointError: An intact checkpoint does not fit.
     """
     damaged: list[str] = []
     for path in reversed(paths):
@@ -66,7 +68,7 @@ def restore_newest(
 
 
 def find_unreadable(path: str) -> str | None:
-    """Reads all tensors of a checkpoint; returns what is wrong, or None if nothing is."""
+    """Read all tensors of a checkpoint and return the first error, or None if there is none."""
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():
@@ -79,7 +81,7 @@ def find_unreadable(path: str) -> str | None:
 
 
 def set_aside(prefix: str) -> str:
-    """Moves the files of a damaged checkpoint into a folder beside it, and returns the folder."""
+    """Move the files of a damaged checkpoint to a new directory in `damaged/` and return it."""
     directory, base = os.path.split(prefix)
     folder = _free(os.path.join(directory, DAMAGED_DIR, base))
     files.makedirs(folder)
@@ -96,7 +98,7 @@ def _try(
     check: Callable[[str, Mapping[str, Any]], None],
     optional: Callable[[], Iterable[Any]],
 ) -> str | None:
-    """Restores a checkpoint; returns what is wrong with it if it is damaged."""
+    """Restore a checkpoint; if it is damaged, return a description of the damage."""
     damage = commit.find_damage(path)
     if damage is not None:
         return damage
@@ -121,10 +123,10 @@ def _try(
 
 
 def _forget_deferred(checkpoint: tf.train.Checkpoint) -> None:
-    """Drops what a restore that failed still has in store for objects that are yet to be made.
+    """Discard deferred restorations left behind by a failed restore.
 
-    They would be given its values before those of the next checkpoint, from files that may be gone
-    by then. The counter of the saves is such an object.
+    Objects that are created later would receive these values before those of the next checkpoint,
+    from files that may no longer exist. The save counter is such an object.
     """
     for trackable in tf.train.TrackableView(checkpoint).descendants():
         getattr(trackable, "_deferred_dependencies", {}).clear()

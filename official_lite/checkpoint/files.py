@@ -1,4 +1,4 @@
-"""Looks at, and removes, the checkpoint files of a directory."""
+"""Inspection and removal of checkpoint files."""
 
 import os
 
@@ -13,10 +13,10 @@ _STEP_KEY = "global_step/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
-    """The global step that a checkpoint was saved at.
+    """Return the global step at which a checkpoint was saved.
 
     Raises:
-        errors.CheckpointError: If it holds none.
+        errors.CheckpointError: The checkpoint holds no global step.
     """
     reader = tf.train.load_checkpoint(ckpt_file_path)
     if not reader.has_tensor(_STEP_KEY):
@@ -28,7 +28,7 @@ def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
 
 
 def remove_ckpts(model_dir: str) -> None:
-    """Removes all `ckpt-*` files of a directory and the record of them."""
+    """Remove all `ckpt-*` files and the file `checkpoint` from a directory."""
     pattern = os.path.join(model_dir, "ckpt-*")
     logging.info("Removing checkpoint files %s.", pattern)
     for path in [*tf.io.gfile.glob(pattern), os.path.join(model_dir, "checkpoint")]:

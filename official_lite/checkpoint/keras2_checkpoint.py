@@ -1,8 +1,8 @@
-"""Reads the checkpoints of `tf.train.Checkpoint` as the tree of objects that was saved.
+"""Reading of `tf.train.Checkpoint` files as the tree of objects that was saved.
 
-The keys of a checkpoint name each tensor by one of the paths that lead to it. A model shared with a
-second name (`Checkpoint(model=model, backbone=model.backbone)`) therefore has keys under either.
-The graph of objects inside of the checkpoint has all the paths, and the variables' own names.
+The key of a tensor is only one of the paths that lead to it. If a model is saved under two names
+(`Checkpoint(model=model, backbone=model.backbone)`), its keys may start with either. The object
+graph in the checkpoint holds all paths and the variables' own names.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ __all__ = ["Keras2Checkpoint", "Node", "Tensor"]
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
-# What a compiled or exported Keras 2 model carries besides its weights.
+# Children of a compiled or exported Keras 2 model that are not weights.
 _NOT_WEIGHTS = frozenset(
     {"optimizer", "keras_api", "signatures", "save_counter", "_random_generator"}
 )
@@ -33,7 +33,7 @@ _COUNTERS = frozenset({"global_step", "beta1_power", "beta2_power"})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One saved variable: its key without the suffix, its name in Keras 2 and its shape."""
+    """A saved variable: its key without the suffix, its Keras 2 name and its shape."""
 
     key: str
     full_name: str
@@ -41,7 +41,7 @@ class Tensor:
 
 
 class Node:
-    """One saved object: a layer, a model, a list, a dict or a variable."""
+    """A saved object: a layer, a model, a list, a dict or a variable."""
 
     def __init__(self, checkpoint: "Keras2Checkpoint", index: int) -> None:
         self._checkpoint = checkpoint
@@ -49,26 +49,26 @@ class Node:
 
     @functools.cached_property
     def children(self) -> Mapping[str, "Node"]:
-        """The objects below this one, by every name that they have here; no optimizers."""
+        """The child objects by each of their local names, without optimizers."""
         return {
             name: child for name, child in self.all_children.items() if name not in _NOT_WEIGHTS
         }
 
     @functools.cached_property
     def all_children(self) -> Mapping[str, "Node"]:
-        """The objects below this one, optimizers included."""
+        """The child objects by each of their local names, including optimizers."""
         proto = self._checkpoint.graph.nodes[self.index]
         return {child.local_name: self._checkpoint.node(child.node_id) for child in proto.children}
 
     @property
     def has_state(self) -> bool:
-        """Whether it is a `PythonState` with a value."""
+        """Whether the object is a `PythonState` with a value."""
         attributes = self._checkpoint.graph.nodes[self.index].attributes
         return any(attribute.name == "py_state" for attribute in attributes)
 
     @functools.cached_property
     def tensor(self) -> Tensor | None:
-        """What was saved of a variable; `None` for everything else."""
+        """The saved tensor of a variable; None for any other object."""
         for attribute in self._checkpoint.graph.nodes[self.index].attributes:
             shape = self._checkpoint.shapes.get(attribute.checkpoint_key)
             if attribute.name == "VARIABLE_VALUE" and shape is not None:
@@ -78,13 +78,13 @@ class Node:
 
     @property
     def layers(self) -> list["Node"]:
-        """The layers with weights of a functional or sequential model, in their order."""
+        """The layers with weights of a functional or sequential model, in order."""
         names = [name for name in self.children if name.startswith(_KERAS2_PREFIX)]
         return [self.children[name] for name in sorted(names, key=_number)]
 
     @property
     def layer_name(self) -> str | None:
-        """The name of a layer that has weights of its own, as its variables remember it."""
+        """The name of a layer with weights of its own, taken from the names of its variables."""
         names = {
             child.tensor.full_name.rpartition("/")[0].rpartition("/")[2]
             for child in self.children.values()
@@ -93,7 +93,7 @@ class Node:
         return names.pop() if len(names) == 1 else None
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every variable below, once each."""
+        """Yield the tensor of every variable below this object, once each."""
         seen, pending = {self.index}, [self]
         while pending:
             node = pending.pop()
@@ -105,13 +105,13 @@ class Node:
 
 
 class Keras2Checkpoint:
-    """A checkpoint on disk, opened for reading.
+    """A checkpoint on disk, open for reading.
 
     Args:
-        path: A checkpoint prefix (`.../ckpt-100`), or a folder, whose latest checkpoint is read.
+        path: A checkpoint prefix (`.../ckpt-100`), or a directory, whose latest checkpoint is read.
 
     Raises:
-        CheckpointError: Nothing readable is there.
+        CheckpointError: There is no checkpoint.
     """
 
     def __init__(self, path: str) -> None:
@@ -133,30 +133,30 @@ class Keras2Checkpoint:
 
     @property
     def has_graph(self) -> bool:
-        """Whether objects were saved; false for tensors saved by name, as in TensorFlow 1."""
+        """Whether objects were saved; false if tensors were saved by name, as in TensorFlow 1."""
         return _GRAPH_KEY in self.shapes
 
     @property
     def is_of_keras2(self) -> bool:
-        """Whether the objects have names that only Keras 2 gives them."""
+        """Whether the saved objects have names that only Keras 2 uses."""
         has_slots = any(node.slot_variables for node in self.graph.nodes)
         return has_slots or self.has_keras2_layers
 
     @property
     def has_keras2_layers(self) -> bool:
-        """Whether a functional or sequential model of Keras 2 is in it."""
+        """Whether the checkpoint contains a functional or sequential Keras 2 model."""
         names = (child.local_name for node in self.graph.nodes for child in node.children)
         return any(name.startswith(_KERAS2_PREFIX) for name in names)
 
     def node(self, index: int) -> Node:
-        """The node of that number; always the same object."""
+        """Return the node with this index; always the same object."""
         return self._nodes.setdefault(index, Node(self, index))
 
     def root(self, path: str | None) -> Node:
-        """The object saved under `path`; without a path, `model` if there is one, or the top.
+        """Return the object saved under `path`; by default `model`, or the top if there is none.
 
         Raises:
-            CheckpointError: No object was saved under that path.
+            CheckpointError: No object was saved under this path.
         """
         top = self.node(0)
         if path is None:
@@ -172,7 +172,7 @@ class Keras2Checkpoint:
         return node
 
     def read_state(self, node: Node) -> bytes | None:
-        """What was saved of a `PythonState`; `None` for everything else."""
+        """Return the saved value of a `PythonState`; None for any other object."""
         for attribute in self.graph.nodes[node.index].attributes:
             if attribute.name == "py_state":
                 value: bytes = self._reader.get_tensor(attribute.checkpoint_key)
@@ -180,9 +180,10 @@ class Keras2Checkpoint:
         return None
 
     def named_tensors(self) -> list[Tensor]:
-        """The tensors of a checkpoint without objects: the key is the variable's name.
+        """Return the tensors of a checkpoint without objects, whose keys are the variable names.
 
-        An optimizer's slots are named below their variable (`dense/kernel/Adam`); no slots.
+        Optimizer slots, which are named below their variable (`dense/kernel/Adam`), are not
+        included.
         """
         return [
             Tensor(key=key, full_name=key, shape=shape)
@@ -191,7 +192,7 @@ class Keras2Checkpoint:
         ]
 
     def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
-        """The saved value."""
+        """Return the saved value of a tensor."""
         key = tensor.key + _VALUE_SUFFIX if self.has_graph else tensor.key
         return self._reader.get_tensor(key)
 

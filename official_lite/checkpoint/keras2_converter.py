@@ -1,7 +1,7 @@
-"""Brings the weights of Keras 2 into a Keras 3 model.
+"""Conversion of Keras 2 weights to a Keras 3 model.
 
-Keras 3 keeps a model's variables in another place than Keras 2 did, so `tf.train.Checkpoint` can't
-restore what the Model Garden saved.
+Keras 3 tracks a model's variables under other attributes than Keras 2 did, so `tf.train.Checkpoint`
+cannot restore Model Garden checkpoints.
 
 ::
 
@@ -28,27 +28,30 @@ def restore_keras2_checkpoint(
     renamed: Mapping[str, str] | None = None,
     strict: bool = True,
 ) -> conversion_report.ConversionReport:
-    """Assigns the weights that tf_keras saved to the variables of the same Keras 3 model.
+    """Assign the weights that tf_keras saved to the variables of the same model in Keras 3.
 
-    Optimizers, counters, metrics and random states in the checkpoint are passed over.
+    Optimizers, counters, metrics and random states in the checkpoint are ignored.
 
     Args:
-        model: A model, or any object whose attributes hold layers. Its variables must exist: a
-            subclassed model has to be called once before.
-        path: A checkpoint prefix (`.../ckpt-100`), or a folder, whose latest checkpoint is read;
-            from `tf.train.Checkpoint`, from `save_weights` without `.h5`, or of TensorFlow 1.
-        root: What to read of a checkpoint that holds several objects, such as `backbone` or
-            `model/_encoder`. By default `model`, or the whole checkpoint if it has none.
-        renamed: What is called differently now: attribute or layer names in the checkpoint, to
-            names in the model. A leading underscore makes no difference.
-        strict: Whether to insist that every variable is filled and every tensor of `root` used.
+        model: A model, or any object whose attributes hold layers. Its variables must exist, so
+            call a subclassed model once before.
+        path: A checkpoint prefix (`.../ckpt-100`), or a directory, whose latest checkpoint is read.
+            Supports checkpoints of `tf.train.Checkpoint`, of `save_weights` without `.h5`, and of
+            TensorFlow 1.
+        root: The object to read from a checkpoint that holds several, such as `backbone` or
+            `model/_encoder`. Defaults to `model`, or to the whole checkpoint if there is no
+            `model`.
+        renamed: Maps attribute or layer names in the checkpoint to their new names in the model. A
+            leading underscore makes no difference.
+        strict: Whether every variable must be assigned and every tensor of `root` used.
 
     Returns:
-        What was assigned and what was left.
+        A report of what was and was not assigned.
 
     Raises:
-        CheckpointError: There is no checkpoint, the model has no variables yet, or `strict` and the
-            two don't fit; the message then holds the report, and no variable has been touched.
+        CheckpointError: There is no checkpoint, the model has no variables yet, or `strict` is set
+            and the checkpoint and the model do not fit. The message then contains the report, and
+            no variable has been changed.
     """
     checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
     weights = keras2_matching.weights_of(model)
@@ -78,7 +81,7 @@ def restore_keras2_checkpoint(
 def _unambiguous(
     candidates: keras2_matching.Candidates,
 ) -> dict[int, keras2_checkpoint.Tensor]:
-    """The pairs in which neither side has another partner."""
+    """Return the pairs in which neither side has another candidate."""
     claims = collections.Counter(itertools.chain.from_iterable(candidates.values()))
     return {
         variable: tensors[0]

@@ -1,9 +1,9 @@
-"""Finds out which tensor of a Keras 2 checkpoint is meant for which variable of a Keras 3 model.
+"""Matching of the tensors in a Keras 2 checkpoint to the variables of a Keras 3 model.
 
-What Keras 2 and 3 have in common is how the user's model is put together, and that decides here:
-layers of a functional or sequential model go by their names where both sides use the same ones and
-by their order otherwise; everything else goes by the attribute that holds it. Shapes decide
-nothing, so that a wrong one is noticed.
+The structure of the user's model is common to Keras 2 and Keras 3, so it determines the matches.
+The layers of a functional or sequential model are matched by name if both sides have the same
+names, and otherwise by order. Everything else is matched by the attribute that holds it. Shapes do
+not influence the matches, so that a wrong shape is detected.
 """
 
 import itertools
@@ -17,16 +17,16 @@ from official_lite.checkpoint import keras2_checkpoint
 
 __all__ = ["Candidates", "match_names", "match_structure", "weights_of"]
 
-# The tensors that may be meant for a variable, by the variable's `id`.
+# Maps the `id` of a variable to the tensors that may belong to it.
 Candidates = dict[int, list[keras2_checkpoint.Tensor]]
 
 _HOLDERS = (keras.Variable, keras.layers.Layer, Mapping, list, tuple)
 
 
 def weights_of(target: Any) -> list[Any]:
-    """The variables of a model, or of an object that holds layers, each once.
+    """Return the variables of a model, or of an object that holds layers, once each.
 
-    Without metrics and random states, which Keras 2 did not save as weights.
+    Metrics and random states, which Keras 2 did not save as weights, are not included.
     """
     if isinstance(target, keras.Variable):
         return [target]
@@ -45,20 +45,20 @@ def weights_of(target: Any) -> list[Any]:
 def match_structure(
     target: Any, node: keras2_checkpoint.Node, *, renamed: Mapping[str, str]
 ) -> Candidates:
-    """Walks a model and a saved tree of objects side by side.
+    """Traverse a model and a saved tree of objects in parallel and collect candidates.
 
     Args:
         target: A model, or any object whose attributes hold layers.
-        node: The same, as it was saved.
-        renamed: Attribute or layer names in the checkpoint, to names in the model.
+        node: The saved counterpart of `target`.
+        renamed: Maps attribute or layer names in the checkpoint to names in the model.
     """
     return _Walk(renamed).visit(target, node)
 
 
 def match_names(weights: list[Any], tensors: list[keras2_checkpoint.Tensor]) -> Candidates:
-    """Pairs variables with the tensors whose names end most alike, in two parts at least.
+    """Match variables to the tensors whose names share the longest ending of at least two parts.
 
-    For checkpoints of TensorFlow 1, in which nothing but names was saved.
+    This is for checkpoints of TensorFlow 1, which contain only names and no objects.
     """
     likeness = {(id(v), t): _likeness(v.path, t.full_name) for v in weights for t in tensors}
     nearest: dict[Any, tuple[int, int]] = {}
@@ -73,7 +73,7 @@ def match_names(weights: list[Any], tensors: list[keras2_checkpoint.Tensor]) -> 
 
 
 def _likeness(path: str, full_name: str) -> tuple[int, int]:
-    """How many parts at the end agree, and, negative, how many parts of `full_name` are left."""
+    """Return the number of equal trailing parts and, negated, of other parts in `full_name`."""
     ours, theirs = path.split("/")[::-1], full_name.split("/")[::-1]
     pairs = zip(ours, theirs, strict=False)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -81,7 +81,7 @@ def _likeness(path: str, full_name: str) -> tuple[int, int]:
 
 
 class _Walk:
-    """One walk; remembers where it has been, since layers may be shared."""
+    """A traversal that records visited pairs, because layers may be shared."""
 
     def __init__(self, renamed: Mapping[str, str]) -> None:
         self._renamed = renamed
@@ -117,7 +117,7 @@ class _Walk:
         pairs = list(zip(layers, node.layers, strict=False))
         if len(layers) == len(node.layers):
             return pairs
-        # A layer was added or taken away somewhere: order means something up to there only.
+        # A layer was added or removed, so the order is reliable only up to that layer.
         return itertools.takewhile(_have_equal_shapes, pairs)
 
 
@@ -128,9 +128,10 @@ def _have_equal_shapes(pair: tuple[Any, keras2_checkpoint.Node]) -> bool:
 
 
 def _part(target: Any, name: str) -> Any:
-    """The part of `target` that Keras 2 would have saved as `name`; `None` if there is none.
+    """Return the part of `target` that Keras 2 would have saved as `name`; None if there is none.
 
-    Reads `vars` and never `getattr`: a property might compute something, or raise.
+    This reads `vars` and never calls `getattr`, because a property might compute something or
+    raise.
     """
     if isinstance(target, list | tuple):
         return target[int(name)] if name.isdigit() and int(name) < len(target) else None

@@ -1,8 +1,9 @@
-"""The checkpoints of a directory, by what is really there.
+"""Lookup of the checkpoints that are really present in a directory.
 
-TensorFlow's own file `checkpoint` goes on being written, for other tools. It is believed only where
-no checkpoint has a commit file, as Orbit, the Model Garden and older versions leave a directory;
-and of its paths only the names: nothing outside of the directory is ever opened.
+TensorFlow's own `checkpoint` file is still written, for other tools. It is used only if no
+checkpoint has a commit file, as in directories written by Orbit, the Model Garden and older
+versions. Only the base names of its paths are used, so nothing outside the directory is ever
+opened.
 """
 
 import os
@@ -25,10 +26,10 @@ __all__ = [
 
 
 def latest_checkpoint(directory: str) -> str | None:
-    """The newest checkpoint of a directory whose files are all there; None if there is none.
+    """Return the latest checkpoint of a directory whose files are complete; None if there is none.
 
-    It takes the place of `tf.train.latest_checkpoint`. The newest is the one with the highest step,
-    whatever the clock said when it was written.
+    Use this instead of `tf.train.latest_checkpoint`. The latest checkpoint is the one with the
+    highest step, regardless of the time at which it was written.
     """
     for path in reversed(find_checkpoints(directory) or find_unlisted(directory)):
         damage = commit.find_damage(path)
@@ -39,11 +40,11 @@ def latest_checkpoint(directory: str) -> str | None:
 
 
 def find_checkpoints(directory: str, name: str | None = None) -> list[str]:
-    """The checkpoints of a directory, from the oldest to the newest.
+    """Return the checkpoints of a directory, from the oldest to the latest.
 
     Args:
-        directory: The directory; it need not exist.
-        name: What comes before the number, such as `ckpt`; any if not given.
+        directory: The directory, which need not exist.
+        name: The part of the name before the number, such as `ckpt`. None matches any name.
     """
     if commit.list_committed(directory):
         return commit.list_committed(directory, name)
@@ -51,9 +52,9 @@ def find_checkpoints(directory: str, name: str | None = None) -> list[str]:
 
 
 def find_unlisted(directory: str, name: str | None = None) -> list[str]:
-    """What lies in a directory without a commit file and without a list that can be read.
+    """Return all checkpoints by their index files, for directories without commit files or a list.
 
-    It may come from elsewhere, or from a save that was cut short.
+    Such a checkpoint may come from another tool or from an interrupted save.
     """
     names = files.list_names(directory)
     indices = [each.removesuffix(".index") for each in names if each.endswith(".index")]
@@ -63,9 +64,10 @@ def find_unlisted(directory: str, name: str | None = None) -> list[str]:
 
 
 def find_managed(directory: str, name: str) -> list[str]:
-    """Those that a manager may remove one day: not what `keep_checkpoint_every_n_hours` has kept.
+    """Return the checkpoints that a manager may remove later.
 
-    The file `checkpoint` no longer lists those.
+    These do not include checkpoints kept by `keep_checkpoint_every_n_hours`, which the `checkpoint`
+    file no longer lists.
     """
     paths = find_checkpoints(directory, name)
     listed = _listed(directory)
@@ -76,16 +78,16 @@ def find_managed(directory: str, name: str) -> list[str]:
 
 
 def read_state(directory: str) -> Any:
-    """What the file `checkpoint` says, a `CheckpointState`; None if there is none to be read."""
+    """Return the `CheckpointState` in the file `checkpoint`; None if it is not readable."""
     try:
         return tf.train.get_checkpoint_state(directory)
-    except (ValueError, tf.errors.OpError):  # Empty, not UTF-8, not to be read.
+    except (ValueError, tf.errors.OpError):  # Empty, not UTF-8, or unreadable.
         logging.warning("%s can't be read.", os.path.join(directory, "checkpoint"))
         return None
 
 
 def _listed(directory: str) -> list[str]:
-    """What the file `checkpoint` lists, as far as it lies in the directory."""
+    """Return the checkpoints that the file `checkpoint` lists and that exist in the directory."""
     state = read_state(directory)
     if state is None:
         return []

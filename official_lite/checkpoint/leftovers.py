@@ -1,4 +1,4 @@
-"""Removes what a killed process has left of a checkpoint."""
+"""Removal of incomplete checkpoint files left behind by a killed process."""
 
 import os
 import re
@@ -12,14 +12,14 @@ __all__ = ["remove"]
 
 
 def remove(directory: str, name: str) -> None:
-    """Removes unfinished checkpoints; for one who is alone in saving there.
+    """Remove unfinished checkpoints; call this only if no other process saves to the directory.
 
-    A checkpoint without a commit file stays if none in the directory has one: then it may be whole,
-    and come from elsewhere. Files of other names are not looked at.
+    If no checkpoint in the directory has a commit file, checkpoints are kept because they may be
+    complete and come from another tool. Files with other names are ignored.
 
     Args:
-        directory: The directory; it need not exist.
-        name: What comes before the number, such as `ckpt`.
+        directory: The directory, which need not exist.
+        name: The part of the name before the number, such as `ckpt`.
     """
     names = files.list_names(directory)
     for each in _unfinished(names, re.escape(name), bool(commit.list_committed(directory))):
@@ -29,7 +29,7 @@ def remove(directory: str, name: str) -> None:
 
 
 def _unfinished(names: list[str], name: str, has_commits: bool) -> list[str]:
-    # As TensorFlow and `files.write_text` call what they are about to rename.
+    # Names that TensorFlow and `files.write_text` give to files before they rename them.
     temporary = re.compile(
         rf"{name}-\d+_temp|{name}-\d+\.commit\.json\.\w+\.tmp|checkpoint\.tmp[0-9a-f]{{32}}"
     )

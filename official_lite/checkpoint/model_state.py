@@ -1,9 +1,8 @@
-"""The part of a Keras 3 model that `tf.train.Checkpoint(model=model)` leaves out in silence.
+"""Tracking of the state of a Keras 3 model that `tf.train.Checkpoint(model=model)` omits.
 
-TensorFlow finds variables by walking attributes. It does not look into the lists and dicts in which
-Keras 3 keeps layers (`self.blocks = [...]`), nor at the seed generators of dropout, nor at what a
-layer has learnt by `adapt`, and `assert_existing_objects_matched` does not miss them either. A
-checkpoint of a model should be::
+TensorFlow finds variables through attributes. It does not find the layers that Keras 3 keeps in
+lists and dicts (`self.blocks = [...]`), the seed generators of dropout, or the state that a layer
+learned by `adapt`. `assert_existing_objects_matched` does not report them either. Save a model as::
 
     tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
 """
@@ -22,7 +21,7 @@ __all__ = ["hidden_items", "weight_items"]
 
 
 class _Names(tf.train.experimental.PythonState):
-    """Says whose weights a list has; its order alone can't, once a layer comes or goes."""
+    """The names of the weights in a list, because their order is ambiguous once layers change."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -31,14 +30,15 @@ class _Names(tf.train.experimental.PythonState):
         return json.dumps(self._names)
 
     def deserialize(self, string_value: str) -> None:
-        """Keeps the names of this model, whatever they were in another process."""
+        """Ignore the saved names and keep those of this model."""
 
 
 def hidden_items(model: Any) -> dict[str, Any]:
-    """What to save beside the model: `hidden_weights` and `random_state`, where there are any.
+    """Return the items to save in addition to the model.
 
-    Both are lists, in the order of `model.weights` and `model.variables`. `hidden_names` are the
-    paths of the former. `adapted_layers` is what layers know by `adapt`.
+    `hidden_weights` and `random_state` are lists of variables in the order of `model.weights` and
+    `model.variables`. `hidden_names` holds the paths of `hidden_weights`, and `adapted_layers` the
+    state that layers learned by `adapt`. Empty items are left out.
     """
     if not isinstance(model, keras.Layer):
         return {}
@@ -51,7 +51,7 @@ def hidden_items(model: Any) -> dict[str, Any]:
 
 
 def weight_items(model: Any) -> dict[str, Any]:
-    """What to load into a model whose weights are wanted, but not its random state."""
+    """Return the items to load into a model for its weights without its random state."""
     if not isinstance(model, keras.Model):
         return {"model": model}
     hidden = _hidden_weights(model)

@@ -1,10 +1,10 @@
-"""Finds for each variable of a model the tensor of a checkpoint that is meant for it.
+"""Matching of the tensors in a checkpoint to the variables of a model.
 
-Attributes are names: what was `model.head` is `model.head` again. The layers of a functional or
-sequential model, and those in lists, are saved by their place, which is another one as soon as a
-layer comes or goes. There the names of the variables decide, as far as they say anything: Keras
-numbers the layers without a name of their own through the whole process, so that `dense_2` may be
-`dense` in another one.
+Attributes identify objects: the saved `model.head` belongs to `model.head`. The layers of a
+functional or sequential model, and layers in lists, are saved by position, and positions change
+when a layer is added or removed. Such layers are therefore matched by the names of their variables
+as far as the names are informative: Keras numbers layers without an explicit name across the whole
+process, so `dense_2` may be `dense` in another process.
 """
 
 import collections
@@ -24,23 +24,23 @@ __all__ = ["Evidence", "Pair", "is_variable", "name_of", "pair", "variables_of"]
 
 
 class Evidence(enum.IntEnum):
-    """What says that a variable and a tensor belong together, the strongest first."""
+    """The evidence that a variable and a tensor belong together, the strongest first."""
 
     NAME = 0
     POSITION = 1
     DOUBTFUL_POSITION = 2
-    """In a list that was longer or shorter."""
+    """The position in a list that had another length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A variable, its tensor, and why."""
+    """A variable, its tensor and the evidence for the match."""
 
     variable: Any
     tensor: keras2_checkpoint.Tensor
     evidence: Evidence
     is_moved: bool = False
-    """Whether it has another place in the model than in the checkpoint."""
+    """Whether the variable has another position in the model than in the checkpoint."""
 
 
 _Pairs = dict[int, Pair]
@@ -52,11 +52,11 @@ def pair(
     hidden: Sequence[Any],
     checkpoint: keras2_checkpoint.Keras2Checkpoint,
 ) -> _Pairs:
-    """The pairs by the identity of the variable.
+    """Match variables to tensors; return the pairs by the `id` of the variable.
 
     Args:
-        model: The model, whose layers tell which names Keras made up.
-        items: What may have been saved at the top of the checkpoint, by name.
+        model: The model, whose layer classes show which names Keras generated.
+        items: The objects that may have been saved at the top of the checkpoint, by name.
         hidden: The `hidden_weights` of the model.
         checkpoint: The checkpoint.
     """
@@ -68,7 +68,7 @@ def pair(
             known = places.get(id(found.variable))
             if known is None or found.evidence < known.evidence:
                 places[id(found.variable)] = found
-    # Also of a part, the weights in lists are saved as those of the model.
+    # Even for a part of the model, the weights in lists are saved as those of the whole model.
     in_list = _hidden_tensors(checkpoint)
     places = _pair_list(hidden, in_list) | places
     variables = {id(v): v for name in common for v in variables_of(items[name])}
@@ -78,9 +78,9 @@ def pair(
 
 
 def variables_of(part: Any) -> Iterator[Any]:
-    """All variables below a layer, an object that TensorFlow tracks, a list or a mapping."""
+    """Yield all variables below a layer, a trackable object, a list or a mapping."""
     if isinstance(part, keras.Layer):
-        # Also those in lists, which the walk below does not reach.
+        # This includes layers in lists, which the traversal below does not reach.
         yield from part.weights
     elif isinstance(part, list | tuple):
         for element in part:
@@ -102,8 +102,8 @@ def name_of(variable: Any) -> str:
 
 
 def _walk(part: Any, node: keras2_checkpoint.Node) -> Iterator[Pair]:
-    """Goes down the objects of the model and those that were saved, by the same names."""
-    # A checkpoint wraps lists and dicts the same way.
+    """Traverse the objects of the model and the saved objects in parallel, by name."""
+    # Wrap lists and dicts in the same way as a checkpoint does.
     root = tf.train.Checkpoint(part=part).part
     seen: set[tuple[int, int, Evidence]] = set()
     pending: list[tuple[Any, keras2_checkpoint.Node, Evidence]] = [(root, node, Evidence.NAME)]
@@ -132,14 +132,14 @@ def _evidence_of_places(first: Mapping[str, Any], second: Mapping[str, Any]) -> 
 def _hidden_tensors(
     checkpoint: keras2_checkpoint.Keras2Checkpoint,
 ) -> list[keras2_checkpoint.Tensor]:
-    """The weights in lists, under the names that were saved beside them."""
+    """Return the saved `hidden_weights` with the names that were saved for them."""
     saved = checkpoint.node(0).children
     if "hidden_weights" not in saved:
         return []
     nodes = saved["hidden_weights"].children
     tensors = [nodes[str(i)].tensor for i in range(len(nodes))]
     text = checkpoint.read_state(saved["hidden_names"]) if "hidden_names" in saved else None
-    # Without them there are those that TensorFlow made up, which lack the layer.
+    # Without `hidden_names`, only names made up by TensorFlow exist, which lack the layer.
     names = json.loads(text) if text else [""] * len(tensors)
     return [
         dataclasses.replace(tensor, full_name=name)
@@ -149,9 +149,9 @@ def _hidden_tensors(
 
 
 def _pair_list(variables: Sequence[Any], tensors: Sequence[keras2_checkpoint.Tensor]) -> _Pairs:
-    """Pairs by position, which means little in lists of unlike length.
+    """Match by position, which is doubtful for lists of different length.
 
-    There, what comes from the first unlike shape on is left alone.
+    For such lists, matching stops at the first pair of different shapes.
     """
     is_alike = len(tensors) == len(variables)
     evidence = Evidence.POSITION if is_alike else Evidence.DOUBTFUL_POSITION
@@ -169,7 +169,7 @@ def _settle(
     tensors: Sequence[keras2_checkpoint.Tensor],
     places: _Pairs,
 ) -> _Pairs:
-    """Lets the names decide where there is nothing but places."""
+    """Let names decide wherever the only evidence is a position."""
     pairs = {key: found for key, found in places.items() if found.evidence == Evidence.NAME}
     certain = {found.tensor.key for found in pairs.values()}
     open_variables = [v for key, v in variables.items() if key not in pairs]
@@ -193,14 +193,14 @@ def _settle(
 
 
 def _unique(name_of_item: Any, items: Sequence[Any]) -> dict[str, Any]:
-    """By name; without those that several have, which tell nothing apart."""
+    """Return the items by name, without names that several items share."""
     counts = collections.Counter(name_of_item(item) for item in items)
     named = {name_of_item(item): item for item in items}
     return {name: item for name, item in named.items() if name and counts[name] == 1}
 
 
 class _Names:
-    """Names without what differs between two models of one kind."""
+    """Normalized names, without the parts that differ between two models of the same class."""
 
     def __init__(
         self,
@@ -226,18 +226,18 @@ class _Names:
         return "/".join(self._kind(part) or part for part in name.split("/"))
 
     def _kind(self, name: str) -> str | None:
-        """The class that Keras named a layer after."""
+        """Return the snake-case class name if Keras generated this layer name; None otherwise."""
         stem = re.sub(r"_\d+$", "", name)
         return stem if stem in self._kinds else None
 
 
 def _first_part(names: Sequence[str]) -> str:
-    """What all names begin with, as the weights of a model do with its name."""
+    """Return the first path component that all names share, such as the name of the model."""
     firsts = {name.partition("/")[0] for name in names}
     return firsts.pop() if len(firsts) == 1 else ""
 
 
 def _snake_case(name: str) -> str:
-    """As Keras makes the name of a layer from that of its class."""
+    """Convert a class name to a layer name in the same way as Keras does."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()

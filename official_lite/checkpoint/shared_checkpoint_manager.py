@@ -1,4 +1,4 @@
-"""Checkpoints of several workers: all take part in saving, one set of files is kept."""
+"""A checkpoint manager for several workers, which all take part in saving one set of files."""
 
 from typing import Any
 
@@ -10,9 +10,16 @@ __all__ = ["SharedCheckpointManager"]
 
 
 class SharedCheckpointManager(async_checkpoint_manager.AsyncCheckpointManager):
-    """Saves to the directory on the chief, elsewhere to a temporary one; restores from the former.
+    """A manager that saves to the shared directory only on the chief, but restores on all workers.
 
-    Without it, a worker other than the chief would find nothing to resume from.
+    Workers other than the chief save to a temporary directory. Without this class, they would find
+    no checkpoint to resume from.
+
+    Args:
+        checkpoint: The checkpoint to save.
+        directory: The directory that all workers share.
+        strategy: The strategy of the run. Defaults to the current strategy.
+        **kwargs: See `CommittedCheckpointManager`.
     """
 
     def __init__(
@@ -23,14 +30,6 @@ class SharedCheckpointManager(async_checkpoint_manager.AsyncCheckpointManager):
         strategy: tf.distribute.Strategy | None = None,
         **kwargs: Any,
     ) -> None:
-        """Takes what `tf.train.CheckpointManager` takes.
-
-        Args:
-            checkpoint: What is saved.
-            directory: The directory that all workers share.
-            strategy: The strategy of the run; the current one if not given.
-            **kwargs: See `tf.train.CheckpointManager`.
-        """
         self._shared_directory = directory
         strategy = strategy or tf.distribute.get_strategy()
         kwargs["moves_damaged"] = directories.is_chief(strategy) and kwargs.get(
@@ -40,7 +39,7 @@ class SharedCheckpointManager(async_checkpoint_manager.AsyncCheckpointManager):
 
     @property
     def shared_directory(self) -> str:
-        """Where the checkpoints are that every worker restores."""
+        """The directory of the checkpoints that every worker restores."""
         return self._shared_directory
 
     @property

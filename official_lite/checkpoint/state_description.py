@@ -1,7 +1,8 @@
-"""What a checkpoint was saved from: the optimizer's class, and the variables by their paths.
+"""Descriptions of a checkpoint's origin: the optimizer class and the paths of the variables.
 
-TensorFlow restores the variables of an optimizer by their positions. Those of Adam go into AdamW,
-and those of one layer into another of the same shape, without a word. So they are compared before.
+TensorFlow restores the variables of an optimizer by position. It silently restores the variables of
+Adam into AdamW, and those of one layer into another layer of the same shape. This module therefore
+compares the descriptions before a restore.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from official_lite.common import errors
 
 __all__ = ["describe", "require_same", "tell_what_is_inexact"]
 
-# A longer list is represented by its checksum.
+# A longer list of variables is represented only by its checksum.
 _MAX_LISTED = 1000
 
 _WAY_OUT = (
@@ -26,14 +27,14 @@ _WAY_OUT = (
 
 
 def describe(model: Any, optimizer: Any) -> dict[str, Any]:
-    """The description of a model and an optimizer, for JSON.
+    """Return a JSON-serializable description of a model and an optimizer.
 
     Args:
-        model: A Keras model with its variables; anything else is described by nothing.
-        optimizer: The same of an optimizer.
+        model: A Keras model that has its variables. Anything else is left out.
+        optimizer: A Keras optimizer that has its variables. Anything else is left out.
     """
     described: dict[str, Any] = {}
-    # Not all variables: those of metrics come and go.
+    # Prefer the weights, because the variables of metrics change.
     weights = _variables(model, "weights") or _variables(model, "variables")
     if weights:
         described["model"] = _listing(weights)
@@ -44,18 +45,19 @@ def describe(model: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
-    """Makes sure that a checkpoint is restored into what it was saved from.
+    """Check that a checkpoint is restored into the objects that it was saved from.
 
-    Another shape is left to TensorFlow, which names the variable. Layers may have other names now,
-    as long as they don't change places.
+    Different shapes are left to TensorFlow, whose error names the variable. Layers may have been
+    renamed, as long as their order is unchanged.
 
     Args:
         saved: The description in the commit file.
-        current: That of the run.
-        path: The checkpoint, for the message.
+        current: The description of the run.
+        path: The checkpoint, for the error message.
 
     Raises:
-        errors.CheckpointError: It was saved by another optimizer, or in another order.
+        errors.CheckpointError: The checkpoint was saved with another optimizer, or with another
+            number or order of variables.
     """
     was, now = saved.get("optimizer"), current.get("optimizer")
     if was and now and was["class"] != now["class"]:
@@ -69,12 +71,12 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
 
 
 def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
-    """Names in the log what makes a resumed training another one in the last bits.
+    """Warn about changes that prevent the resumed training from being bit-exact.
 
     Args:
         saved: The description in the commit file.
-        current: That of the run.
-        path: The checkpoint, for the message.
+        current: The description of the run.
+        path: The checkpoint, for the warning.
     """
     was, now = _circumstances(saved), _circumstances(current)
     changes = [
@@ -140,7 +142,7 @@ def _paths(listing: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(variable: Any) -> str:
-    """The path without the numbers that Keras adds to names it has given before."""
+    """Return the path of a variable without the numbers that Keras appends to repeated names."""
     path = str(getattr(variable, "path", None) or variable.name)
     return re.sub(r"_\d+(?=[_/:]|$)", "", path)
 

@@ -1,4 +1,4 @@
-"""Starts a model from the weights of another run, and says what came of it.
+"""Initialization of a model with the weights of another run, and a report of the result.
 
 ::
 
@@ -33,7 +33,7 @@ _Pairs = Mapping[int, pairing.Pair]
 
 
 def find_checkpoint(path: str) -> str | None:
-    """The prefix of the checkpoint files at `path`, a prefix or a directory; None if none is."""
+    """Return the checkpoint prefix at `path`, a prefix or a directory; None if there is none."""
     if tf.io.gfile.isdir(path):
         return latest.latest_checkpoint(path)
     prefix = path.removesuffix(".index")
@@ -43,32 +43,33 @@ def find_checkpoint(path: str) -> str | None:
 def load_weights(
     model: Any, path: str, *, modules: str | Sequence[str] = ALL, strict: bool = True
 ) -> WarmStartReport:
-    """Loads the weights of a checkpoint into a model, and logs which.
+    """Load the weights of a checkpoint into a model, and log a report.
 
-    The checkpoint is one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
-    `model_state.weight_items(model)`. Optimizer, counters and random state in it are passed over.
-    Layers that have been moved are known by their names; then only weights are loaded, no tables.
+    The checkpoint may be one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
+    `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored. Layers
+    that have moved are matched by name; only weights are then loaded, and lookup tables are not.
 
     Args:
-        model: The model, with its variables. If it has `checkpoint_items`, they are what is loaded.
-        path: The prefix of a checkpoint, or a directory, whose latest is read.
-        modules: `all`, or names of `checkpoint_items`, of layers, or of attributes that hold one;
-            separated by commas if they are one text.
-        strict: Whether a weight that is missing, or has another shape, is an error, and so are
-            layers without names in a list of another length. Otherwise such a weight keeps its
-            initial value, and such layers go by their position.
+        model: The model, whose variables must exist. If it has `checkpoint_items`, these are
+            loaded.
+        path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
+        modules: `all`, or the names of `checkpoint_items`, of layers, or of attributes that hold a
+            layer. A string may name several, separated by commas.
+        strict: Whether to raise an error if a weight is missing or has another shape, or if layers
+            in a list of another length cannot be identified by name. Otherwise, such a weight keeps
+            its initial value, and such layers are matched by position.
 
     Returns:
-        What was loaded and what was left.
+        A report of what was and was not loaded.
 
     Raises:
-        errors.CheckpointError: If no checkpoint is there, if `strict` and something is missing, or
-            if nothing fits at all. The model is as it was then.
-        errors.UnknownNameError: If the model has no part of a name in `modules`.
+        errors.CheckpointError: There is no checkpoint, the model has no weights yet, `strict` is
+            set and something is missing, or nothing fits at all. The model is unchanged.
+        errors.UnknownNameError: The model has no part with a name in `modules`.
     """
     checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
     if isinstance(model, keras.Model) and not model.weights:
-        # Keras would create them later without a look at the checkpoint.
+        # Keras would create the weights later, without reading the checkpoint.
         raise errors.CheckpointError(
             "The model has no weights yet, so there is nothing to load into. Call it once before."
         )
@@ -88,7 +89,7 @@ def load_weights(
         _load_adapted(adapted, checkpoint.prefix, strict)
     is_moved = any(pair.is_moved for pair in pairs.values())
     if names == [ALL] and not report.mismatched and not is_moved:
-        # TensorFlow's way also reaches what is no weight, such as a lookup table.
+        # Reading with TensorFlow also restores state other than weights, such as lookup tables.
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
     adapted_layers.follow_statistics(model)
@@ -129,7 +130,7 @@ def _names_of(modules: str | Sequence[str]) -> list[str]:
 
 
 def _wanted(model: Any, items: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    """The variables to load, once each."""
+    """Return the variables to load, once each."""
     if names == [ALL]:
         return _weights_in(model, items.values())
     parts = _parts(model)
@@ -143,7 +144,7 @@ def _wanted(model: Any, items: Mapping[str, Any], names: Sequence[str]) -> list[
 
 
 def _parts(model: Any) -> dict[str, Any]:
-    """What `modules` can name."""
+    """Return the parts of the model that `modules` can name."""
     layers = {layer.name: layer for layer in getattr(model, "layers", [])}
     attributes = {
         name: child
@@ -154,7 +155,7 @@ def _parts(model: Any) -> dict[str, Any]:
 
 
 def _weights_in(model: Any, parts: Iterable[Any]) -> list[Any]:
-    """The variables below the parts; of a Keras model those that are weights."""
+    """Return the variables below the parts; for a Keras model, only those that are weights."""
     found: dict[int, Any] = {}
     for part in parts:
         for variable in pairing.variables_of(part):

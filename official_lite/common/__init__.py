@@ -1,4 +1,4 @@
-"""What every layer shares: errors, names, flags, and the choice of a distribution strategy.
+"""Shared foundations: errors, names, flags, and the choice of a distribution strategy.
 
-Nothing is imported here, so that ``from official_lite.common import errors`` costs nothing.
+This package imports nothing itself, so ``from official_lite.common import errors`` is cheap.
 """

@@ -1,6 +1,6 @@
-"""Runs a `main` function so that its errors become clear lines and meaningful exit codes.
+"""A runner for `main` functions that turns errors into clear messages and meaningful exit codes.
 
-The counterpart of `absl.app`, with the same call: `app.run(main)`.
+It replaces `absl.app` and is called in the same way: `app.run(main)`.
 """
 
 import logging as python_logging
@@ -19,14 +19,15 @@ __all__ = ["run", "show_error"]
 
 
 def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None:
-    """Parses flags, runs `main(remaining_argv)` and exits the process.
+    """Parse flags, run `main(remaining_argv)` and exit the process.
 
-    Exit codes are those of `errors.ExitCode`: 0 when `main` returns, 2 for a wrong flag or config,
-    and the code of the error otherwise. An error of ours ends in one line on stderr, because its
-    message is written for the user. Any other exception shows the lines of the user's code, all
-    of its traceback with `--verbosity=1`, and last of all what happened in which line.
+    The exit codes are those of `errors.ExitCode`: 0 when `main` returns, 2 for an invalid flag or
+    config, and otherwise the code of the error. An `OfficialLiteError` prints a single line to
+    stderr, because its message is written for the user. Any other exception prints the lines of the
+    user's code (the whole traceback with `--verbosity=1`), followed by the error and the line that
+    caused it.
     """
-    # TensorFlow's own start-up chatter; whoever wants it sets the variable.
+    # Silence TensorFlow's start-up messages unless the user has set the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
     def main_with_exit_code(remaining: list[str]) -> int:
@@ -42,11 +43,11 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
 
 
 def _is_for_the_user(record: python_logging.LogRecord) -> bool:
-    # As loud as anything, TensorFlow reports the microseconds of a step of every save, each wait
-    # for the workers of parameter servers, and that it traces each save of several hosts anew.
+    # At a high level, TensorFlow logs the duration of a step of every save in microseconds, each
+    # wait for the workers of parameter servers, and each retracing of a save of several hosts.
     if record.module == "functional_saver":
         return record.levelno > python_logging.INFO
-    # What fails in the thread of a replica is raised behind it as well.
+    # An error in the thread of a replica is also raised afterwards.
     if record.module == "coordinator":
         return False
     message = record.getMessage()
@@ -55,7 +56,10 @@ def _is_for_the_user(record: python_logging.LogRecord) -> bool:
 
 
 def _without_controls(record: python_logging.LogRecord) -> bool:
-    """Rewrites a message in which a name or a path could give commands to the terminal."""
+    """Escape control characters in a message.
+
+    Names and paths in it could otherwise send commands to the terminal.
+    """
     message = record.getMessage()
     if (shown := escapes.escape_controls(message)) != message:
         record.msg, record.args = shown, ()
@@ -85,9 +89,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 def show_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """A `sys.excepthook` that shows the lines of the user's code, and last what happened where.
+    """Print the lines of the user's code, then the error and the line that caused it.
 
-    With `--verbosity=1` it shows all of the traceback.
+    This is a `sys.excepthook`. With `--verbosity=1`, it prints the whole traceback.
     """
     if not isinstance(error, Exception):
         sys.__excepthook__(kind, error, trace)

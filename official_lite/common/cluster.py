@@ -1,7 +1,7 @@
-"""The cluster that `TF_CONFIG` describes, checked before TensorFlow starts to wait for it.
+"""Validation of the cluster in `TF_CONFIG` before TensorFlow starts to wait for it.
 
-TensorFlow answers a wrong `TF_CONFIG` with a bare `KeyError` or by waiting for ever for a peer that
-does not exist. Nothing here imports it.
+TensorFlow responds to an invalid `TF_CONFIG` with a bare `KeyError`, or waits forever for a peer
+that does not exist. This module does not import TensorFlow.
 """
 
 import json
@@ -39,12 +39,12 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """All processes of a run, and which of them this one is.
+    """All processes of a run, and the task of this process.
 
     Attributes:
         jobs: The `host:port` addresses of each job, such as `worker`.
-        task_type: The job that this process belongs to.
-        task_index: Its place in that job.
+        task_type: The job of this process.
+        task_index: The index of this process in its job.
     """
 
     jobs: Mapping[str, tuple[str, ...]]
@@ -53,16 +53,16 @@ class ClusterConfig:
 
     @property
     def num_workers(self) -> int:
-        """Processes that train: the chief and the workers."""
+        """The number of processes that train: the chief and the workers."""
         return len(self.members("chief", "worker"))
 
     @property
     def name(self) -> str:
-        """What messages call this process."""
+        """The name of this process in messages."""
         return task_name(self.task_type, self.task_index)
 
     def members(self, *jobs: str) -> dict[str, str]:
-        """The address of each process of the jobs by its name, in the order of their ranks."""
+        """Return the address of each process of these jobs by process name, in rank order."""
         return {
             task_name(job, index): address
             for job in jobs
@@ -71,22 +71,22 @@ class ClusterConfig:
 
 
 def task_name(task_type: str, index: int) -> str:
-    """What messages call a process: `worker 1`, or `chief`, of which there is but one."""
+    """Return the name of a process in messages: `worker 1`, or `chief`, which has no index."""
     return task_type if task_type == "chief" else f"{task_type} {index}"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an IPv6 host loses its brackets."""
+    """Split `host:port` into host and port, removing the brackets of an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def read_tf_config() -> ClusterConfig | None:
-    """The cluster in the environment variable `TF_CONFIG`; None if it is unset, blank or `{}`.
+    """Return the cluster in the environment variable `TF_CONFIG`; None if unset, blank or `{}`.
 
     Raises:
-        ConfigValueError: It is not JSON, has no `cluster` or `task`, an address is no `host:port`
-            or is given twice, or the task is not in the cluster.
+        ConfigValueError: The value is not JSON, lacks `cluster` or `task`, has an address that is
+            not `host:port` or a duplicate address, or its task is not in the cluster.
     """
     text = os.environ.get("TF_CONFIG", "").strip()
     if not text:
@@ -103,18 +103,20 @@ def read_tf_config() -> ClusterConfig | None:
 
 
 def configure_cluster(worker_hosts: str | Sequence[str] | None = None, task_index: int = -1) -> int:
-    """Describes the cluster in `TF_CONFIG` for TensorFlow to find, unless it is set already.
+    """Describe the cluster to TensorFlow in `TF_CONFIG`, unless the variable is already set.
 
     Args:
-        worker_hosts: The `host:port` of every worker, separated by commas or as a list; the same
-            on all of them.
-        task_index: This process' place in it. It may stay out only if there is one worker.
+        worker_hosts: The `host:port` of every worker, as a list or separated by commas. All workers
+            must pass the same value.
+        task_index: The index of this process in `worker_hosts`. It is optional if there is only one
+            worker.
 
     Returns:
-        The number of workers, 1 without a cluster.
+        The number of workers; 1 without a cluster.
 
     Raises:
-        ConfigValueError: `task_index` is missing or out of range, or see `read_tf_config`.
+        ConfigValueError: `task_index` is missing or out of range, or `TF_CONFIG` is invalid; see
+            `read_tf_config`.
     """
     cluster = read_tf_config()
     if cluster is not None:
@@ -140,17 +142,17 @@ def configure_cluster(worker_hosts: str | Sequence[str] | None = None, task_inde
 def find_cluster(
     worker_hosts: str | Sequence[str] | None = None, task_index: int = -1
 ) -> ClusterConfig | None:
-    """The cluster of a strategy that has several processes; None if there is none.
+    """Find the cluster of a multi-process strategy; return None if there is none.
 
-    It is that of `TF_CONFIG`, else that of `worker_hosts`, else all tasks of the Slurm step that
-    this process belongs to. `TF_CONFIG` is set to it.
+    The cluster is taken from `TF_CONFIG`, or else from `worker_hosts`, or else from all tasks of
+    the Slurm step of this process. `TF_CONFIG` is set accordingly.
 
     Args:
         worker_hosts: See `configure_cluster`.
         task_index: See `configure_cluster`.
 
     Raises:
-        ConfigValueError: It is described wrongly.
+        ConfigValueError: The description of the cluster is invalid.
     """
     configure_cluster(worker_hosts, task_index)
     if read_tf_config() is None and (step := slurm.read_step(os.environ)):
@@ -188,7 +190,7 @@ def _checked_task(config: dict[str, Any], jobs: Mapping[str, Sequence[str]]) -> 
     if not isinstance(task, dict) or not {"type", "index"} <= task.keys():
         raise _invalid("it has no `task` with `type` and `index`")
     task_type, index = task["type"], task["index"]
-    # An evaluator works beside the cluster and need not be listed in it.
+    # An evaluator is not part of the cluster and need not be listed in it.
     if task_type not in jobs and task_type != "evaluator":
         raise _invalid(f"`task.type` is {task_type!r}, but the cluster has {sorted(jobs)}")
     if not isinstance(index, int) or isinstance(index, bool):

@@ -1,4 +1,4 @@
-"""The dataset class for a kind of file. What `core.file_writers` writes, this reads."""
+"""The dataset class for each file type, which reads what `core.file_writers` writes."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,8 @@ __all__ = ["FILE_TYPES", "PossibleDatasetType", "checked_file_type", "pick_datas
 
 PossibleDatasetType = Callable[..., tf.data.Dataset]
 
-# Each kind of file and how TensorFlow calls its compression; a Riegeli file has none of its own.
+# Maps each file type to TensorFlow's name of its compression; None for Riegeli, which does not use
+# it.
 FILE_TYPES: dict[str, str | None] = {
     "tfrecord": "",
     "tfrecords": "",
@@ -22,13 +23,13 @@ FILE_TYPES: dict[str, str | None] = {
 
 
 def pick_dataset_fn(file_type: str) -> PossibleDatasetType:
-    """A function from a file, or a list of files, to a dataset of serialized records.
+    """Return a function that builds a dataset of serialized records from one or more files.
 
     Args:
         file_type: A key of `FILE_TYPES`, in any case.
 
     Raises:
-        ConfigValueError: There is no such kind, or Riegeli is not installed.
+        ConfigValueError: The file type is unknown, or Riegeli is not installed.
     """
     file_type = checked_file_type(file_type)
     if file_type == "riegeli":
@@ -40,10 +41,10 @@ def pick_dataset_fn(file_type: str) -> PossibleDatasetType:
 
 
 def checked_file_type(file_type: str) -> str:
-    """`file_type` in lower case.
+    """Return `file_type` in lower case.
 
     Raises:
-        ConfigValueError: There is no such kind of file.
+        ConfigValueError: The file type is unknown.
     """
     if file_type.lower() not in FILE_TYPES:
         raise errors.ConfigValueError(
@@ -54,7 +55,7 @@ def checked_file_type(file_type: str) -> str:
 
 
 def _riegeli_dataset() -> Callable[..., tf.data.Dataset]:
-    # Not on PyPI, and needed by hardly anybody.
+    # Riegeli is not on PyPI and rarely needed.
     try:
         from riegeli.tensorflow import RiegeliDataset
     except ModuleNotFoundError as error:

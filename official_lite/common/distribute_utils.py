@@ -1,4 +1,4 @@
-"""From the names in a config to a `tf.distribute.Strategy`."""
+"""Construction of a `tf.distribute.Strategy` from the names in a config."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ __all__ = [
     "tpu_initialize",
 ]
 
-# What the Model Garden's drivers pass on and nothing reads, with the values that ask for nothing.
+# Unused arguments that the Model Garden's drivers pass, with the values that request nothing.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
 
@@ -38,29 +38,30 @@ def get_distribution_strategy(
     devices: Sequence[str] | None = None,
     **kwargs: Any,
 ) -> tf.distribute.Strategy:
-    """The strategy of that name, in any case.
+    """Build the strategy with this name, in any case.
 
     Args:
-        distribution_strategy: `off` is whatever strategy is current; `one_device`, `mirrored` on
-            the devices of this host, `multi_worker_mirrored` and `parameter_server` on the cluster
-            in `TF_CONFIG`, `tpu` at `tpu_address`. Under `parameter_server` the chief asks for it;
-            its servers call `task_server.serve` instead.
-        num_gpus: GPUs of this host to use, for `one_device` and `mirrored`. 0 is the CPU; None or
-            -1 is all that are found, and the CPU if none is.
-        all_reduce_alg: None lets TensorFlow choose; `nccl` or `hierarchical_copy` under `mirrored`,
-            `nccl` or `ring` under `multi_worker_mirrored`.
-        num_packs: Into how many packs `mirrored` puts the gradients for such an all-reduce.
-        tpu_address: Name or address of the TPU; `local` or the empty string on a TPU host.
-        devices: The devices themselves instead of `num_gpus`, for `one_device` and `mirrored`.
-            `["CPU:0", "CPU:1"]` gives two replicas on one machine without a GPU; the second logical
-            CPU is made if TensorFlow has not started yet.
+        distribution_strategy: `off` returns the current strategy. `one_device` and `mirrored` use
+            the devices of this host, `multi_worker_mirrored` and `parameter_server` use the cluster
+            in `TF_CONFIG`, and `tpu` uses the TPU at `tpu_address`. Under `parameter_server`, only
+            the chief calls this function; the servers call `task_server.serve` instead.
+        num_gpus: The number of GPUs of this host for `one_device` and `mirrored`. 0 uses the CPU.
+            None or -1 uses all GPUs, or the CPU if there are none.
+        all_reduce_alg: The all-reduce algorithm: `nccl` or `hierarchical_copy` for `mirrored`,
+            `nccl` or `ring` for `multi_worker_mirrored`. None lets TensorFlow choose.
+        num_packs: The number of packs into which `mirrored` groups the gradients for such an
+            all-reduce.
+        tpu_address: The name or address of the TPU; `local` or the empty string on a TPU host.
+        devices: The devices for `one_device` and `mirrored`, instead of `num_gpus`. `["CPU:0",
+            "CPU:1"]` creates two replicas on one machine without a GPU. The second logical CPU is
+            created if TensorFlow has not started yet.
         **kwargs: The Model Garden's `num_cores_per_replica` and `default_shard_dim`, which have no
             effect.
 
     Raises:
-        ConfigValueError: There is no strategy of that name, or the arguments contradict each other
-            or the hardware.
-        ConfigTypeError: An argument that nobody knows.
+        ConfigValueError: The strategy is unknown, or the arguments contradict each other or the
+            hardware.
+        ConfigTypeError: An argument is unknown.
     """
     _check_kwargs(kwargs)
     name = _checked_name(distribution_strategy)
@@ -85,7 +86,7 @@ def get_distribution_strategy(
 
 
 def tpu_initialize(tpu_address: str) -> Any:
-    """Connects to a TPU and resets it; returns its cluster resolver."""
+    """Connect to a TPU, reset it and return its cluster resolver."""
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu_address)
     if tpu_address not in ("", "local"):
         tf.config.experimental_connect_to_cluster(resolver)
@@ -96,7 +97,7 @@ def tpu_initialize(tpu_address: str) -> Any:
 def get_strategy_scope(
     strategy: tf.distribute.Strategy | None,
 ) -> contextlib.AbstractContextManager[Any]:
-    """`strategy.scope()`, or a context that does nothing if there is no strategy."""
+    """Return `strategy.scope()`, or a null context if there is no strategy."""
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
@@ -166,9 +167,9 @@ def _mirrored(
     names = _local_devices(num_gpus, devices)
     ops = make_ops(num_packs=num_packs) if make_ops else None
     if ops is None and not any("GPU" in name for name in names):
-        # TensorFlow's choice on CPUs, its collectives, are numbered anew by each strategy: the
-        # second strategy of a process fails as soon as a tensor has another shape than the one
-        # that had its number before, and all that come after it fail too.
+        # On CPUs, TensorFlow would choose its collectives, which each strategy numbers from the
+        # start. The second strategy of a process then fails when a tensor has another shape than
+        # the tensor that had its number before, and so do all later strategies.
         ops = tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(devices=names, cross_device_ops=ops)
 
@@ -200,7 +201,7 @@ def _parameter_server() -> tf.distribute.Strategy:
             f"`worker`; got {sorted(config.jobs) if config else 'none'}."
         )
     if config.task_type == "evaluator":
-        # It works beside the cluster, on checkpoints.
+        # An evaluator works on checkpoints, outside the cluster.
         return _one_device(0, None)
     if config.task_type != "chief":
         raise errors.ConfigValueError(
@@ -263,11 +264,11 @@ def _checked_devices(devices: Sequence[str]) -> list[str]:
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Splits the CPU into `count` logical devices, where that is still possible."""
+    """Split the CPU into `count` logical devices if that is still possible."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if count < 2 or tf.config.get_logical_device_configuration(cpu):
         return
-    # Once TensorFlow has started the split raises; the caller then names what is missing.
+    # This raises once TensorFlow has started. The caller then reports the missing devices.
     with contextlib.suppress(RuntimeError):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * count

@@ -1,6 +1,6 @@
-"""Modules of installed packages that ask to be imported, for what they register.
+"""Import of modules that installed packages declare for registration.
 
-A package names them in its `pyproject.toml`, in a group that says what they register::
+A package declares them in its `pyproject.toml`, in a group for what they register::
 
     [project.entry-points."official_lite.experiments"]
     acme = "acme_experiments.configs"
@@ -16,19 +16,18 @@ __all__ = ["import_group"]
 
 @functools.cache
 def import_group(group: str) -> tuple[str, ...]:
-    """Imports the modules that installed packages name in a group, once in a process.
+    """Import the modules that installed packages declare in a group, once per process.
 
-    One that can't be imported is left out with a warning, since it is no concern of a run that
-    wants nothing of it.
+    A module that cannot be imported is skipped with a warning, because the run may not need it.
 
     Returns:
-        A sentence on each that was left out.
+        One sentence about each module that was skipped.
     """
     left_out = []
     for entry_point in sorted(metadata.entry_points(group=group), key=_origin):
         try:
             entry_point.load()
-        # Whatever it is: other people's code, which may even try to end the process.
+        # Catch everything: this is third-party code, which may even try to exit the process.
         except (Exception, SystemExit) as error:
             left_out.append(
                 f"The entry point `{entry_point.name} = {entry_point.value}` of "

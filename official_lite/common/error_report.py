@@ -1,7 +1,7 @@
-"""What an error says to the one who caused it: its message, the line of his code, and little else.
+"""Formatting of errors for users: the message and the line of their own code.
 
-TensorFlow tells an error of traced code again and again: as a wall of frames in the message, in
-which those of the user may be missing, and by exceptions that are raised in the place of others.
+TensorFlow reports an error in traced code several times: as a list of frames in the message, which
+may lack the user's frames, and through exceptions raised in place of others.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ __all__ = [
     "user_place",
 ]
 
-# What gin adds to the message of each error that goes through a function it knows.
+# Text that gin adds to the message of each error that passes through a configurable function.
 _GIN_CALL = "\n  In call to configurable "
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -40,7 +40,7 @@ _CONVERTED_CALL = re.compile(r"autograph[\\/]impl[\\/]api\.py$")
 
 _FRAME_IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WALL = "in user code:"
-# A frame and, further to the right, its line of code.
+# A frame and its line of code, which is indented further.
 _WALL_FRAME = re.compile(r'^( *)File ".*\n(?:\1 +\S.*\n)?', re.MULTILINE)
 _SAYS_NOTHING = re.compile(
     r"in user code:|Graph execution error:|Detected at node|<stack traces|"
@@ -53,14 +53,14 @@ _CONVERTED_NAME = re.compile(r"(?:\w+\.<locals>\.)*inner_factory\.<locals>\.tf__
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """The error itself, if gin has put another one with more text in its place."""
+    """Return the original error if gin has replaced it with one that has more text."""
     while _GIN_CALL in str(error) and error.__context__ is not None:
         error = error.__context__
     return error
 
 
 def headline(error: BaseException) -> str:
-    """The type of an error, and what it says first; all of it, if the message is one of ours."""
+    """Return the type and first line of an error; the whole message for an `OfficialLiteError`."""
     error = unwrapped(error)
     is_ours = isinstance(error, errors.OfficialLiteError)
     name, message = type(error).__name__, str(error) if is_ours else first_line(_text(error))
@@ -70,9 +70,10 @@ def headline(error: BaseException) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The same and, if it is one of code, the line in that of the user it comes from.
+    """Return the headline and, for errors in code, the line of the user's code that caused it.
 
-    Those of ours are of a config, of data and the like, but for an attribute that is not there.
+    An `OfficialLiteError` is about a config, data and the like, so it has no such line unless it is
+    an `AttributeError`.
     """
     told = headline(error)
     if isinstance(error, errors.OfficialLiteError) and not isinstance(error, AttributeError):
@@ -82,7 +83,7 @@ def summary(error: BaseException) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of a message that says something, without TensorFlow's frames and nodes."""
+    """Return the first informative line of a message, without TensorFlow's frames and nodes."""
     has_wall = _WALL in text
     lines = _WALL_FRAME.sub("", f"{text}\n").splitlines()
     for line in lines:
@@ -94,13 +95,14 @@ def first_line(text: str) -> str:
 
 
 def user_place(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost line of a user's code, that of no library, which an error has come from.
+    """Return the innermost line of the user's code, outside any library, that caused an error.
 
-    If he has called nothing himself, but a function of his can't be called: where it begins.
+    If no such line was executed, but a function of the user could not be called, return the place
+    where that function starts.
     """
     told = list(_tellings(error))
     for one in told:
-        # Raised by the user himself, whatever came before.
+        # The user's code raised this error itself, so earlier errors do not matter.
         if (frames := _frames(one)) and _is_of_user(frames[-1]):
             return frames[-1]
     traced = next(filter(_is_of_user, (f for one in reversed(told) for f in _traced(one))), None)
@@ -110,7 +112,7 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
 
 @contextlib.contextmanager
 def naming_the_line() -> Iterator[None]:
-    """Adds to the message of a `ConfigError` in which line of the user's code it came up."""
+    """Append the line of the user's code that caused a `ConfigError` to its message."""
     try:
         yield
     except errors.ConfigError as error:
@@ -121,9 +123,9 @@ def naming_the_line() -> Iterator[None]:
 
 
 def brief_traceback(error: BaseException) -> str:
-    """The lines of the user's code, and which of the framework's has called it.
+    """Return the lines of the user's code and the line of the framework that called it.
 
-    If there are none, the innermost of the framework's.
+    If there are none, return the innermost line of the framework.
     """
     frames: dict[tuple[str, int | None], traceback.FrameSummary] = {}
     for one in _tellings(error):
@@ -140,19 +142,19 @@ def brief_traceback(error: BaseException) -> str:
 
 
 def shown(frame: traceback.FrameSummary) -> str:
-    """A place as editors find it: `FILE:LINE`, and the function."""
+    """Format a place as `FILE:LINE`, which editors recognize, and the function."""
     return f"{frame.filename}:{frame.lineno}, in `{frame.name}`"
 
 
 def _text(error: BaseException) -> str:
-    # Of a sentence, `KeyError` would show the repr.
+    # `str` of a `KeyError` shows the repr, which is wrong for a sentence.
     if isinstance(error, KeyError) and error.args and " " in str(error.args[0]):
         return str(error.args[0])
     return str(error)
 
 
 def _traced_cause(error: BaseException) -> tuple[str, str] | None:
-    """Name and message of the error in traced code that AutoGraph has told as this one."""
+    """Return the name and message of the traced error that AutoGraph raised again as this one."""
     metadata = getattr(error, "ag_error_metadata", None)
     if metadata is None:
         return None
@@ -161,7 +163,7 @@ def _traced_cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _tellings(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those before it that it tells again, or that it was raised from."""
+    """Yield the error and the errors that it repeats or was raised from."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -173,19 +175,19 @@ def _tellings(error: BaseException) -> Iterator[BaseException]:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The outermost first; those of traced code as the user wrote it."""
+    """Return the frames, outermost first; frames of traced code are as the user wrote them."""
     frames = [*traceback.extract_tb(error.__traceback__), *reversed(_traced(error))]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         frames.append(_frame(error.filename, error.lineno, "<module>"))
     if hasattr(error, "node_def"):
-        # An op that failed knows only in its message which code has made it.
+        # Only the message of a failed op shows which code created it.
         for path, line, function in _FRAME_IN_TEXT.findall(str(error)):
             frames.append(_frame(path, int(line), function))
     return frames
 
 
 def _traced(error: BaseException) -> list[traceback.FrameSummary]:
-    """Those of traced code, the innermost first."""
+    """Return the frames of traced code, innermost first."""
     metadata = getattr(error, "ag_error_metadata", None)
     return [
         _frame(frame.filename, frame.lineno, frame.function_name)
@@ -212,7 +214,7 @@ def _own_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _refused_function(error: BaseException) -> traceback.FrameSummary | None:
-    """The function of a user that AutoGraph was to call with arguments it does not take."""
+    """Return the user's function that AutoGraph called with arguments it does not accept."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

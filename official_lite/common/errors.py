@@ -1,30 +1,31 @@
-"""The errors that a user can cause, and the exit code that each one ends the process with.
+"""The errors that users can cause, and the exit code of the process for each.
 
 ::
 
     OfficialLiteError
-    ├── ConfigError                 what was asked for can't be run                  exit 2
+    ├── ConfigError                 the request can't be run                         exit 2
     │   ├── UnknownKeyError         (KeyError)     a name that no config field has
     │   ├── UnknownNameError        (LookupError)  a name that no registry holds
     │   ├── ConfigTypeError         (TypeError)    a value of the wrong type
     │   ├── ConfigValueError        (ValueError)   the right type, but not usable
     │   └── LockedConfigError       (ValueError)   a write after the config was locked
     ├── DataError                   (ValueError)   the input can't be read           exit 3
-    ├── DivergedError               (RuntimeError) the numbers blew up               exit 4
+    ├── DivergedError               (RuntimeError) the loss diverged                 exit 4
     ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
     ├── ModelDirBusyError           (RuntimeError) another run trains there          exit 6
-    └── PreemptedError              (RuntimeError) asked to stop; all is saved       exit 42
+    ├── ClusterError                (RuntimeError) another process is missing        exit 7
+    └── PreemptedError              (RuntimeError) stopped by a signal; state saved  exit 42
         └── StoppedByUserError                     the same, by Ctrl-C               exit 130
 
-Each also is the built-in exception that a reader would expect (in brackets), so that code which
-catches `KeyError` or `ValueError` goes on working.
+Each error is also the built-in exception shown in parentheses, so code that catches `KeyError` or
+`ValueError` works as expected.
 """
 
 import enum
 
 
 class ExitCode(enum.IntEnum):
-    """What the process tells its caller; one meaning a code."""
+    """The exit codes of the process; each has exactly one meaning."""
 
     DONE = 0
     FAILED = 1
@@ -39,13 +40,13 @@ class ExitCode(enum.IntEnum):
     TERMINATED = 143
 
 
-# After these the same command may be started again by a machine. All others are a matter for a
-# human, or there is nothing left to do.
+# After these exit codes, a supervisor may restart the same command automatically. After all others,
+# a human must act or there is nothing left to do.
 RESTARTABLE = frozenset({ExitCode.CLUSTER, ExitCode.PREEMPTED, ExitCode.TERMINATED})
 
 
 class OfficialLiteError(Exception):
-    """Root of the tree. `exit_code` is what `common.app.run` ends the process with."""
+    """The base class of all errors. `common.app.run` exits the process with its `exit_code`."""
 
     exit_code = ExitCode.FAILED
 
@@ -53,30 +54,30 @@ class OfficialLiteError(Exception):
     __init__ = Exception.__init__
 
     def __str__(self) -> str:
-        # `KeyError` would show the repr of its argument: quotes around a sentence.
+        # `KeyError` would show the repr of its argument and so put quotes around the message.
         return str(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
 class ConfigError(OfficialLiteError):
-    """The request is wrong; nothing was started and nothing was written."""
+    """An invalid request. Nothing was started and nothing was written."""
 
     exit_code = ExitCode.CONFIG
 
 
 class UnknownKeyError(ConfigError, KeyError):
-    """A key, a field or an attribute that the config does not have."""
+    """A key, field or attribute that the config does not have."""
 
 
 class UnknownNameError(ConfigError, LookupError):
-    """A name that is in no registry."""
+    """A name that no registry holds."""
 
 
 class ConfigTypeError(ConfigError, TypeError):
-    """A value whose type the field does not take."""
+    """A value whose type the field does not accept."""
 
 
 class ConfigValueError(ConfigError, ValueError):
-    """A value of the right type that can't be used."""
+    """A value of the right type that is not usable."""
 
 
 class LockedConfigError(ConfigError, ValueError):
@@ -84,42 +85,42 @@ class LockedConfigError(ConfigError, ValueError):
 
 
 class DataError(OfficialLiteError, ValueError):
-    """The input is missing, empty or unreadable."""
+    """Input that is missing, empty or unreadable."""
 
     exit_code = ExitCode.DATA
 
 
 class DivergedError(OfficialLiteError, RuntimeError):
-    """The loss is not finite or out of bounds, and recovery was not allowed or did not help."""
+    """A loss that is not finite or out of bounds, without a successful or permitted recovery."""
 
     exit_code = ExitCode.DIVERGED
 
 
 class CheckpointError(OfficialLiteError, ValueError):
-    """No checkpoint where one is needed, or none that can be restored."""
+    """A required checkpoint that is missing or cannot be restored."""
 
     exit_code = ExitCode.CHECKPOINT
 
 
 class ModelDirBusyError(OfficialLiteError, RuntimeError):
-    """Another run is training in the directory."""
+    """A model directory in which another run is training."""
 
     exit_code = ExitCode.BUSY
 
 
 class ClusterError(OfficialLiteError, RuntimeError):
-    """Another process of the cluster did not come, or is gone; this one is sound."""
+    """Another process of the cluster that did not start or was lost. This process is intact."""
 
     exit_code = ExitCode.CLUSTER
 
 
 class PreemptedError(OfficialLiteError, RuntimeError):
-    """The run was asked to stop by a signal. Its state is saved: the same command goes on."""
+    """A stop requested by a signal. The state is saved, and the same command resumes the run."""
 
     exit_code = ExitCode.PREEMPTED
 
 
 class StoppedByUserError(PreemptedError):
-    """The signal was that of Ctrl-C, so nobody should start the run again by himself."""
+    """A stop requested by Ctrl-C, so supervisors must not restart the run automatically."""
 
     exit_code = ExitCode.INTERRUPTED

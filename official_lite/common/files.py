@@ -1,4 +1,4 @@
-"""Files by path: local ones without TensorFlow, remote ones (`gs://…`) through `tf.io.gfile`."""
+"""File operations: local paths without TensorFlow, remote paths (`gs://…`) by `tf.io.gfile`."""
 
 import contextlib
 import os
@@ -28,22 +28,22 @@ __all__ = [
     "write_text",
 ]
 
-# What `write_text` adds to the name of a file that it is about to rename.
+# Matches the temporary files that `write_text` creates and then renames.
 _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
 
 
 def is_remote(path: str) -> bool:
-    """Whether the path names another file system, such as `gs://bucket/run`."""
+    """Return whether the path is on a remote file system, such as `gs://bucket/run`."""
     return "://" in path
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
+    """Return whether a file or directory exists."""
     return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
 
 
 def makedirs(path: str) -> None:
-    """Creates a folder and its parents, unless they are there."""
+    """Create a directory and its parents unless they exist."""
     if is_remote(path):
         _gfile().makedirs(path)
     else:
@@ -51,7 +51,7 @@ def makedirs(path: str) -> None:
 
 
 def list_names(path: str) -> list[str]:
-    """The names in a folder, sorted; none if there is no such folder."""
+    """Return the sorted names in a directory; an empty list if there is no such directory."""
     if is_remote(path):
         names = _gfile().listdir(path) if _gfile().isdir(path) else []
         return sorted(name.rstrip("/") for name in names)
@@ -62,16 +62,16 @@ def list_names(path: str) -> list[str]:
 
 
 def size(path: str) -> int:
-    """The length of a file in bytes."""
+    """Return the size of a file in bytes."""
     return int(_gfile().stat(path).length) if is_remote(path) else os.stat(path).st_size
 
 
 @contextlib.contextmanager
 def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
-    """Opens a file; text is UTF-8.
+    """Open a file; text is UTF-8.
 
     Raises:
-        OSError: If it can't be opened, whatever the file system calls that.
+        OSError: The file cannot be opened, whatever error the file system reports.
     """
     if not is_remote(path):
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -88,21 +88,21 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
 
 
 def read_text(path: str) -> str:
-    """The whole of a UTF-8 file."""
+    """Return the contents of a UTF-8 file."""
     with open_file(path, "r") as file:
         return str(file.read())
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 file in one piece: a reader sees the old text or the new, never a part.
+    """Write a UTF-8 file atomically: readers see either the old text or the new text.
 
-    That holds through a loss of power, too.
+    This holds even after a loss of power.
     """
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Write a file in one piece, see `write_text`."""
+    """Write a file atomically; see `write_text`."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
         with open_file(temporary, "wb") as file:
@@ -118,13 +118,13 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def create_text(path: str, text: str) -> None:
-    """Writes a UTF-8 file that must not be there yet.
+    """Write a UTF-8 file that must not exist yet.
 
-    Of several processes that try at once, one succeeds; on a remote file system that is likely,
-    but not certain.
+    If several processes try at once, exactly one succeeds. On a remote file system, this is likely
+    but not guaranteed.
 
     Raises:
-        FileExistsError: It is there.
+        FileExistsError: The file exists.
     """
     if is_remote(path):
         if exists(path):
@@ -136,7 +136,7 @@ def create_text(path: str, text: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file; one that has the name already is replaced."""
+    """Rename a file and replace any existing target."""
     if is_remote(source):
         _gfile().rename(source, target, overwrite=True)
     else:
@@ -144,7 +144,7 @@ def rename(source: str, target: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file."""
+    """Remove a file."""
     if is_remote(path):
         _gfile().remove(path)
     else:
@@ -160,7 +160,7 @@ def sync(path: str) -> None:
 
 
 def truncate(path: str, size: int) -> None:
-    """Cut a file off after `size` bytes."""
+    """Truncate a file to `size` bytes."""
     if not is_remote(path):
         with open(path, "r+b") as file:
             file.truncate(size)
@@ -173,11 +173,11 @@ def truncate(path: str, size: int) -> None:
 
 
 def remove_temporaries(directory: str, is_mine: Callable[[str], bool] = lambda name: True) -> None:
-    """Remove what processes that were killed in `write_text` have left in a directory.
+    """Remove files that processes killed in `write_text` left in a directory.
 
     Args:
-        directory: The directory; folders in it are not looked at.
-        is_mine: Whether no other living process writes a file of this name.
+        directory: The directory. Subdirectories are not searched.
+        is_mine: Returns whether no other running process writes a file of this name.
     """
     for name in list_names(directory):
         matched = _TEMPORARY.fullmatch(name)
@@ -186,9 +186,9 @@ def remove_temporaries(directory: str, is_mine: Callable[[str], bool] = lambda n
 
 
 def remove_all(path: str) -> None:
-    """Remove a file, or a directory and everything in it; of a link only the link itself.
+    """Remove a file or a directory tree; for a link, remove only the link itself.
 
-    `tf.io.gfile.rmtree` would remove what the link leads to.
+    `tf.io.gfile.rmtree` would remove the target of the link.
     """
     path = path.rstrip("/")
     if is_remote(path):

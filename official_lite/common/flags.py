@@ -1,6 +1,6 @@
-"""The command line of an experiment: the Model Garden's flags, and some more.
+"""The command-line flags of an experiment: those of the Model Garden and some more.
 
-Nothing here needs TensorFlow.
+This module does not need TensorFlow.
 """
 
 from absl import flags
@@ -19,7 +19,7 @@ MODES = (
 
 
 def define_flags() -> None:
-    """Defines the flags; calling it again changes nothing."""
+    """Define the flags; repeated calls have no effect."""
     if "experiment" in flags.FLAGS:
         return
     _define_model_garden_flags()

@@ -1,4 +1,4 @@
-"""Warnings that are logged once, however often their cause comes up."""
+"""Warnings that are logged only once, however often their cause occurs."""
 
 import functools
 from typing import Any
@@ -11,12 +11,12 @@ __all__ = ["warn_once"]
 def warn_once(text: str, *args: Any) -> None:
     """Log a warning unless this process has logged the same text before.
 
-    `absl.logging.log_first_n` counts by line of code: of several tasks only the first would be
-    warned about.
+    `absl.logging.log_first_n` counts by line of code, so of several tasks it would warn only about
+    the first.
 
     Args:
         text: A format string.
-        *args: Its arguments.
+        *args: The arguments of the format string.
     """
     _warn(text % args if args else text)
 

@@ -1,6 +1,6 @@
-"""Where a class or a function is from, as a user would say it.
+"""The names of classes and functions as users write them.
 
-A file that was loaded by its path has a module name of its own, which nobody has typed.
+A file that was loaded by its path has a generated module name, which users never see.
 """
 
 import sys
@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["FILE_MODULES", "module_of", "name_of"]
 
-# How the names of modules begin that were files.
+# The prefix of generated module names of files.
 FILE_MODULES = "official_lite_plugin_"
 
 
 def module_of(thing: Any) -> str:
-    """The module of a class or a function, or its own name; of a file that was loaded, its path."""
+    """Return the module name of a class, function or module; for a loaded file, its path."""
     name = str(thing.__name__ if isinstance(thing, ModuleType) else thing.__module__)
     if not name.startswith(FILE_MODULES):
         return name
@@ -22,6 +22,6 @@ def module_of(thing: Any) -> str:
 
 
 def name_of(thing: Any) -> str:
-    """`package.module.Class`, or `path/to/file.py:Class`."""
+    """Return `package.module.Class` or `path/to/file.py:Class`."""
     separator = ":" if thing.__module__.startswith(FILE_MODULES) else "."
     return f"{module_of(thing)}{separator}{thing.__qualname__}"

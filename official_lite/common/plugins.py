@@ -1,23 +1,24 @@
-"""The one way from a name in a config to the class or function it means.
+"""Resolution of the names in a config to classes and functions.
 
-A spec is, in the order in which it is tried:
+A spec is one of the following, tried in this order:
 
 * a registered name: `my_hook`, `vision/digits`
-* a class or function at the top of an importable module: `my_package.hooks:MyHook`
-* a class or function at the top of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py`
-  where the file defines exactly one class of the wanted kind
+* a top-level class or function of an importable module: `my_package.hooks:MyHook`
+* a top-level class or function of a file: `{workspace}/hooks.py:MyHook`, or `{workspace}/hooks.py`
+  if the file defines exactly one class of the requested kind
 
-A name never reaches into a class or an object (`:MyHook.method`), and never names what a module
-keeps private (`:_MyHook`).
+A spec cannot name an attribute of a class or an object (`:MyHook.method`) or a private name of a
+module (`:_MyHook`).
 
-Files are loaded under a module name of their own, so two files called `hooks.py` don't collide
-and `sys.path` stays as it is. What a module raises while it is imported comes through unchanged.
+Files are loaded under generated module names, so two files called `hooks.py` do not collide and
+`sys.path` does not change. Exceptions that a module raises while it is imported are passed through
+unchanged.
 
 Where a config lists things to create, an entry is a spec, or a dictionary of the spec as `name` and
-of arguments: `{name: early_stopping, metric: accuracy, patience: 3}`.
+its arguments: `{name: early_stopping, metric: accuracy, patience: 3}`.
 
-Under a `Restriction`, as `--safe_config` sets one, a config names what is registered and nothing
-else, and no argument of an entry is a path that leads out of the run's directory.
+Under a `Restriction`, which `--safe_config` sets, a config may name only what is registered, and no
+argument of an entry may be a path that leads out of the run's directory.
 """
 
 import dataclasses
@@ -52,11 +53,11 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Restriction:
-    """Limits what a config may name to what is registered.
+    """A limit on configs, which may then name only what is registered.
 
     Attributes:
-        reason: Why, as the second half of a sentence, and what to do instead.
-        trusted: Specs, entries and paths that code has given, which are accepted all the same.
+        reason: The reason, as the second half of a sentence, and the remedy.
+        trusted: Specs, entries and paths that were passed by code and are exempt.
     """
 
     reason: str
@@ -67,34 +68,36 @@ _restriction: Restriction | None = None
 
 
 def restrict(restriction: Restriction | None) -> None:
-    """Set the restriction of this process; None lifts it."""
+    """Set the restriction of this process; None removes it."""
     global _restriction
     _restriction = restriction
 
 
 def restriction() -> Restriction | None:
-    """Return the restriction of this process, so that processes it starts can set it, too."""
+    """Return the restriction of this process, for passing it to the processes that it starts."""
     return _restriction
 
 
 def refuse(value: Any, problem: str, remedy: str) -> None:
-    """Refuse a value of a config if there is a restriction, unless code has given that value.
+    """Raise an error for a config value under a restriction, unless code has passed the value.
 
     Raises:
-        ConfigValueError: The problem, the reason of the restriction, and the remedy.
+        ConfigValueError: The value is refused. The message contains the problem, the reason of the
+            restriction, and the remedy.
     """
     if _restriction is not None and value not in _restriction.trusted:
         raise errors.ConfigValueError(f"{problem}, and {_restriction.reason} {remedy}")
 
 
 def refuse_code(spec: str) -> None:
-    """Refuse a text that would import a module or run a file, if there is a restriction.
+    """Raise an error under a restriction for a text that would import a module or run a file.
 
     Raises:
-        ConfigValueError: It would.
+        ConfigValueError: The text is refused.
     """
     if names_code(spec):
-        # Which file a relative path means, the config itself decides by its workspace.
+        # The config sets the workspace and so determines which file a relative path refers to. A
+        # relative path is therefore never trusted.
         given = None if _names_relative_file(spec) else spec
         refuse(given, f"{spec!r} can run code", "Name what is registered.")
 
@@ -107,24 +110,26 @@ def resolve(
     workspace: str | os.PathLike[str] | None = None,
     kind: str = "plugin",
 ) -> Any:
-    """The class or callable that `spec` means.
+    """Return the class or callable that `spec` names.
 
     Args:
-        spec: A string as above. Anything else is taken to be the thing itself, so that code may
-            pass a class where a config passes its name.
-        registry: The names that are known; a name may stand for a string, which is then resolved
-            in its turn, so that registering a class need not import it.
-        base: What the result must be: a class must be a subclass of it, another object an instance
-            or a callable that makes one.
-        workspace: What `{workspace}` stands for, and where relative file paths start; the current
-            directory if not given.
-        kind: What is looked for, as the error messages should call it.
+        spec: A string as described in the module docstring. Anything else is returned as is, so
+            code may pass a class where a config passes its name.
+        registry: The registered names. A name may be registered with another spec, which is then
+            resolved, so a class can be registered without importing it.
+        base: The required type of the result. A class must be a subclass of it; any other object
+            must be an instance of it or a callable that creates one.
+        workspace: The value of `{workspace}` and the directory that relative file paths start from.
+            Defaults to the current directory.
+        kind: What is being resolved, for error messages.
 
     Raises:
-        UnknownNameError: Neither a registered name nor a module, file or attribute that exists.
-        ConfigTypeError: It is something else than `base`.
-        ConfigValueError: A file without `:Attr` that defines no class of the wanted kind, or more
-            than one; or `{workspace}` without a workspace.
+        UnknownNameError: `spec` is neither a registered name nor an existing module, file or
+            attribute.
+        ConfigTypeError: The result does not match `base`.
+        ConfigValueError: A file without `:Attr` defines no class of the requested kind or more than
+            one; the spec contains `{workspace}` and there is no workspace; it names a private or
+            nested attribute; or a restriction refuses it.
     """
     found = spec
     if isinstance(spec, str):
@@ -143,18 +148,24 @@ def factory(
     kind: str = "plugin",
     is_part: bool = False,
 ) -> Callable[..., Any]:
-    """What creates the thing that an entry of a config means; nothing is created yet.
+    """Return a callable that creates the object described by a config entry.
+
+    Nothing is created yet.
 
     Args:
         entry: A spec, or a dictionary of `name` and keyword arguments.
-        num_args: How many positional arguments the factory will be called with.
-        registry, base, workspace, kind: As for `resolve`.
-        is_part: Whether the entry is an argument of another one, whose paths have been checked.
+        num_args: The number of positional arguments with which the factory will be called.
+        registry: As for `resolve`.
+        base: As for `resolve`.
+        workspace: As for `resolve`.
+        kind: As for `resolve`.
+        is_part: Whether the entry is an argument of another entry, whose paths have been checked.
 
     Raises:
-        ConfigTypeError: The entry is neither, or an argument is missing.
-        ConfigValueError: There is a restriction, and an argument is a path that it refuses.
-        UnknownNameError: There is no such thing, or it takes no argument of a given name.
+        ConfigTypeError: The entry is neither a spec nor such a dictionary, or an argument is
+            missing.
+        ConfigValueError: An argument is a path that the restriction refuses.
+        UnknownNameError: The name is unknown, or the object has no argument of a given name.
     """
     named = entry if isinstance(entry, Mapping) else {"name": entry}
     if not isinstance(entry, str | Mapping) or not isinstance(named.get("name"), str):
@@ -170,19 +181,19 @@ def factory(
 
 
 def import_spec(spec: str, *, kind: str = "plugin") -> Any:
-    """Return what a spec means that code has given, not a config: no restriction holds for it.
+    """Import what a spec from code, not from a config, names; no restriction applies.
 
     Raises:
-        UnknownNameError: There is no such module, file or attribute.
+        UnknownNameError: The module, file or attribute does not exist.
     """
     return _import(spec, None, None, kind)
 
 
 def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -> ModuleType:
-    """Imports `my_package.module`, or the file that a path ending in `.py` names.
+    """Import `my_package.module`, or the file that a path ending in `.py` names.
 
     Raises:
-        UnknownNameError: There is no such module or file.
+        UnknownNameError: The module or file does not exist.
     """
     if _is_file(spec):
         return _load_file(_path_of(spec, workspace))
@@ -198,7 +209,7 @@ def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -
 
 
 def names_code(spec: str) -> bool:
-    """Whether a text, taken as a spec, would import a module or run a file."""
+    """Return whether a text, used as a spec, would import a module or run a file."""
     return _is_file(spec) or _split(spec)[1] is not None
 
 
@@ -232,7 +243,7 @@ def _import(
 
 def _split(spec: str) -> tuple[str, str | None]:
     module_spec, _, attribute = spec.rpartition(":")
-    # The colon of `C:\hooks.py` is followed by something that can't be an attribute.
+    # The colon of `C:\hooks.py` is followed by text that cannot be an attribute.
     if module_spec and all(part.isidentifier() for part in attribute.split(".")):
         return module_spec, attribute
     return spec, None
@@ -273,7 +284,7 @@ def _load_file(path: pathlib.Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise errors.UnknownNameError(f"`{path}` can't be imported as Python source.")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickles look their module up by name while it is still being run.
+    # Dataclasses and pickle look up the module by name while it is still being executed.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -285,7 +296,7 @@ def _load_file(path: pathlib.Path) -> ModuleType:
 
 def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
     name, dot, _ = attribute.partition(".")
-    # Not in `vars(module)`: some modules make what they have when it is asked for.
+    # Do not use `vars(module)`, because some modules create attributes on access.
     is_there = hasattr(module, name)
     if is_there and not dot and not name.startswith("_"):
         return getattr(module, name)

@@ -1,7 +1,7 @@
-"""Whether the processes of a cluster listen at their addresses: at the start, and after an error.
+"""Checks of whether the processes of a cluster listen at their addresses.
 
-TensorFlow waits long, or for ever, for one that does not come, and does not say which one has gone.
-No TensorFlow is needed.
+The checks run at the start and after an error. TensorFlow waits for a long time, or forever, for a
+missing process, and does not report which process was lost. This module does not need TensorFlow.
 """
 
 import contextlib
@@ -35,24 +35,25 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_REMINDERS = 15.0
 _MOST_THREADS = 32
 
-# What TensorFlow calls a process.
+# TensorFlow's name of a process.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 
 
 def patience() -> float:
-    """Seconds to wait for other processes: a minute, or `OFFICIAL_LITE_CLUSTER_TIMEOUT`.
+    """Return how long to wait for other processes, in seconds.
 
-    It is no field of a config, since it is a matter of who starts the processes: a scheduler may
-    take minutes from the first to the last.
+    The default is 60 seconds; the environment variable `OFFICIAL_LITE_CLUSTER_TIMEOUT` overrides
+    it. This is not a field of the config because it depends on how the processes are started: a
+    scheduler may take minutes from the first process to the last.
 
     Raises:
-        errors.ConfigValueError: The variable is no positive number.
+        errors.ConfigValueError: The variable is not a positive number.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     if not text:
         return _DEFAULT_SECONDS
     with contextlib.suppress(ValueError):
-        # Not a number that is "nan".
+        # The comparison also rejects `nan`.
         if 0 < (seconds := float(text)) < float("inf"):
             return seconds
     raise errors.ConfigValueError(
@@ -61,13 +62,13 @@ def patience() -> float:
 
 
 def unreachable(addresses: Mapping[str, str]) -> dict[str, str]:
-    """Where nothing listens, and why.
+    """Return the processes that cannot be reached, and why.
 
     Args:
-        addresses: `host:port` by the name of the process.
+        addresses: Maps process names to `host:port`.
 
     Returns:
-        The reasons, by the names of those that can't be reached.
+        Maps the names of unreachable processes to the reasons.
     """
     if not addresses:
         return {}
@@ -77,14 +78,14 @@ def unreachable(addresses: Mapping[str, str]) -> dict[str, str]:
 
 
 def wait_for_servers(found: cluster.ClusterConfig, seconds: float | None = None) -> None:
-    """Returns when all workers and parameter servers of a chief listen.
+    """Wait until all workers and parameter servers of a chief listen.
 
     Args:
         found: The cluster.
-        seconds: How long to wait for them; see `patience` for the default.
+        seconds: The longest time to wait, in seconds. Defaults to `patience()`.
 
     Raises:
-        errors.ClusterError: One does not; all that don't are named.
+        errors.ClusterError: A process does not listen. The message names all such processes.
     """
     seconds = patience() if seconds is None else seconds
     addresses = found.members("worker", "ps")
@@ -106,10 +107,12 @@ def wait_for_servers(found: cluster.ClusterConfig, seconds: float | None = None)
 
 @contextlib.contextmanager
 def name_the_lost() -> Iterator[None]:
-    """Within it, an error of TensorFlow's says who has gone, if a process of the cluster has.
+    """Turn TensorFlow errors in this context into errors that name the lost processes.
+
+    Errors are passed through unchanged if no process of the cluster was lost.
 
     Raises:
-        errors.ClusterError: One has.
+        errors.ClusterError: A process was lost.
     """
     try:
         yield
@@ -117,7 +120,7 @@ def name_the_lost() -> Iterator[None]:
         found = cluster.read_tf_config()
         if found is None or not _is_of_tensorflow(error):
             raise
-        # Workers of parameter servers may come and go.
+        # Workers of parameter servers may leave and return, so only the servers count.
         addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
         addresses.pop(found.name, None)
         gone = _who_has_gone(addresses) or _who_was_lost(error, addresses)
@@ -131,7 +134,7 @@ def name_the_lost() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Why an address can't be reached, in a few words."""
+    """Return a short reason why an address cannot be reached."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, socket.gaierror):
@@ -152,7 +155,10 @@ def _try(address: str) -> str | None:
 
 
 def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
-    """Looks for a while: a killed process loses its connections before it stops to listen."""
+    """Return the processes that do not listen, polling for up to two seconds.
+
+    A killed process loses its connections before it stops listening.
+    """
     deadline = time.monotonic() + _SECONDS_TO_BE_GONE
     while not (gone := unreachable(addresses)) and time.monotonic() < deadline:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -160,7 +166,10 @@ def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[str]:
-    """Whom TensorFlow names, though somebody listens: one that is frozen, or was started anew."""
+    """Return the processes that TensorFlow names although their addresses are reachable.
+
+    Such a process is frozen or was restarted.
+    """
     if not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
         return ()
     tasks = _TASK.findall(f"{error} {error.__cause__}")
@@ -169,7 +178,7 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[st
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
-    """Whether an operation has failed in one of these ways, or in any, or has led to the error."""
+    """Return whether the error, or one that caused it, is a TensorFlow error of the given kinds."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or error is None:
         return False

@@ -1,7 +1,7 @@
-"""Names for things that a config can ask for: a nested dictionary and the two verbs on it.
+"""Registries: nested dictionaries of things that a config can name, with functions to use them.
 
-A name is a path such as `vision/image_classification/resnet18`; each part but the last is a group.
-Keys that are no strings, such as config classes, are stored as they are::
+A name is a path such as `vision/image_classification/resnet18`, in which each part except the last
+is a group. Keys that are not strings, such as config classes, are stored unchanged::
 
     _TASKS: registry.Collection = {}
 
@@ -28,20 +28,20 @@ import_hint = (
 
 
 class DuplicateNameError(errors.ConfigError, KeyError):
-    """Two different things under one name."""
+    """A name that is registered for two different things."""
 
 
 def register(
     registered_collection: Collection, reg_key: Hashable
 ) -> Callable[[Registered], Registered]:
-    """A decorator that stores what it decorates under `reg_key`, and returns it unchanged.
+    """Return a decorator that registers an object under `reg_key` and returns it unchanged.
 
-    Registering a thing again replaces it, so that reloading a module or running a notebook cell
-    twice works: a thing is known by its module and qualified name.
+    An object is identified by its module and qualified name. Registering it again replaces the old
+    one, so reloading a module or running a notebook cell twice works.
 
     Raises:
-        DuplicateNameError: (a `KeyError`) The key already names something else, or a part of the
-            path does.
+        DuplicateNameError: (a `KeyError`) The key, or a part of its path, already names something
+            else.
         ConfigValueError: The name has an empty part, `..` or a control character.
     """
 
@@ -59,11 +59,11 @@ def register(
 
 
 def lookup(registered_collection: Collection, reg_key: Hashable) -> Any:
-    """What is registered under `reg_key`.
+    """Return the object that is registered under `reg_key`.
 
     Raises:
-        UnknownNameError: (a `LookupError`) Nothing is, with the nearest names; or `reg_key` names
-            a group of names, or goes on behind a name.
+        UnknownNameError: (a `LookupError`) The name is unknown, names a group, or continues beyond
+            a registered name. The message suggests the nearest names.
     """
     if not isinstance(reg_key, str):
         if reg_key in registered_collection:
@@ -83,7 +83,7 @@ def lookup(registered_collection: Collection, reg_key: Hashable) -> Any:
 
 
 def names(registered_collection: Collection) -> list[str]:
-    """Every registered name, in alphabetical order; keys that are no strings are left out."""
+    """Return all registered names in alphabetical order, without keys that are not strings."""
     return sorted(_walk(registered_collection))
 
 
@@ -131,7 +131,10 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _identity(thing: Any) -> tuple[str, str] | None:
-    """Module and qualified name; None for what has none of its own, such as a lambda."""
+    """Return module and qualified name; None for objects without a name of their own.
+
+    A lambda is such an object.
+    """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module is None or name is None or "<" in name:
         return None
@@ -142,7 +145,7 @@ def _unknown(collection: Collection, key: Hashable) -> errors.UnknownNameError:
     if isinstance(key, str):
         answer = suggestions.did_you_mean(key, names(collection))
     else:
-        # The answer puts each into backticks by itself.
+        # `did_you_mean` adds the backticks itself.
         others = (_shown(other).strip("`") for other in collection if not isinstance(other, str))
         answer = suggestions.did_you_mean(_shown(key).strip("`"), others)
     message = f"{_shown(key)} is not registered. {answer} {import_hint}"

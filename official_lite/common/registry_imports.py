@@ -1,6 +1,6 @@
-"""The Model Garden's hook for registration by import; nothing is registered here.
+"""The Model Garden's module for registration by import, which registers nothing here.
 
-An application lists its imports in a `registry_imports.py` of its own, or passes
-`--import my_package` on the command line; an installed package has an entry point in the group
+An application lists its imports in its own `registry_imports.py` or passes `--import my_package` on
+the command line. An installed package declares an entry point in the group
 `official_lite.experiments`.
 """

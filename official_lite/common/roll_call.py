@@ -1,8 +1,9 @@
-"""Waits, for a bounded time, until all workers of a cluster are there, and names who is not.
+"""A rendezvous of all workers of a cluster, with a time limit, that names the missing workers.
 
-TensorFlow waits for ever for a worker that does not come, and does not say for whom. So before it
-starts, each worker listens at its own address, where TensorFlow will listen later, and asks all
-others until each of them says that it has been answered by all::
+TensorFlow waits forever for a missing worker and does not report which one it is. Workers therefore
+run their own rendezvous before TensorFlow starts. Each worker listens at its own address, where
+TensorFlow will listen later, and polls all other workers until each of them reports that it has
+heard from everyone::
 
     worker 0                                  worker 1
       who are you? I am worker 0        ->
@@ -10,11 +11,13 @@ others until each of them says that it has been answered by all::
       who are you? I am worker 0        ->
                                         <-    worker 1; I miss nobody
 
-A worker leaves when all others miss nobody, and know that it misses nobody either: then none of
-them has a question left for the listener that closes. No TensorFlow is needed.
+A worker leaves when no other worker is missing anyone and all others know that it is missing no one
+either. By then, no worker has a question left for the listener that closes. This module does not
+need TensorFlow.
 
-What can be seen of a wrong cluster on the way ends the run at once, on all workers that are there:
-descriptions that differ, an address that is taken, two processes in one place.
+If the rendezvous reveals an invalid cluster, the run ends at once on all workers that are present.
+Examples are different descriptions of the cluster, an address that is in use, and two processes
+with the same index.
 """
 
 import asyncio
@@ -34,34 +37,34 @@ from official_lite.common import cluster, errors, reachability
 __all__ = ["meet"]
 
 _SECONDS_PER_CALL = 5.0
-# With more than fifty others a call to each takes longer, so that nobody is flooded.
+# With more than 50 workers, the calls are spread out further to limit the load.
 _SECONDS_BETWEEN_CALLS = 0.2
 _CALLS_PER_SECOND = 250
 _CALLS_AT_A_TIME = 64
 _SECONDS_BETWEEN_REMINDERS = 15.0
-# What others have to hear why this worker leaves.
+# The time that the others have to learn why this worker leaves.
 _SECONDS_OF_FAREWELL = 1.0
 
 _MOST_BYTES = 2**22
 
-# What is in a message of ours.
+# The keys of our messages.
 _QUESTION = {"name", "id", "process", "cluster", "jobs"}
 _ANSWER = {"missing", "problem", "is_config"}
 
-# TensorFlow can't leave a cluster and come again, so the one of a process is met once.
+# TensorFlow cannot leave and rejoin a cluster, so one rendezvous per process is enough.
 _met: cluster.ClusterConfig | None = None
 
 
 def meet(found: cluster.ClusterConfig, seconds: float | None = None) -> None:
-    """Returns when all workers are there; a second call for the same cluster at once.
+    """Wait until all workers are present; return at once if they have met before.
 
     Args:
-        found: The cluster, and which worker this is.
-        seconds: How long to wait for the others; see `reachability.patience` for the default.
+        found: The cluster and the task of this process.
+        seconds: The longest time to wait, in seconds. Defaults to `reachability.patience()`.
 
     Raises:
         errors.ClusterError: A worker did not answer in time.
-        errors.ConfigValueError: The cluster can't be as it is described.
+        errors.ConfigValueError: The description of the cluster is invalid.
     """
     global _met
     if found == _met or found.num_workers < 2 or found.task_type not in ("chief", "worker"):
@@ -71,7 +74,7 @@ def meet(found: cluster.ClusterConfig, seconds: float | None = None) -> None:
 
 
 class _RollCall:
-    """One worker's part of it."""
+    """The part of one worker in the rendezvous."""
 
     def __init__(self, found: cluster.ClusterConfig, seconds: float) -> None:
         self._name = found.name
@@ -83,8 +86,9 @@ class _RollCall:
         self._id = uuid.uuid4().hex
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
         others = self._addresses.keys() - {self._name}
-        # Who has not answered, and why; who has not said yet that it misses nobody; whom this
-        # worker has not told the same.
+        # `_missing` holds the workers that have not answered, and why. `_unready` holds those that
+        # have not yet reported that they miss no one. `_untold` holds those that do not yet know
+        # that this worker misses no one.
         self._missing = dict.fromkeys(sorted(others), "not asked yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
@@ -112,7 +116,8 @@ class _RollCall:
         address = self._addresses[self._name]
         _, port = cluster.split_address(address)
         try:
-            # On all interfaces, as TensorFlow: the host is the one by which others find it.
+            # Listen on all interfaces, as TensorFlow does. The host is the name under which others
+            # find it.
             return await asyncio.start_server(self._answer, None, port, limit=_MOST_BYTES)
         except OSError as error:
             raise errors.ConfigValueError(
@@ -137,12 +142,12 @@ class _RollCall:
             }
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
-            # Whoever has read the answer closes the connection.
+            # The other side closes the connection when it has read the answer.
             await reader.read()
             self._hear(question, is_told=not answer["missing"])
 
     def _hear(self, question: Mapping[str, Any], *, is_told: bool) -> None:
-        """What another worker's question says of it."""
+        """Process what another worker's question reveals about that worker."""
         name = question["name"]
         if question["cluster"] != self._digest:
             self._fail(self._disagreement(question))
@@ -153,7 +158,10 @@ class _RollCall:
             self._look_whether_done()
 
     async def _ask(self, name: str) -> None:
-        """Asks a worker until it misses nobody. Itself, too: another process may answer there."""
+        """Poll a worker until it misses no one.
+
+        A worker polls its own address, too, because another process may answer there.
+        """
         pause = max(_SECONDS_BETWEEN_CALLS, len(self._addresses) / _CALLS_PER_SECOND)
         while not self._outcome.done():
             try:
@@ -210,7 +218,7 @@ class _RollCall:
             logging.info("Waiting for %s.", "; ".join(self._waits()) or "the others to be ready")
 
     def _fail(self, problem: errors.OfficialLiteError) -> None:
-        """Remembers the first reason to leave."""
+        """Record the first reason to leave."""
         self._problem = self._problem or problem
         if not self._outcome.done():
             self._outcome.set_exception(self._problem)

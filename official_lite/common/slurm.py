@@ -1,8 +1,9 @@
-"""The cluster that a Slurm step is: each of its tasks a worker.
+"""The cluster that consists of the tasks of a Slurm step, each of which is a worker.
 
-TensorFlow's `SlurmClusterResolver` is not used: it orders hosts by their letters, so that tasks of
-`n9` and `n10` get one another's addresses; it fails where there is no GPU or no `nvidia-smi`; it
-gives all jobs the same ports; and it needs TensorFlow. All that it knows is in the environment.
+This module does not use TensorFlow's `SlurmClusterResolver`, for four reasons. It sorts hosts
+alphabetically, so the tasks of `n9` and `n10` get each other's addresses. It fails without a GPU or
+`nvidia-smi`. It assigns the same ports to all jobs. It requires TensorFlow, although all of its
+information comes from the environment.
 """
 
 import re
@@ -20,24 +21,24 @@ _VARIABLES = (
     "SLURM_STEP_TASKS_PER_NODE",
 )
 
-# Below those that systems give to outgoing connections. Jobs whose numbers follow one another may
-# share a node, and get ports that follow one another.
+# These ports are below those that systems use for outgoing connections. Jobs with consecutive
+# numbers may share a node, and get consecutive ports.
 _FIRST_PORT = 20000
 _NUM_PORTS = 10000
 
 
 def read_step(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """What `TF_CONFIG` has to say in this task of a Slurm step.
+    """Return the contents of `TF_CONFIG` for this task of a Slurm step.
 
     Args:
-        environment: With Slurm's variables. All tasks of a step find the same in it but for their
-            rank.
+        environment: An environment with Slurm's variables. Except for the rank, all tasks of a step
+            have the same values.
 
     Returns:
-        None if this is no task of a step, or the only one of it.
+        The cluster and the task; None if this process is not a task of a step, or its only task.
 
     Raises:
-        errors.ConfigValueError: Tasks are not laid out in blocks, or a variable can't be read.
+        errors.ConfigValueError: The tasks are not distributed in blocks, or a variable is invalid.
     """
     if not environment.keys() >= set(_VARIABLES):
         return None
@@ -58,7 +59,7 @@ def read_step(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def expand_hosts(node_list: str) -> list[str]:
-    """The hosts of a list such as `n[08-10,12],login`, in its order."""
+    """Expand a node list such as `n[08-10,12],login`, keeping its order."""
     parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", node_list)
     return [host for part in parts for host in _expand(part)]
 
@@ -77,7 +78,7 @@ def _expand(part: str) -> Iterator[str]:
 
 
 def _expand_sizes(tasks_per_node: str) -> list[int]:
-    """The tasks of each node, from `2(x3),1`."""
+    """Parse the number of tasks on each node, such as `2(x3),1`."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node)
     return [int(size) for size, times in found for _ in range(int(times or 1))]
 

@@ -1,11 +1,11 @@
-"""Answers an unknown name with the nearest known ones."""
+"""Suggestions of known names for an unknown name."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
-    """The known names most like `name`, the nearest first; empty when none is close."""
+    """Return the known names most similar to `name`, nearest first; empty if none is close."""
     names = sorted({str(candidate) for candidate in known})
     matches = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
     if matches:
@@ -15,9 +15,9 @@ def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, count: int = 3) -> str:
-    """A sentence that ends an error message: the nearest names, or all of them if there are few.
+    """Return a sentence for an error message with the nearest names, or else the known names.
 
-    The empty string when nothing is known at all.
+    At most 20 known names are listed. The result is empty if no names are known.
     """
     names = sorted({str(candidate) for candidate in known})
     matches = nearest(name, names, count=count)

@@ -1,14 +1,14 @@
-"""The part of the processes `ps` and `worker` under `parameter_server`: to do as the chief says.
+"""The server that `ps` and `worker` processes run under `parameter_server`.
 
-A parameter server holds variables, a worker computes steps; neither knows of tasks or trainings, so
-both run the same few lines. TensorFlow's servers never end by themselves. This one ends, with the
-exit code 0,
+A parameter server holds variables and a worker computes steps, both as the chief commands. Neither
+has a task or trainer of its own, so both run the same code. TensorFlow's servers never exit by
+themselves. This server exits with code 0 in two cases:
 
-* on SIGTERM, at once: it has nothing to save;
-* when the chief, which was there, has been gone for a minute. One that is started again before
-  finds its servers as they were.
+* It receives SIGTERM. It then exits immediately, because it has nothing to save.
+* The chief was present and has been gone for a minute. A chief that restarts within this minute
+  finds its servers unchanged.
 
-Without a chief in the first ten minutes it ends with an error.
+If no chief appears in the first ten minutes, the server exits with an error.
 """
 
 import os
@@ -31,7 +31,7 @@ _SECONDS_FOR_A_CHIEF_TO_COME_BACK = 60.0
 
 
 def is_server(distribution_strategy: str) -> bool:
-    """Whether this process, under a strategy of that name, is to `serve` instead of training."""
+    """Return whether this process must call `serve` instead of training under this strategy."""
     if distribution_strategy.lower() != "parameter_server":
         return False
     found = cluster.read_tf_config()
@@ -39,11 +39,11 @@ def is_server(distribution_strategy: str) -> bool:
 
 
 def serve() -> None:
-    """Starts the server of this process' place in TF_CONFIG, and returns when it is over.
+    """Run the server for this process's task in `TF_CONFIG` until it is told to stop.
 
     Raises:
-        errors.ConfigValueError: It has no such place, or its address can't be listened at.
-        errors.ClusterError: No chief came.
+        errors.ConfigValueError: The process has no such task, or cannot listen at its address.
+        errors.ClusterError: No chief appeared.
     """
     found = cluster.read_tf_config()
     if found is None or found.task_type not in _JOBS:
@@ -59,17 +59,19 @@ def serve() -> None:
 
 
 def fail_fast() -> None:
-    """Has calls to a process that is gone fail, instead of waiting for it; before TensorFlow
-    connects to others."""
+    """Make calls to a lost process fail instead of waiting for it.
+
+    Call this before TensorFlow connects to other processes.
+    """
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
 
 
 def _start(found: cluster.ClusterConfig) -> tf.distribute.Server:
-    # Each of the others may have a call under way here that waits for another one.
+    # Each other process may have a call in progress here that waits for another process.
     threads = max(os.cpu_count() or 1, found.num_workers + 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     if found.task_type == "ps":
-        # Variables are in the memory of the host.
+        # Variables are kept in host memory.
         config.device_count["GPU"] = 0
     jobs = {job: list(found.jobs[job]) for job in ("chief", *_JOBS) if job in found.jobs}
     try:

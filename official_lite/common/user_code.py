@@ -1,6 +1,6 @@
-"""Where AutoGraph has to look: at the code of users, and not at the framework's own.
+"""The boundary between user code, which AutoGraph converts, and framework code.
 
-To convert a function takes it some 30 ms, and thirty functions are a training step.
+Converting a function takes some 30 ms, and a training step consists of about thirty functions.
 """
 
 import inspect
@@ -13,24 +13,24 @@ __all__ = ["converted", "next_batch", "not_converted"]
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
-# Written for graphs.
+# Packages whose code is written for graphs.
 _PACKAGES = ("official_lite", "tensorflow", "keras")
 
-# That of code outside of any function, where AutoGraph is neither on nor off.
+# The status of code outside any function, where AutoGraph is neither enabled nor disabled.
 _OUTSIDE = tf.__internal__.autograph.control_status_ctx()
 
 
 def not_converted(function: _Fn) -> _Fn:
-    """Marks a function without `if` and `for` on tensors, in itself and in all that it calls.
+    """Mark a function that has no tensor-dependent `if` or `for`, nor calls code that does.
 
-    What it calls that a user may have written goes through `converted`.
+    Functions that a user may have written must be called through `converted`.
     """
     marked: _Fn = tf.autograph.experimental.do_not_convert(function)
     return marked
 
 
 def converted(function: _Fn) -> _Fn:
-    """A function that a user may have written, to be called from one that is not converted."""
+    """Convert a function that a user may have written, so that unconverted code can call it."""
     if tf.executing_eagerly() or _is_for_graphs(function):
         return function
     user_function: _Fn = tf.__internal__.autograph.tf_convert(function, _OUTSIDE)
@@ -38,9 +38,10 @@ def converted(function: _Fn) -> _Fn:
 
 
 def next_batch(iterator: Any) -> Any:
-    """`next(iterator)`, where AutoGraph may be off.
+    """Return `next(iterator)` where AutoGraph may be disabled.
 
-    There TensorFlow takes the 33rd trace on one iterator for a loop that is unrolled by mistake.
+    With AutoGraph disabled, TensorFlow would mistake the 33rd trace on one iterator for an
+    accidentally unrolled loop.
     """
     with _OUTSIDE:
         return next(iterator)

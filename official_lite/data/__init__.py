@@ -1,8 +1,8 @@
-"""Where examples come from: finding files, reading them, mixing sources, the tf.data service.
+"""Input data: find and read files, mix sources, and use the tf.data service.
 
-Most code that reads files wants `official_lite.core.input_reader.InputReader`, which puts these
-together as a `DataConfig` says; for data in memory there is `arrays.from_arrays`. Nothing is
-imported here eagerly.
+Most code that reads files should use `official_lite.core.input_reader.InputReader`, which combines
+these modules as configured by a `DataConfig`. For data in memory, use `arrays.from_arrays`. This
+package imports none of its modules eagerly.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Batches out of arrays: what is shuffled and cut into batches are the indices of rows."""
+"""Input pipelines for arrays, which shuffle and batch row indices instead of rows."""
 
 import functools
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from official_lite.data import position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
-# Maps indices of any shape to the rows there, in the structure of the data.
+# Maps row indices of any shape to the rows, in the structure of the data.
 Gather = Callable[[tf.Tensor], Any]
 
-# Small batches are gathered together, this many or this large.
+# Several small batches are gathered in one call, up to this number of batches and bytes.
 MOST_BATCHES_IN_A_GATHER = 64
 MOST_BYTES_IN_A_GATHER = 2**20
 
-# Indices of whole batches, of which each pipeline takes its part.
+# Minimum number of global-batch indices from which a pipeline takes its share in one call.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -34,10 +34,10 @@ def from_arrays(
     drop_remainder: bool = False,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of rows of arrays, which are gathered whole.
+    """Build a dataset of batches from arrays, gathering all rows of a batch at once.
 
     This is many times faster than `from_tensor_slices`, `shuffle` and `batch`, which handle each
-    example by itself, and shuffles all rows instead of those in a buffer::
+    example separately. It also shuffles all rows rather than only the rows in a buffer::
 
         images, labels = load()
         dataset = arrays.from_arrays(
@@ -51,32 +51,34 @@ def from_arrays(
         )
 
     Args:
-        arrays: An array or a nest of them in tuples and dicts, all with one row for each example;
-            don't change them afterwards. A memory-mapped array stays where it is, and so does an
-            object that is no array but has `__len__`, and whose `__getitem__` maps an array of
-            indices to the rows there (an array, or a nest): rows are read when they are needed.
-        batch_size: Examples in a batch over all replicas.
-        shuffle: Whether the rows come in another order in every epoch.
-        seed: Fixes these orders; None draws others each time, in a training those of its own seed.
-        repeat: Whether to go on without end. A batch may hold the last examples of one epoch and
-            the first of the next, so that none is left out and all batches have one size. A
-            training that resumes goes on with the batch that would have come: see `position`.
-        drop_remainder: Whether to leave out the last examples if they don't fill a batch.
-        input_context: Which of how many pipelines this is, and for how many replicas. Of what is
-            repeated in a known order each pipeline takes its replicas' part of every batch, so that
-            batches are the same however many pipelines there are; of all else every n-th row.
+        arrays: An array, or a nest of arrays in tuples and dicts, all with one row per example. Do
+            not modify the arrays afterwards. Rows of a memory-mapped array are read only when they
+            are needed. The same holds for an object that is not an array but has `__len__` and a
+            `__getitem__` that maps an array of indices to those rows (an array or a nest of
+            arrays).
+        batch_size: Global batch size, the number of examples in a batch across all replicas.
+        shuffle: Whether to read the rows in a different order in each epoch.
+        seed: Seed of these orders. With None, a training run uses the seed of the run; any other
+            reading draws new orders each time.
+        repeat: Whether to repeat the data indefinitely. A batch may then hold the last examples of
+            one epoch and the first of the next, so every example is used and all batches have the
+            same size. A training run that resumes continues with the next batch; see `position`.
+        drop_remainder: Whether to drop the last examples if they do not fill a batch.
+        input_context: The index of this input pipeline, the number of pipelines and the number of
+            replicas. If the data repeats in a known order, each pipeline takes its replicas' share
+            of every batch, so the batches do not depend on the number of pipelines. Otherwise each
+            of the n pipelines takes every n-th row.
 
     Raises:
-        ConfigValueError: The replicas can't share `batch_size` evenly.
-        DataError: There are no rows, or not the same number in all arrays; or there are fewer rows
-            than pipelines, and they are to be repeated; or they don't fill a batch, and what does
-            not is to be left out.
+        ConfigValueError: `batch_size` is not divisible by the number of replicas.
+        DataError: There are no rows; the arrays differ in length; data that repeats has fewer rows
+            than there are pipelines; or, with `drop_remainder`, the rows do not fill one batch.
     """
     num_rows = _num_rows(arrays)
     _require_rows(num_rows, input_context, repeat)
     _check_batch_size(num_rows, batch_size, is_left_out=drop_remainder and not repeat)
     if input_context is not None and num_rows <= input_context.input_pipeline_id:
-        # Others have a row; this one takes part in an evaluation with nothing but its presence.
+        # Other pipelines have rows. This one has none, but must still take part in the evaluation.
         first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
         return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
     begin = position.take() if repeat else None
@@ -105,7 +107,7 @@ def from_arrays(
         return order.build_stacks(count).map(gather)
 
     if at_once > 1:
-        # A call costs more than to copy small rows twice.
+        # One call per small batch would cost more than copying its rows a second time.
         dataset = build_stacks(at_once).prefetch(2).unbatch()
     else:
         gather_batch = user_code.not_converted(lambda rows: gather(rows[0]))
@@ -117,7 +119,7 @@ def from_arrays(
 
 @dataclass(frozen=True, kw_only=True)
 class _Order:
-    """Which rows are in which batch."""
+    """The assignment of rows to batches."""
 
     rows: range
     batch_size: int
@@ -126,7 +128,8 @@ class _Order:
     repeat: bool
     drop_remainder: bool
     first_row: int = 0
-    # The size of what all pipelines take at a time, and what of it is this one's; None is all.
+    # The number of rows that all pipelines take at a time, and this pipeline's range of them. None
+    # means that this pipeline takes all rows.
     share: tuple[int, range] | None = None
 
     def num_stacks(self, count: int) -> int:
@@ -136,7 +139,10 @@ class _Order:
         return -(-num_full // count) + (remainder > 0 and not self.drop_remainder)
 
     def build_stacks(self, count: int) -> tf.data.Dataset:
-        """Indices of shape (count, batch_size), fewer in the end; a short batch is alone."""
+        """Build a dataset of index stacks of shape (count, batch_size).
+
+        The last stack may hold fewer batches. A short batch is in a stack of its own.
+        """
         epochs = self._build_epochs()
         if self.repeat:
             stacks = self._cut(self._take_share(epochs), count)
@@ -145,9 +151,12 @@ class _Order:
         return stacks.apply(tf.data.experimental.assert_cardinality(self.num_stacks(count)))
 
     def _build_epochs(self) -> tf.data.Dataset:
-        """All rows in the order of an epoch are one element; of the first one, what is left."""
+        """Build a dataset with one element per epoch: all rows in the order of that epoch.
+
+        The first element holds only the rows of its epoch that have not been read yet.
+        """
         if not self.repeat or self.seed is None:
-            # Where somebody else repeats, each turn has to draw another number.
+            # If the caller repeats the dataset, each repetition must draw a new number.
             numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
             epochs = numbers if self.repeat else numbers.take(1)
             return epochs.map(functools.partial(self._order_rows, 0))
@@ -174,7 +183,7 @@ class _Order:
         def take(rows: tf.Tensor) -> tf.Tensor:
             return tf.reshape(tf.reshape(rows, [-1, size])[:, share.start : share.stop], [-1])
 
-        # Several batches in one call.
+        # Process several batches in one call.
         at_once = -(-_ROWS_SHARED_AT_ONCE // size)
         return epochs.rebatch(at_once * size, drop_remainder=True).map(take)
 
@@ -204,7 +213,7 @@ def _share_of_pipeline(
     pipelines, index = context.num_input_pipelines, context.input_pipeline_id
     if pipelines == 1:
         return None
-    # Workers of parameter servers are one replica, and have batches of their own.
+    # With parameter servers, each worker is a single replica and has its own batches.
     size = per_replica * max(1, context.num_replicas_in_sync // pipelines)
     return pipelines * size, range(index * size, (index + 1) * size)
 
@@ -212,7 +221,10 @@ def _share_of_pipeline(
 def _require_rows(
     num_rows: int, input_context: tf.distribute.InputContext | None, repeat: bool
 ) -> None:
-    """On all pipelines alike: if one of several fails by itself, the others wait for it."""
+    """Raise a `DataError` if there are too few rows.
+
+    All pipelines raise it alike: if only one of several failed, the others would wait for it.
+    """
     wanted = input_context.num_input_pipelines if input_context and repeat else 1
     if num_rows < wanted:
         raise errors.DataError(
@@ -251,9 +263,9 @@ def _build_gather(arrays: Any) -> Gather:
 
 
 def _of_any_size(gather: Gather) -> Gather:
-    """The same, but nothing is known of how large batches are.
+    """Wrap `gather` so that the batch size of its results is statically unknown.
 
-    Of batches of one size, tf.distribute leaves out the last ones if some replica gets none.
+    If the batch size is static, tf.distribute drops the last batches when some replica gets none.
     """
 
     def relax(indices: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
@@ -270,14 +282,14 @@ def _build_gather_of_one(array: Any) -> Gather:
     is_array = hasattr(array, "__array__") or isinstance(array, list)
     if isinstance(array, np.memmap) or not is_array:
         return _build_read(array)
-    # In the memory of a GPU it would have to come back for every batch.
+    # A tensor in GPU memory would have to be copied back for every batch.
     with tf.device("CPU"):
         tensor = tf.convert_to_tensor(array)
     return lambda indices: tf.gather(tensor, indices)
 
 
 def _build_read(source: Any) -> Gather:
-    """As a gather, of an object in Python."""
+    """Build a gather function for an object that is indexed in Python."""
     row = _map_leaves(lambda part: np.asarray(part)[0], source[np.array([0])])
     parts = _leaves(row)
     dtypes = [part.dtype for part in parts]
@@ -313,7 +325,7 @@ def _leaves(nest: Any) -> list[Any]:
 
 
 def _map_leaves(fn: Callable[[Any], Any], nest: Any) -> Any:
-    """As `tf.nest.map_structure`, but with a list for a leaf, as it is in `tf.data`."""
+    """Map `fn` over a nest like `tf.nest.map_structure`, with lists as leaves, as in `tf.data`."""
     if isinstance(nest, dict):
         return {name: _map_leaves(fn, value) for name, value in nest.items()}
     if isinstance(nest, tuple):

@@ -1,4 +1,4 @@
-"""The autotuner of tf.data: off where nobody asks for it, so that datasets end when told to."""
+"""Control of the tf.data autotuner, which is off by default so that datasets shut down promptly."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ __all__ = ["algorithm", "without_idle_autotuner"]
 
 
 def without_idle_autotuner(dataset: Any) -> Any:
-    """The dataset with tf.data's autotuner switched off, unless its options say something of it.
+    """Return the dataset with the tf.data autotuner disabled unless its options configure it.
 
-    With it, whoever lets go of an iterator (the next evaluation, the end of the process) may have
-    to wait as long as the iterator has lived; see docs/decisions/0010.
+    While the autotuner is enabled, releasing an iterator (before the next evaluation, or when the
+    process ends) may take as long as the iterator has lived; see docs/decisions/0010.
 
     Args:
-      dataset: What is no `tf.data.Dataset` is returned as it is.
+      dataset: The dataset. Anything that is not a `tf.data.Dataset` is returned unchanged.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
@@ -30,10 +30,10 @@ def without_idle_autotuner(dataset: Any) -> Any:
 
 
 def algorithm(name: str) -> Any:
-    """The member of `tf.data.experimental.AutotuneAlgorithm` with this name.
+    """Return the member of `tf.data.experimental.AutotuneAlgorithm` with this name.
 
     Raises:
-      ConfigValueError: There is none.
+      ConfigValueError: There is no such algorithm.
     """
     algorithms = tf.data.experimental.AutotuneAlgorithm.__members__
     if name not in algorithms:

@@ -1,7 +1,7 @@
-"""Which of the files that were read is damaged, and where.
+"""Search for the damaged file, and the position of the damage, after reading has failed.
 
-TensorFlow says at which byte a record can't be read, and not of which file. So the files are
-remembered when reading begins, and read once more when it has failed.
+TensorFlow reports the byte offset of an unreadable record, but not the file. This module therefore
+remembers the files when reading starts and reads them once more after a failure.
 """
 
 import re
@@ -17,24 +17,27 @@ __all__ = ["describe", "find_damage", "remember", "remembered", "require_records
 
 DatasetFn = Callable[..., tf.data.Dataset]
 
-# Nobody should wait for hours to hear why a run has failed.
+# Limit the search, so that a failed run reports its error soon.
 _MOST_SECONDS = 60.0
 
 _READ: dict[tuple[str, ...], tuple[DatasetFn, bool]] = {}
 
 
 def remember(files: Sequence[str], dataset_fn: DatasetFn, is_training: bool = False) -> None:
-    """Keeps in mind how files are read, and whether for training."""
-    # Behind all others, as the newest.
+    """Remember how files are read, and whether they are read for training."""
+    # Insert the files again so that they are the newest entry.
     _READ.pop(tuple(files), None)
     _READ[tuple(files)] = (dataset_fn, is_training)
 
 
 def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn]]:
-    """Each file and how it is read, the newest first: a process may have read other data before.
+    """Yield each remembered file and its `dataset_fn`, the most recently remembered files first.
+
+    A process may have read other data before.
 
     Args:
-        is_training: Which come before all others, those for training or those that are not.
+        is_training: Which files to yield before all others: those read for training (True) or those
+            that are not (False).
     """
     newest_first = list(reversed(_READ.items()))
     for files, (dataset_fn, _) in sorted(newest_first, key=lambda read: read[1][1] != is_training):
@@ -43,15 +46,15 @@ def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn
 
 
 def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object) -> None:
-    """Reads the first record there is; files without any would be repeated for ever.
+    """Read the first record of the files, because files without records would repeat forever.
 
     Args:
         files: The files.
-        dataset_fn: Makes a dataset of one.
-        pattern: What they were found by, for the message.
+        dataset_fn: Builds a dataset from one file.
+        pattern: The pattern that matched the files, for the error message.
 
     Raises:
-        DataError: There is none, or it can't be read.
+        DataError: There is no record, or the first one cannot be read.
     """
     if not tf.executing_eagerly():
         return
@@ -68,10 +71,11 @@ def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object
 
 
 def find_damage() -> str | None:
-    """Reads the files again, up to the first that can't be read; says which and where it is.
+    """Read the remembered files again, up to the first unreadable one, and describe the damage.
 
     Returns:
-        A sentence; None if every file that was looked at is sound.
+        A sentence that names the file and the damage. None if no damage was found within the time
+        limit.
     """
     deadline = time.monotonic() + _MOST_SECONDS
     for file, dataset_fn in remembered():
@@ -86,7 +90,7 @@ def find_damage() -> str | None:
 
 
 def describe(file: str, error: tf.errors.OpError) -> str:
-    """What TensorFlow says of a file, in one sentence that names it."""
+    """Describe a TensorFlow error about a file in one sentence that names the file."""
     match = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
     if match is None:
         return f"`{file}` can't be read: {error.message.splitlines()[0]}"

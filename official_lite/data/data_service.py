@@ -1,4 +1,4 @@
-"""Reading through the tf.data service: workers elsewhere prepare the data.
+"""Support for the tf.data service, whose remote workers prepare the data.
 
 https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 """
@@ -19,30 +19,30 @@ __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", 
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
-# A job that outlived the process which asked for it would go on where that process had stopped;
-# every process asks for a job of its own, the same for all of its datasets.
+# If a job outlived its process, the next process would continue where the old one stopped. Each
+# process therefore requests a job of its own, with the same id for all of its datasets.
 _process_id = random.randrange(1 << 31)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataServiceOptions:
-    """Which service, and how to share it.
+    """The address of a tf.data service and the way its data is shared.
 
     Attributes:
-        address: The dispatcher, such as `grpc://host:5000`.
-        job_name: What to call the job.
-        batch_size: Global batch size; runs with another batch size get another job.
-        before_batching: Whether the service hands out single examples.
-        shared_by_trainers: Whether several trainers read one pass over the data.
-        trainer_id: This trainer's name among them.
-        round_robin: Whether all replicas get their batches from the same worker at each step,
-            which keeps batches of like sizes together.
-        shares_files: Whether the workers of the service share the files of a pass among them, so
-            that each record comes once. Otherwise each of them reads all files.
+        address: The address of the dispatcher, such as `grpc://host:5000`.
+        job_name: The name of the job.
+        batch_size: The global batch size. Runs with different batch sizes use different jobs.
+        before_batching: Whether the service returns single examples.
+        shared_by_trainers: Whether several trainers share one pass over the data.
+        trainer_id: The name of this trainer among those that share a pass.
+        round_robin: Whether all replicas get their batches of a step from the same worker, which
+            keeps batches of similar size together.
+        shares_files: Whether the workers of the service divide the files of a pass among them, so
+            that each record is read once. Otherwise each worker reads all files.
 
     Raises:
-        ConfigValueError: There is no address, trainers share without a `trainer_id`, or they are
-            to be served round-robin.
+        ConfigValueError: There is no address, or `shared_by_trainers` is set without a `trainer_id`
+            or together with `round_robin`.
     """
 
     address: str | None
@@ -71,15 +71,16 @@ class DataServiceOptions:
 
     @property
     def gives_once(self) -> bool:
-        """Whether each element comes once, if no worker of the service is lost meanwhile."""
+        """Whether each element is returned exactly once, unless a worker of the service is lost."""
         return self.shares_files and not self.shared_by_trainers and not self.round_robin
 
     @property
     def unique_job_name(self) -> str:
-        """The name of the job that this dataset comes from.
+        """The name of the job that serves this dataset.
 
-        Trainers that share a job, and hosts that are served in turns, must call it the same, so
-        their name is the config's. Any other job belongs to this process.
+        Trainers that share a job, and hosts that are served round-robin, must use the same name, so
+        their name depends only on the config. Any other job belongs to this process and its name
+        includes the process id.
         """
         parts = [self.job_name or "job"]
         if not self.before_batching:
@@ -95,9 +96,11 @@ def choose(
     *,
     is_training: bool,
 ) -> DataServiceOptions | None:
-    """The options, or None if the data are better read here; says so, or what the service costs.
+    """Return the options, or None if this process should read the data itself.
 
-    An evaluation is to see each example once.
+    An evaluation must see each example once, so it uses the service only if the service guarantees
+    that. The decision not to use the service, and the loss of a reproducible order in training, are
+    logged.
     """
     if options is None:
         return None
@@ -128,11 +131,11 @@ def distribute(
     options: DataServiceOptions,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """The same elements, prepared by the service, in an order that nobody knows.
+    """Return a dataset of the same elements, prepared by the service, in an unspecified order.
 
     Raises:
-        ClusterError: Nobody answers at the address, or there are no workers.
-        ConfigValueError: Round-robin reading without an `input_context`.
+        ClusterError: The dispatcher does not answer, or the service has no workers.
+        ConfigValueError: Round-robin reading is enabled without an `input_context`.
     """
     if options.round_robin and input_context is None:
         raise errors.ConfigValueError(
@@ -158,16 +161,16 @@ def distribute(
 
 @functools.cache
 def wait_for_service(address: str, seconds: float | None = None) -> None:
-    """Returns when the service has prepared something; once for each address.
+    """Wait until the service has prepared an element; check each address only once.
 
     TensorFlow itself would wait for an hour.
 
     Args:
-        address: The dispatcher, such as `grpc://host:5000`.
-        seconds: How long to wait at most; `reachability.patience()` by default.
+        address: The address of the dispatcher, such as `grpc://host:5000`.
+        seconds: The longest time to wait, in seconds. Defaults to `reachability.patience()`.
 
     Raises:
-        ClusterError: Nobody answers at the address, or there are no workers.
+        ClusterError: The dispatcher does not answer, or the service has no workers.
     """
     seconds = reachability.patience() if seconds is None else seconds
     deadline = time.monotonic() + seconds
@@ -180,7 +183,7 @@ def wait_for_service(address: str, seconds: float | None = None) -> None:
         dataset = tf.data.Dataset.range(1).apply(served)
         answers.extend(int(number) for number in dataset)
 
-    # A call that waits for a worker can't be ended: the thread is left behind.
+    # A call that waits for a worker cannot be canceled, so the thread is abandoned.
     thread = threading.Thread(target=ask, name="data service", daemon=True)
     thread.start()
     thread.join(max(1.0, deadline - time.monotonic()))
@@ -193,11 +196,11 @@ def wait_for_service(address: str, seconds: float | None = None) -> None:
 
 
 def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
-    """Returns when something answers at an address.
+    """Wait until the dispatcher answers at an address.
 
     Raises:
-        ConfigValueError: It is no address.
-        ClusterError: Nothing answers within `seconds`, `reachability.patience()` by default.
+        ConfigValueError: The address is not valid.
+        ClusterError: Nothing answers within `seconds`, which defaults to `reachability.patience()`.
     """
     seconds = reachability.patience() if seconds is None else seconds
     host_and_port = address.rpartition("://")[2]

@@ -1,4 +1,4 @@
-"""Training data without an end."""
+"""A wrapper that makes training data repeat indefinitely."""
 
 import functools
 from collections.abc import Callable
@@ -10,9 +10,9 @@ __all__ = ["endless"]
 
 
 def endless(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, but the dataset that it returns is repeated.
+    """Wrap `build_inputs` so that the dataset it returns repeats indefinitely.
 
-    Repeating what repeats already changes nothing, so a task need not think of it.
+    Repeating a dataset that already repeats changes nothing, so a task may return either kind.
     """
 
     @functools.wraps(build_inputs)

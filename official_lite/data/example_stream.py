@@ -1,4 +1,4 @@
-"""Examples between the stages of an input pipeline, one by one or many at a time."""
+"""The stream of examples between the stages of an input pipeline, single or in chunks."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,12 +14,13 @@ __all__ = ["ExampleStream", "map_examples"]
 
 @dataclass(frozen=True)
 class ExampleStream:
-    """A dataset of examples, which stay together in chunks from one function of batches to another.
+    """A dataset of examples that stay in chunks between consecutive functions of batches.
 
     Attributes:
-        dataset: Its elements are examples, or chunks of them if `in_chunks`.
-        chunk_size: Examples in a chunk, if they are put together here.
-        num_parallel_calls: Single examples that are mapped at the same time.
+        dataset: A dataset of examples, or of chunks of examples if `in_chunks` is set.
+        chunk_size: The number of examples in the chunks that this class builds.
+        num_parallel_calls: The number of single examples that are mapped in parallel.
+        in_chunks: Whether the elements of `dataset` are chunks.
     """
 
     dataset: tf.data.Dataset
@@ -28,7 +29,7 @@ class ExampleStream:
     in_chunks: bool = False
 
     def map(self, fn: Callable[..., Any] | None) -> "ExampleStream":
-        """The stream of what a function makes of each example; itself if there is no function."""
+        """Apply a function to each example; return the stream unchanged if `fn` is None."""
         if fn is None:
             return self
         if whole_batches.is_for_batches(fn):
@@ -36,7 +37,7 @@ class ExampleStream:
         return self.apply(lambda ds: map_examples(ds, fn, self.num_parallel_calls))
 
     def filter(self, fn: Callable[..., tf.Tensor] | None) -> "ExampleStream":
-        """The stream of those examples that a function is true of."""
+        """Keep the examples for which a function returns true; keep all if `fn` is None."""
         if fn is None:
             return self
         if not whole_batches.is_for_batches(fn):
@@ -50,19 +51,19 @@ class ExampleStream:
         return self._map_chunks(keep)
 
     def apply(self, fn: Callable[[tf.data.Dataset], tf.data.Dataset]) -> "ExampleStream":
-        """The stream of what a function makes of the dataset of single examples."""
+        """Apply a transformation to the dataset of single examples."""
         return dataclasses.replace(self, dataset=fn(self.singly()), in_chunks=False)
 
     def singly(self) -> tf.data.Dataset:
-        """The dataset of single examples."""
+        """Return the dataset of single examples."""
         return self.dataset.unbatch() if self.in_chunks else self.dataset
 
     def batch(self, batch_size: int, *, drop_remainder: bool) -> tf.data.Dataset:
-        """The dataset of batches."""
+        """Return the dataset of batches."""
         if not self.in_chunks:
             return self.dataset.batch(batch_size, drop_remainder=drop_remainder)
         batches = self.dataset.rebatch(batch_size, drop_remainder=drop_remainder)
-        # That a rebatched dataset goes on without end is not known by itself.
+        # `rebatch` does not preserve an infinite cardinality.
         if self.dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             batches = batches.apply(endless)
@@ -77,7 +78,7 @@ class ExampleStream:
 def map_examples(
     dataset: tf.data.Dataset, fn: Callable[..., Any], num_parallel_calls: int
 ) -> tf.data.Dataset:
-    """As `dataset.map`; a function that asks for a missing key is told which ones there are."""
+    """Call `dataset.map`; an error about a missing key names the available keys."""
     with input_errors.naming_the_keys(fn, dataset):
         return dataset.map(fn, num_parallel_calls=num_parallel_calls)
 

@@ -1,7 +1,8 @@
-"""Records of files in epochs, each in an order of its own, from any record on.
+"""Endless reading of files in epochs, which can start at any record.
 
-The order depends on the seed and the number of the epoch alone. So a training that resumes opens
-the epoch that it was in, and leaves out what it has read of that: not all that it has ever read.
+The order of an epoch depends only on the seed and the number of the epoch. A training run that
+resumes therefore opens the epoch in which it stopped and skips only the records of that epoch that
+it has read.
 """
 
 import concurrent.futures
@@ -31,17 +32,18 @@ def read_epochs(
     shuffle_buffer_size: int = 0,
     first_record: int = 0,
 ) -> tf.data.Dataset:
-    """The records of a training, without end, in one input pipeline.
+    """Build the endless dataset of training records of one input pipeline.
 
     Args:
-        files: The same list in the same order on every host.
-        dataset_fn: Makes a dataset from a file or from a list of files.
-        options: How to read them.
-        input_context: Which of how many input pipelines this is.
-        seed: Fixes all orders.
-        shuffle_buffer_size: Records that are shuffled at a time, of one epoch; 0 leaves them.
-        first_record: How many this pipeline has read before. To find its epoch, the records of each
-            file are counted, which reads all of them once.
+        files: The files, in the same order on every host.
+        dataset_fn: Builds a dataset from a file or from a list of files.
+        options: How to read the files.
+        input_context: The index of this input pipeline and the number of pipelines.
+        seed: The seed of all orders.
+        shuffle_buffer_size: The size of the shuffle buffer in records. Shuffling does not cross
+            epochs; 0 disables it.
+        first_record: The number of records that this pipeline has read before. If it is not 0, all
+            files are read once to count their records, which locates the epoch.
     """
     damaged_files.remember(files, dataset_fn, options.is_training)
     epochs = _Epochs(files, dataset_fn, options, input_context, seed, shuffle_buffer_size)
@@ -61,7 +63,7 @@ class _Epochs:
     ) -> None:
         self._files = list(files)
         self._dataset_fn = dataset_fn
-        # Once; it is here that an epoch follows another.
+        # Each file is read once per epoch; this class concatenates the epochs itself.
         self._options = dataclasses.replace(options, is_training=False)
         self._input_context = input_context
         self._seed = seed
@@ -72,19 +74,20 @@ class _Epochs:
 
     @user_code.not_converted
     def read(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """The records of an epoch."""
+        """Build the dataset of the records of an epoch."""
         records = self._read_in_order(epoch)
         if not self._shuffle_buffer_size:
             return records
         seed = tf.random.stateless_uniform(
             [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
         )
-        # That of the program would take part in the order, and if it is 0, TensorFlow fails here.
+        # The seed of the program would affect the order, and if that seed is 0, TensorFlow fails
+        # here.
         tf.compat.v1.get_default_graph().seed = None
         return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
 
     def find(self, record: int) -> tuple[int, int]:
-        """The epoch of a record, and how many of its records come before that one.
+        """Return the epoch of a record and the number of records before it in that epoch.
 
         Raises:
             DataError: There are no records, or a file is damaged.
@@ -116,7 +119,7 @@ class _Epochs:
         )
 
     def _order(self, epoch: tf.Tensor) -> tf.Tensor:
-        """The names of all files; the same on all hosts, which take their parts of them."""
+        """Return the names of all files in the order of an epoch, the same on all hosts."""
         numbers = tf.range(len(self._files))
         seed = self._seed_of(epoch)
         return tf.gather(self._files, tf.random.experimental.stateless_shuffle(numbers, seed))
@@ -132,7 +135,7 @@ class _Epochs:
         return int(count)
 
     def _length(self, epoch: int, counts: Mapping[str, int]) -> int:
-        """How many records of an epoch are this pipeline's."""
+        """Return the number of records of an epoch that belong to this pipeline."""
         pipelines = file_reading.num_sharing_pipelines(self._options, self._input_context)
         context = self._input_context
         index = context.input_pipeline_id if context and pipelines > 1 else 0

@@ -1,4 +1,4 @@
-"""From what a config calls its input to the files that are there."""
+"""Expansion of the paths and patterns in a config to existing files."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,18 @@ _GLOB_CHARACTERS = "*?["
 
 
 def match_files(input_path: Sequence[str] | str) -> list[str]:
-    """The files that `input_path` names, those of each pattern in alphabetical order.
+    """Return the files that `input_path` names, sorted alphabetically within each pattern.
 
-    The order is the same on every host, whatever the file system lists first.
+    The order is the same on every host, whatever order the file system lists the files in.
 
     Args:
-        input_path: A path or a pattern with `*`, `?` or `[ab]`, a comma-separated list of those,
-            or a sequence of such strings.
+        input_path: A path or a pattern with `*`, `?` or `[ab]`, a comma-separated list of these, or
+            a sequence of such strings.
 
     Raises:
         ConfigValueError: `input_path` is neither a string nor a sequence of strings.
-        DataError: A path does not exist, a pattern matches nothing, or there is not one byte in
-            all of the files.
+        DataError: A path does not exist or is a directory, a pattern matches nothing, or all files
+            are empty.
     """
     files = [file for pattern in _patterns(input_path) for file in _expand(pattern)]
     if not files:
@@ -33,7 +33,7 @@ def match_files(input_path: Sequence[str] | str) -> list[str]:
     repeated = [file for file, count in Counter(files).items() if count > 1]
     if repeated:
         logging.warning("`input_path` names %d files more than once: %s", len(repeated), repeated)
-    # Stops at the first file that holds something, so one look is nearly always enough.
+    # This stops at the first file that is not empty, so it rarely checks more than one.
     if all(tf.io.gfile.stat(file).length == 0 for file in files):
         raise errors.DataError(
             f"0 examples matched {input_path!r}: all {len(files)} files are empty, such as "
@@ -54,7 +54,7 @@ def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
 
 
 def _expand(pattern: str) -> list[str]:
-    # First as it stands: `data[old].tfrecord` may be the name of a file.
+    # Try the literal path first: `data[old].tfrecord` may be the name of a file.
     if tf.io.gfile.exists(pattern):
         if tf.io.gfile.isdir(pattern):
             raise errors.DataError(

@@ -1,7 +1,7 @@
-"""From files to a dataset of records, each input pipeline with its own part of them.
+"""Reading of files into a dataset of records, divided among input pipelines.
 
-Where there are at least as many files as pipelines each pipeline reads files of its own; where
-there are fewer, every pipeline reads all of them and keeps every n-th record.
+If there are at least as many files as pipelines, each pipeline reads files of its own. If there are
+fewer, each of the n pipelines reads all files and keeps every n-th record.
 """
 
 import os
@@ -30,17 +30,19 @@ MOST_FILES_IN_TURN = 16
 
 @dataclass(frozen=True, kw_only=True)
 class FileReadingOptions:
-    """How files are read.
+    """Options for reading files.
 
     Attributes:
-        is_training: Whether file order is shuffled and the data repeats.
-        seed: Seed of the file order. None draws one, unless several pipelines must agree on it.
-        sharding: Whether each pipeline reads its own part.
-        cache: Whether records are cached later on: then nothing repeats yet, and the file order
-            is drawn once.
-        cycle_length: Files read in turn; None takes all, but at most 16.
-        block_length: Consecutive records from each of them.
-        deterministic: Whether parallel reading keeps the order; None lets tf.data choose.
+        is_training: Whether to shuffle the file order and repeat the data.
+        seed: Seed of the file order. None draws a seed, or, if several pipelines must agree on the
+            order, derives one from the file names.
+        sharding: Whether each pipeline reads only its own part of the data.
+        cache: Whether a later stage caches the records. The data then does not repeat at this
+            stage, and the file order is drawn only once.
+        cycle_length: The number of files that are read in turn. None reads all files in turn, but
+            at most 16.
+        block_length: The number of consecutive records from each of these files.
+        deterministic: Whether parallel reading keeps the order. None lets tf.data choose.
     """
 
     is_training: bool = False
@@ -53,7 +55,7 @@ class FileReadingOptions:
 
     @property
     def repeat(self) -> bool:
-        """Whether to repeat here; with a cache that comes after it."""
+        """Whether the data repeats at this stage; with a cache, it repeats after the cache."""
         return self.is_training and not self.cache
 
 
@@ -63,14 +65,14 @@ def read_files(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """A dataset of the records in `files`.
+    """Build a dataset of the records in `files`.
 
     Args:
-        files: The same list in the same order on every host.
-        dataset_fn: Makes a dataset from a file or from a list of files, such as
+        files: The files, in the same order on every host.
+        dataset_fn: Builds a dataset from a file or from a list of files, such as
             `tf.data.TFRecordDataset`.
-        options: How to read them.
-        input_context: Which of how many input pipelines this is.
+        options: How to read the files.
+        input_context: The index of this input pipeline and the number of pipelines.
     """
     damaged_files.remember(files, dataset_fn, options.is_training)
     if not shards_files(files, options, input_context):
@@ -91,7 +93,7 @@ def shards_files(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> bool:
-    """Whether each pipeline reads files of its own, and not every n-th record of all files."""
+    """Return whether each pipeline reads its own files, not every n-th record of all files."""
     num_pipelines = num_sharing_pipelines(options, input_context)
     if 1 < len(files) < num_pipelines:
         logging.warning(
@@ -109,12 +111,12 @@ def require_records_for_all(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> None:
-    """Refuses a training in which a pipeline would have no record, on all pipelines alike.
+    """Raise an error in training, on all pipelines, if there are fewer records than pipelines.
 
-    If one of them had none, the others would wait for it for ever.
+    If only the pipeline without records failed, the others would wait for it forever.
 
     Raises:
-        DataError: There are fewer records than pipelines, or they can't be read.
+        DataError: There are fewer records than pipelines, or the records cannot be read.
     """
     pipelines = num_sharing_pipelines(options, input_context)
     if pipelines == 1 or not options.is_training or not tf.executing_eagerly():
@@ -136,9 +138,9 @@ def read_files_then_shard(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    """Of all records in all files those of this pipeline."""
+    """Read all records of all files and keep those of this pipeline."""
     dataset = dataset_fn(list(files))
-    # tf.distribute would otherwise try to give each worker files of its own.
+    # Without this, tf.distribute would try to divide the files among the workers.
     no_auto_shard = tf.data.Options()
     no_auto_shard.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
@@ -155,7 +157,7 @@ def shard_files_then_read(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    """All records in this pipeline's part of `dataset`, which has the names of `files`."""
+    """Read all records of this pipeline's part of `dataset`, a dataset of the names of `files`."""
     dataset = _shard(dataset, options, input_context)
     if options.repeat:
         dataset = dataset.repeat()
@@ -175,10 +177,11 @@ def shard_files_then_read(
 def _is_read_without_waiting(
     files: Sequence[str], dataset_fn: Callable[..., tf.data.Dataset]
 ) -> bool:
-    """Whether one thread reads as fast as many.
+    """Return whether a single thread reads as fast as many.
 
-    To hand a small record from one thread to another takes longer than to read it from a local
-    disk. Elsewhere, or if there is something to unpack, several files at a time are faster.
+    Handing a small record from one thread to another takes longer than reading it from a local
+    disk. For remote files, or if records must be decompressed or decoded, reading several files in
+    parallel is faster.
     """
     return dataset_fn is tf.data.TFRecordDataset and not any("://" in file for file in files)
 
@@ -188,11 +191,12 @@ def _file_order_seed(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> int | None:
-    """The same on all hosts: they shuffle before they shard, so that files change hosts.
+    """Return the seed of the file order, which must be the same on all hosts.
 
-    With an order of its own each host would read some files twice and leave out others. Without a
-    seed it is made from what all hosts have in common: the names of the files, though perhaps not
-    the folder where they are mounted.
+    Hosts shuffle before they shard, so that files move between hosts from one epoch to the next. If
+    the orders differed, some files would be read twice and others not at all. Without a configured
+    seed, the seed is derived from the file names, which all hosts have in common. Directories are
+    ignored because they may be mounted at different paths.
     """
     if options.seed is not None or num_sharing_pipelines(options, input_context) == 1:
         return options.seed
@@ -212,5 +216,5 @@ def _shard(
 def num_sharing_pipelines(
     options: FileReadingOptions, input_context: tf.distribute.InputContext | None
 ) -> int:
-    """How many pipelines share the files; 1 if each of them is to read everything."""
+    """Return the number of pipelines that share the files; 1 if each pipeline reads everything."""
     return input_context.num_input_pipelines if options.sharding and input_context else 1

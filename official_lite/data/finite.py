@@ -1,4 +1,4 @@
-"""Evaluation data that have to end, since all of them are to be read."""
+"""Checks that evaluation data ends, because an evaluation reads all of it."""
 
 import functools
 import time
@@ -12,7 +12,7 @@ from official_lite.common import errors
 
 __all__ = ["require_end", "timed"]
 
-# Of data of unknown length only very few take as long.
+# Reading data of unknown length very rarely takes this long.
 _WARNING_SECONDS = 3600.0
 _MOST_SECONDS = 24 * 3600.0
 _BATCHES_BETWEEN_LOOKS = 100
@@ -24,13 +24,13 @@ _MESSAGE = (
 
 
 def require_end(dataset: Any) -> None:
-    """Refuses a dataset, distributed or not, that is known to have no end.
+    """Raise an error if a dataset, distributed or not, is known to be infinite.
 
     Raises:
-        ConfigValueError: It has none.
+        ConfigValueError: The dataset is infinite.
     """
     cardinality = getattr(dataset, "cardinality", None)
-    # A method of a dataset, a property of a distributed one.
+    # `cardinality` is a method of a dataset, but a property of a distributed dataset.
     cardinality = cardinality() if callable(cardinality) else cardinality
     if cardinality is not None and int(cardinality) == tf.data.INFINITE_CARDINALITY:
         raise errors.ConfigValueError(
@@ -40,16 +40,17 @@ def require_end(dataset: Any) -> None:
 
 
 def timed(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, but to read its dataset without an end is warned of, and then an error.
+    """Wrap `build_inputs`: warn if reading the dataset takes an hour, raise after a day.
 
-    This is for data of which nobody knows the length, as of most files: after an hour there is a
-    warning, after a day it is a `DataError`.
+    The error is a `DataError`. Only datasets of unknown length, such as those read from most files,
+    are timed.
     """
 
     @functools.wraps(build_inputs)
     def build_timed(*args: Any, **kwargs: Any) -> Any:
         dataset = build_inputs(*args, **kwargs)
-        # On workers of a parameter server, nothing can be asked.
+        # Workers of a parameter server trace this in a graph, where the dataset cannot be
+        # inspected.
         if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
             return dataset
         if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
@@ -60,7 +61,7 @@ def timed(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Clock:
-    """Looks how long one reading of the data has taken."""
+    """A timer of one pass over the data."""
 
     def __init__(self) -> None:
         self._started = 0.0

@@ -1,4 +1,4 @@
-"""The first batches of a source of training data, in the place of all."""
+"""A training dataset that is limited to its first batches."""
 
 import functools
 from collections.abc import Callable
@@ -16,17 +16,17 @@ __all__ = ["first_batches"]
 def first_batches(
     build_inputs: Callable[..., Any], count: int, seed: int, *, repeat: bool
 ) -> Callable[..., Any]:
-    """The same function, but its dataset has nothing but the batches that a training begins with.
+    """Wrap `build_inputs` so that its dataset holds only the first batches of the training.
 
-    Which those are, the seed decides: a source that keeps the position (see `position`) gives the
-    same ones every time, to a training and to an evaluation.
+    The seed determines these batches. A source that supports positions (see `position`) returns the
+    same batches every time, in training and in evaluation.
 
     Args:
         build_inputs: Builds one input pipeline of training data.
-        count: How many global batches.
-        seed: That of the run.
-        repeat: Whether they come over and over, beginning with the batch that a training that
-            resumes would have been given; or once.
+        count: The number of global batches.
+        seed: The seed of the run.
+        repeat: Whether the batches repeat indefinitely, starting with the batch at which a resumed
+            training run would continue. Otherwise they are read once.
     """
 
     @functools.wraps(build_inputs)
@@ -40,7 +40,7 @@ def first_batches(
                 "can't be taken; wanted a `tf.data.Dataset`."
             )
         context = kwargs.get("input_context")
-        # Else augmentations that draw other numbers each time would make others of them.
+        # Without the cache, random augmentations would change the batches on every pass.
         dataset = dataset.take(position.Position(count, seed).batches_of(context)).cache()
         if not repeat:
             _warn_if_others(start)

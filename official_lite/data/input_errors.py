@@ -1,4 +1,4 @@
-"""What went wrong with the data, from what TensorFlow says when a step has failed."""
+"""Translation of TensorFlow errors about input data into errors that users understand."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ from official_lite.data import damaged_files, record_features
 
 __all__ = ["naming_the_keys", "raise_if_of_data"]
 
-# How the ops are called that draw a batch, distributed or not.
+# Names of the ops that fetch a batch, distributed or not.
 _INPUT = re.compile("IteratorGetNext|MakeIterator")
 _BAD_VALUES = (
     r"Received a label value of .+ which is outside the valid range of .+?\)",
@@ -23,34 +23,36 @@ _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 def raise_if_of_data(error: tf.errors.OpError, global_step: Any, split: str = "training") -> None:
-    """Raises what a user can understand, if the data are to blame for the error of a loop.
+    """Raise a `DataError` that a user can understand if bad data caused the error.
+
+    If the data is not the cause, nothing is raised.
 
     Args:
-        error: The error.
-        global_step: What counts the steps of training, if anything does.
-        split: Which data were read.
+        error: The error that the loop raised.
+        global_step: The counter of training steps, or None.
+        split: The data that was being read, such as `training`.
 
     Raises:
-        DataError: They are. Otherwise nothing is raised.
+        DataError: The data caused the error.
     """
     reason = _reason(error, is_training=split == "training")
     if reason is None:
         return
-    # The step that finds no data may have been counted already.
+    # The failed step may have been counted already, so the step number is approximate.
     where = "" if global_step is None else f" around step {int(global_step.numpy())}"
     raise errors.DataError(f"The {split} data can't be used{where}: {reason}") from error
 
 
 @contextlib.contextmanager
 def naming_the_keys(fn: Callable[..., Any], dataset: tf.data.Dataset) -> Iterator[None]:
-    """Says which keys there are, if a function asks its examples for one that there is not.
+    """Name the available keys if a function requests a missing key of its examples.
 
     Args:
-        fn: The function, which is traced inside.
-        dataset: The examples that it is given.
+        fn: The function, which is traced inside the context.
+        dataset: The dataset of the examples that are passed to `fn`.
 
     Raises:
-        KeyError: There is no such key.
+        KeyError: The examples have no such key.
     """
     try:
         yield
@@ -66,14 +68,14 @@ def naming_the_keys(fn: Callable[..., Any], dataset: tf.data.Dataset) -> Iterato
 
 
 def _asked_key(error: BaseException) -> Any:
-    # AutoGraph tells an error again, with its text in the place of the key.
+    # AutoGraph raises the error again with its text in place of the key.
     while hasattr(error, "ag_error_metadata") and isinstance(error.__context__, KeyError):
         error = error.__context__
     return error.args[0] if error.args else None
 
 
 def _keys(spec: Any) -> list[str]:
-    """Of an example that is a dictionary, or a tuple in which there are some."""
+    """Return the keys of an example that is a dictionary or a tuple that contains dictionaries."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]
 
@@ -85,7 +87,7 @@ def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
     if record_features.is_complaint(error.message):
         found = record_features.find_culprit(error.message, is_training=is_training)
         return found or _said(error)
-    # Of an op that is run by itself only `str` has the name.
+    # For an op that is executed eagerly, only `str(error)` contains its name.
     if not _INPUT.search(f"{error} {error.message}"):
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
@@ -96,7 +98,7 @@ def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
 
 
 def _place(error: tf.errors.OpError) -> str:
-    """Where in the Python of a user: the innermost line that is not TensorFlow's."""
+    """Return the user's line of Python that failed: the innermost frame outside TensorFlow."""
     frames = [f for f in _PYTHON_FRAME.findall(error.message) if "/tensorflow/" not in f[0]]
     if not frames:
         return ""

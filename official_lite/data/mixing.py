@@ -1,4 +1,4 @@
-"""Several sources in one dataset, drawn by weight."""
+"""Weighted sampling from several datasets."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,17 +16,17 @@ CombineFn = Callable[[Mapping[str, tf.data.Dataset]], tf.data.Dataset]
 def build_weighted_sampling_combine_fn(
     weights: Mapping[str, float], stop_on_empty_dataset: bool = True, seed: int | None = None
 ) -> CombineFn:
-    """A function that draws each example from one of several datasets.
+    """Return a function that draws each example from one of several datasets.
 
     Args:
-        weights: The share of each dataset, by its name; they need not add up to 1.
-        stop_on_empty_dataset: Whether to end with the first dataset that is used up, so that the
-            shares hold to the end; otherwise the others go on alone.
+        weights: The weight of each dataset, by name. The weights need not add up to 1.
+        stop_on_empty_dataset: Whether to stop when the first dataset is exhausted, so that the
+            proportions hold to the end. Otherwise the remaining datasets continue.
         seed: Seed of the draws.
 
     Raises:
-        ConfigValueError: A weight is negative, or none is positive; when the function is called,
-            a dataset has no weight or a weight no dataset.
+        ConfigValueError: A weight is negative, or no weight is positive. The returned function
+            raises it if a dataset has no weight or a weight has no dataset.
     """
     if any(weight < 0 for weight in weights.values()) or not any(weights.values()):
         raise errors.ConfigValueError(
@@ -46,17 +46,17 @@ def build_weighted_sampling_combine_fn(
 
 
 def create_combine_fn(params: Any) -> CombineFn | None:
-    """The `combine_fn` of a data config whose `input_path` and `weights` are blocks of names.
+    """Build the `combine_fn` of a data config whose `input_path` and `weights` are `Config`s.
 
     Args:
-        params: A `DataConfig` with two more fields: `weights`, and, if the mixture may outlast
-            its first source, `stop_on_empty_dataset`.
+        params: A `DataConfig` with the additional field `weights` and optionally
+            `stop_on_empty_dataset`, which defaults to True.
 
     Returns:
-        None if there are no weights.
+        The function, or None if there are no weights.
 
     Raises:
-        ConfigValueError: Only one of the two is a block, or their names differ.
+        ConfigValueError: `input_path` or `weights` is not a `Config`, or their names differ.
     """
     weights = getattr(params, "weights", None)
     if not weights:

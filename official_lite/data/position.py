@@ -1,11 +1,12 @@
-"""Where the training data begin: a run that resumes goes on with the batch that would have come.
+"""The position in the training data from which a resumed run continues.
 
-Nothing of the data is in a checkpoint. The step says how many batches have been drawn, and a source
-whose order depends on nothing but the seed of the run can begin with the next one::
+Checkpoints contain no state of the data. The global step determines how many batches have been
+drawn, and a source whose order depends only on the seed of the run can start at the next batch::
 
     with position.begin_at(batch=steps * batches_per_step, seed=config.runtime.seed) as begin:
         dataset = task.build_inputs(params)
-    if not begin.is_kept: ...   # the source knows nothing of it, and has begun anew
+    if not begin.is_kept: ...   # the source does not support positions and starts from the
+    beginning
 """
 
 import contextlib
@@ -20,12 +21,12 @@ __all__ = ["Position", "begin_at", "current", "enumerate_batches", "take"]
 
 @dataclasses.dataclass
 class Position:
-    """How far the training has come.
+    """The number of batches that the training has drawn so far.
 
     Attributes:
-        batch: Global batches that have been drawn.
-        seed: That of the run, for sources without a seed of their own.
-        is_kept: Whether a source has begun there.
+        batch: The number of global batches that have been drawn.
+        seed: The seed of the run, for sources without a seed of their own.
+        is_kept: Whether a source has started at this position.
     """
 
     batch: int
@@ -33,7 +34,7 @@ class Position:
     is_kept: bool = False
 
     def batches_of(self, input_context: tf.distribute.InputContext | None = None) -> int:
-        """The batches of one replica's size that an input pipeline has given by then."""
+        """Return how many batches of per-replica size an input pipeline has produced so far."""
         if input_context is None:
             return self.batch
         replicas_of_pipeline = (
@@ -47,11 +48,11 @@ _current: contextvars.ContextVar[Position | None] = contextvars.ContextVar("posi
 
 @contextlib.contextmanager
 def begin_at(batch: int, seed: int) -> Iterator[Position]:
-    """Within it, sources of training data begin with this batch.
+    """Let sources of training data that are built in this context start at a batch.
 
     Args:
-        batch: Global batches to leave out.
-        seed: That of the run.
+        batch: The number of global batches to skip.
+        seed: The seed of the run.
     """
     position = Position(batch, seed)
     token = _current.set(position)
@@ -62,14 +63,14 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
 
 
 def current() -> Position | None:
-    """The position of the training whose data are being built; None for any other data."""
+    """Return the position of the training data that is being built; None for any other data."""
     return _current.get()
 
 
 def take() -> Position | None:
-    """The same, for a source that begins there: in a `build_inputs` of one's own.
+    """Return the current position and mark it as used by the source.
 
-    ::
+    Call this in a custom `build_inputs` whose source starts at the position::
 
         begin = position.take()
         dataset = records.shuffle(1000, seed=begin.seed).repeat().batch(size)
@@ -84,14 +85,14 @@ def take() -> Position | None:
 def enumerate_batches(
     dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
-    """Pairs of a batch's number in the training, int64, and the batch.
+    """Pair each batch with its int64 number in the training.
 
-    With the number as a part of the seed of `tf.random.stateless_*`, an augmentation is the same
-    however often the training was interrupted, and another one in every epoch.
+    Use the number as part of the seed of `tf.random.stateless_*`. An augmentation then does not
+    depend on how often the training was interrupted, and differs between epochs.
 
     Args:
-        dataset: Batches of a source that keeps the position; evaluation counts from 0.
-        input_context: Which pipeline this is.
+        dataset: Batches of a source that supports positions. For an evaluation, numbers start at 0.
+        input_context: The index of this input pipeline and the number of pipelines.
     """
     position = _current.get()
     return dataset.enumerate(position.batches_of(input_context) if position else 0)

@@ -1,4 +1,4 @@
-"""A thread pool of its own for an input pipeline."""
+"""Private thread pools for input pipelines."""
 
 import functools
 from collections.abc import Callable
@@ -10,11 +10,12 @@ __all__ = ["with_private_threads"]
 
 
 def with_private_threads(dataset_or_fn: Any, num_threads: int | None) -> Any:
-    """A dataset, or a function that returns one, which is read by threads of its own.
+    """Give a dataset, or the dataset that a function returns, a private thread pool.
 
     Args:
-      dataset_or_fn: What is neither is returned as it is.
-      num_threads: How many threads; None leaves the pipeline to the threads that run steps, too.
+      dataset_or_fn: The dataset or function. Anything else is returned unchanged.
+      num_threads: The number of threads. None leaves the pipeline in the thread pool that also runs
+        the training steps.
     """
     if num_threads is None:
         return dataset_or_fn

@@ -1,6 +1,7 @@
-"""Which features the records have, for those who ask for others.
+"""Error messages about features that records lack, or hold with another type or length.
 
-TensorFlow says which feature it misses, or finds of another type or length, but not in which file.
+TensorFlow reports the feature that is missing or has an unexpected type or length, but not the file
+that holds the record.
 """
 
 import re
@@ -17,13 +18,14 @@ from official_lite.data.whole_batches import FeatureDecoder
 
 __all__ = ["find_culprit", "is_complaint", "require"]
 
-# Of a file, the features of a record and TensorFlow's words: a sentence, if they are of this one.
+# Maps a file, the features of a record and the details of TensorFlow's message to a sentence, or to
+# None if the message is not about this record.
 _Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
 
-# By the lists of a `tf.train.Feature`.
+# Dtype names, by the fields of a `tf.train.Feature`.
 _TYPES = {"int64_list": "int64", "float_list": "float", "bytes_list": "string"}
 
-# Nobody should wait for long to hear why a run has failed.
+# Limit the search, so that a failed run reports its error soon.
 _MOST_SECONDS = 20.0
 
 
@@ -33,17 +35,17 @@ def require(
     pattern: object,
     decoder_fn: Callable[..., Any] | None,
 ) -> None:
-    """Looks for what the decoder wants in the first record there is, before a model is built.
+    """Check the first record for the features that the decoder requires, before a model is built.
 
     Args:
         files: The files.
-        dataset_fn: Makes a dataset of one.
-        pattern: What they were found by, for the message.
-        decoder_fn: Decodes the records; only the method of a `FeatureDecoder` is known to need
-            features.
+        dataset_fn: Builds a dataset from one file.
+        pattern: The pattern that matched the files, for the error message.
+        decoder_fn: Decodes the records. Required features are known only for the method of a
+            `FeatureDecoder`.
 
     Raises:
-        DataError: There is no record, it can't be read, or it lacks a feature.
+        DataError: There is no record, it cannot be read, or it lacks a feature.
     """
     damaged_files.require_records(files, dataset_fn, pattern)
     decoder = getattr(decoder_fn, "__self__", None)
@@ -59,19 +61,21 @@ def require(
 
 
 def is_complaint(text: str) -> bool:
-    """Whether TensorFlow says with it that it misses a feature, or finds another than described."""
+    """Return whether a TensorFlow message reports a missing or unexpected feature."""
     return _complaint(text) is not None
 
 
 def find_culprit(text: str, *, is_training: bool) -> str | None:
-    """Reads the files that were read again, for the first record that a complaint is about.
+    """Search the files that were read for the first record that a TensorFlow message is about.
 
     Args:
-        text: What TensorFlow says.
-        is_training: Whether it was said in training; then those files come first.
+        text: The message of the TensorFlow error.
+        is_training: Whether the error occurred in training. If so, files read for training are
+            searched first; otherwise last.
 
     Returns:
-        A sentence that names the file and what is wrong; None if there is no such record.
+        A sentence that names the file and the problem. None if no such record was found within the
+        time limit.
     """
     complaint = _complaint(text)
     if complaint is None:
@@ -89,7 +93,7 @@ def find_culprit(text: str, *, is_training: bool) -> str | None:
 
 
 def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
-    """How to tell what TensorFlow says of a feature, and its words."""
+    """Return the function that describes a TensorFlow message about a feature, and its details."""
     for pattern, describe in _COMPLAINTS.items():
         if match := pattern.search(text):
             return describe, match.groupdict()
@@ -97,7 +101,7 @@ def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
 
 
 def _features(record: Any) -> Mapping[str, Any] | None:
-    """The features of a record by name; None if it is no serialized `tf.train.Example`."""
+    """Return the features of a serialized `tf.train.Example` by name; None for other records."""
     if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
         return None
     try:
@@ -141,7 +145,8 @@ def _count(feature: Any) -> int:
     return len(getattr(feature, kind).value) if kind else 0
 
 
-# What TensorFlow says of a feature, and how to say so of a file that has such a record.
+# Patterns of TensorFlow's messages about features, and the functions that describe them for a file
+# that holds such a record.
 _COMPLAINTS: dict[re.Pattern[str], _Describe] = {
     re.compile(
         r"Feature: (?P<name>.+?) \(data type: \w+\) is required but could not be found"

@@ -1,4 +1,4 @@
-"""How much of a batch is one replica's."""
+"""The per-replica share of a global batch."""
 
 import tensorflow as tf
 from absl import logging
@@ -11,14 +11,14 @@ __all__ = ["per_replica_batch_size", "warn_of_large_batch"]
 def per_replica_batch_size(
     batch_size: int, input_context: tf.distribute.InputContext | None = None
 ) -> int:
-    """The size of one replica's batch.
+    """Return the batch size of one replica.
 
     Args:
-        batch_size: Examples in a batch over all replicas.
-        input_context: For how many replicas; without one, for one.
+        batch_size: The global batch size.
+        input_context: Provides the number of replicas; None means one replica.
 
     Raises:
-        ConfigValueError: There are none, or the replicas can't share them evenly.
+        ConfigValueError: `batch_size` is less than 1 or not divisible by the number of replicas.
     """
     if batch_size < 1:
         raise errors.ConfigValueError(f"`global_batch_size` is {batch_size}; wanted 1 or more.")

@@ -1,7 +1,7 @@
-"""The records of damaged files: those that can be read, and a count of those that can't.
+"""Reading of damaged TFRecord files, which skips and counts the unreadable records.
 
-TensorFlow stops at a damaged record, and `ignore_errors` leaves out all that comes behind it in
-the file. Here it is that record alone: a damaged file is read from a copy without it.
+TensorFlow stops at a damaged record, and `ignore_errors` drops everything after it in the file.
+This module skips only the damaged record: it reads a copy of the file without that record.
 """
 
 import os
@@ -23,16 +23,17 @@ __all__ = ["SoundRecords", "tolerant"]
 
 DatasetFn = Callable[..., tf.data.Dataset]
 
-# The length of a record and its checksum before it, that of the content behind it.
+# Each record starts with its length and a checksum of the length, and ends with a checksum of its
+# content.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _CHUNK_BYTES = 1 << 20
 
 
 def tolerant(dataset_fn: DatasetFn, most: int) -> DatasetFn:
-    """A function as `dataset_fn`, that leaves out so many damaged records.
+    """Return a version of `dataset_fn` that skips at most `most` damaged records.
 
     Raises:
-        ConfigValueError: `dataset_fn` reads something else than TFRecord files.
+        ConfigValueError: `dataset_fn` is not `tf.data.TFRecordDataset`.
     """
     if not most:
         return dataset_fn
@@ -44,21 +45,22 @@ def tolerant(dataset_fn: DatasetFn, most: int) -> DatasetFn:
 
 
 class SoundRecords:
-    """A function from a TFRecord file, or a list of files, to a dataset of their sound records.
+    """A function that builds a dataset of the undamaged records of one or more TFRecord files.
 
-    Each file is read twice in its first epoch, as it is looked through before. A record whose
-    length is damaged is an error in any case: where the next one begins is not known then.
+    Each file is read twice in its first epoch, because it is checked first. A record with a damaged
+    length always raises an error, because the start of the next record is then unknown.
 
     Args:
-        most: How many records may be damaged, in all files that this process reads.
+        most: The maximum number of damaged records in all files that this process reads.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._num_damaged = 0
-        # What to read in the place of each file.
+        # Maps each file to the path that is read in its place.
         self._places: dict[str, str] = {}
-        # A `TemporaryDirectory` would warn of the usual end, that nobody needs the object any more.
+        # A `TemporaryDirectory` would warn when this object is garbage-collected, which is normal
+        # here.
         self._copies = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
@@ -108,7 +110,7 @@ class SoundRecords:
 
 
 def _first_problem(file: str) -> tuple[str, int] | None:
-    """What TensorFlow finds wrong with a file first, and at which byte."""
+    """Return the kind and byte offset of the first problem in a file; None if there is none."""
     with tf.init_scope():
         try:
             tf.data.TFRecordDataset(file).reduce(0, lambda count, _: count + 1)
@@ -121,11 +123,11 @@ def _first_problem(file: str) -> tuple[str, int] | None:
 
 
 def _record_around(path: str, place: int) -> tuple[int, int]:
-    """The bytes at which the record of a place and the next one begin."""
+    """Return the offset of the record that contains a byte, and the offset of the next record."""
     record = 0
     with open(path, "rb") as file:
         while header := file.read(_HEADER_BYTES):
-            # Of a file that ends here, less than a header may be left.
+            # A truncated file may end within a header.
             length = struct.unpack("<Q", header[:8].ljust(8, b"\0"))[0]
             behind = record + _HEADER_BYTES + length + _FOOTER_BYTES
             if place < behind:

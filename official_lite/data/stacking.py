@@ -1,4 +1,4 @@
-"""Several batches in one element, for a loop that takes many steps in one call."""
+"""Stacks of several batches, for loops that run many steps in one call."""
 
 import weakref
 from collections.abc import Callable
@@ -11,28 +11,29 @@ __all__ = ["offer_stacks", "stack_batches"]
 
 BuildStacks = Callable[[int], tf.data.Dataset]
 
-# How to build the stacks of a dataset at less cost than by collecting its batches.
+# Maps a dataset to a function that builds its stacks more cheaply than by collecting its batches.
 _OFFERS: weakref.WeakKeyDictionary[tf.data.Dataset, BuildStacks] = weakref.WeakKeyDictionary()
 
-# What changes no batch.
+# Datasets that do not change the batches of their input.
 _TRANSPARENT = ("_OptionsDataset", "_PrefetchDataset")
 
 
 def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Collects the batches of a dataset in stacks, in their order and without losing one.
+    """Collect the batches of a dataset in stacks, in order and without dropping any.
 
-    Of `arrays.from_arrays` a stack costs one gather of all its rows, also where `prefetch`,
-    `with_options` or a `repeat` of what repeats already came after it. The batches of any other
-    dataset, such as one of `from_arrays` that was mapped, are made as ever and copied once more.
+    For `arrays.from_arrays`, a stack costs one gather of all its rows. This also holds if
+    `prefetch`, `with_options`, or a `repeat` of a dataset that already repeats was applied to it.
+    The batches of any other dataset, including a mapped `from_arrays` dataset, are built as usual
+    and then copied once more.
 
     Args:
-        dataset: Its elements are batches, of any nest and of static shapes.
-        count: Batches in a stack.
+        dataset: A dataset of batches with any nest structure and static shapes.
+        count: The number of batches in a stack.
 
     Returns:
-        A dataset of the same nests of tensors with one more axis in front, which is `count` long,
-        and may be shorter in the last stack. The length is known statically where the data has no
-        end. One stack is made ahead.
+        A dataset of the same nests of tensors with an additional leading axis of length `count`.
+        The last stack may be shorter. The length is known statically if the data is infinite. One
+        stack is prefetched.
 
     Raises:
         ConfigValueError: `count` is less than 1.
@@ -48,7 +49,7 @@ def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
 
 def offer_stacks(dataset: tf.data.Dataset, build_stacks: BuildStacks) -> None:
-    """Tells `stack_batches` of a better way to stack the batches of a source.
+    """Register a cheaper way for `stack_batches` to stack the batches of a source.
 
     Args:
         dataset: The source.
@@ -58,9 +59,10 @@ def offer_stacks(dataset: tf.data.Dataset, build_stacks: BuildStacks) -> None:
 
 
 def _find_source(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The first one below that makes other batches, or has an offer.
+    """Return the nearest upstream dataset that changes batches or has registered a stack builder.
 
-    A prefetch of single batches, above all, costs more than a small batch itself.
+    Skipping the datasets in between saves time: prefetching single batches, for example, costs more
+    than building a small batch.
     """
     while dataset not in _OFFERS:
         inputs = dataset._inputs()

@@ -1,4 +1,4 @@
-"""Examples from TensorFlow Datasets, which is imported only when a config asks for it."""
+"""Reading of TensorFlow Datasets, which is imported only if a config uses it."""
 
 import dataclasses
 import re
@@ -24,16 +24,16 @@ def read_tfds(
     as_supervised: bool = False,
     skip_decoding_feature: str = "",
 ) -> tf.data.Dataset:
-    """A dataset of the examples of a TFDS split.
+    """Build a dataset of the examples of a TFDS split.
 
     Args:
-        name: The dataset's name, such as `mnist`.
+        name: The name of the dataset, such as `mnist`.
         split: The split, such as `train` or `train[:90%]`.
-        options: How to read its files.
-        input_context: Which of how many input pipelines this is.
-        data_dir: Where TFDS keeps its files; its own default if empty.
+        options: How to read the files.
+        input_context: The index of this input pipeline and the number of pipelines.
+        data_dir: The directory of the TFDS files. If empty, TFDS uses its default.
         as_supervised: Whether examples are `(input, label)` pairs.
-        skip_decoding_feature: Comma-separated features that stay encoded.
+        skip_decoding_feature: A comma-separated list of features that stay encoded.
 
     Raises:
         ConfigValueError: `tensorflow_datasets` is not installed.
@@ -54,10 +54,10 @@ def read_tfds(
     builder_kwargs = {"data_dir": data_dir} if data_dir else {}
     builder = tfds.builder(name, **builder_kwargs)
     context = input_context if options.sharding else None
-    # Fewer files than pipelines: TFDS can't share them out, so the records are.
+    # TFDS cannot divide fewer files than pipelines, so the records are sharded instead.
     shard_records = context is not None and _num_files(builder, split) < context.num_input_pipelines
     if shard_records and options.seed is None:
-        # Every n-th record is only then another one in each pipeline if all have the same order.
+        # The shards are disjoint only if all pipelines read the records in the same order.
         options = dataclasses.replace(options, seed=zlib.crc32(f"{name} {split}".encode()))
     features = [feature.strip() for feature in skip_decoding_feature.split(",") if feature.strip()]
     dataset = tfds.load(
@@ -76,7 +76,7 @@ def read_tfds(
 
 
 def _import_tfds() -> Any:
-    # An optional extra, and slow to import.
+    # TFDS is an optional dependency and slow to import.
     try:
         import tensorflow_datasets as tfds
     except ModuleNotFoundError as error:
@@ -90,7 +90,7 @@ def _import_tfds() -> Any:
 
 
 def _num_files(builder: Any, split: str) -> int:
-    # A builder without splits, such as the one that TFDS mocks in tests, has one file.
+    # A builder without splits, such as the mock that TFDS uses in tests, has one file.
     return len(builder.info.splits[split].file_instructions) if builder.info.splits else 1
 
 
@@ -103,7 +103,7 @@ def _read_config(
         input_context=input_context,
         shuffle_seed=options.seed,
         repeat_filenames=options.repeat,
-        # The number of examples is known only of data that ends.
+        # The number of examples is known only for finite data.
         assert_cardinality=not options.repeat,
         interleave_cycle_length=options.cycle_length,
         interleave_block_length=options.block_length,

@@ -1,8 +1,8 @@
-"""Stages of an input pipeline that are handed a batch where others are handed an example.
+"""Stages of an input pipeline that process a batch of examples in one call.
 
-Calling TensorFlow for each example costs several times what parsing a small one does. So a decoder,
-parser or filter may say that it takes batches: the same nest, each tensor with one more axis in
-front. Which examples come, and in which order, does not depend on it.
+Calling TensorFlow once per example costs several times as much as parsing a small example. A
+decoder, parser or filter may therefore declare that it takes batches: the same nest, with an
+additional leading axis on each tensor. This affects neither the examples nor their order.
 """
 
 import functools
@@ -17,7 +17,7 @@ _MARK = "takes_batches"
 
 
 def takes_batches(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a function whose arguments and results have an axis of examples in front.
+    """Mark a function whose arguments and results have a leading axis of examples.
 
     ::
 
@@ -25,8 +25,8 @@ def takes_batches(fn: Callable[..., Any]) -> Callable[..., Any]:
         def parse(raw):
             return tf.math.log1p(raw["dense"]), raw["label"][:, 0]
 
-    The batches need not be those that the model gets, and the last may be shorter: what is done
-    with an example must not depend on the others.
+    These batches need not be the batches that the model receives, and the last one may be shorter.
+    The result for an example must therefore not depend on other examples.
     """
 
     @functools.wraps(fn)
@@ -38,19 +38,20 @@ def takes_batches(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_for_batches(fn: Callable[..., Any] | None) -> bool:
-    """Whether a function is marked by `takes_batches`."""
+    """Return whether a function is marked by `takes_batches`."""
     return getattr(fn, _MARK, False)
 
 
 def vectorize(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for batches as a function for single examples, such as a decoder of Model Garden.
+    """Convert a function of single examples, such as a Model Garden decoder, to one of batches.
 
-    `tf.vectorized_map` does that: it has a counterpart for `tf.io.parse_single_example`, casts,
-    reshapes and arithmetic, but none for images being decoded, for example. The batches then can't
-    be made, and the message names what is missing.
+    The conversion uses `tf.vectorized_map`, which supports `tf.io.parse_single_example`, casts,
+    reshapes and arithmetic, but not image decoding, for example. For an unsupported op, building
+    the batches fails with a message that names the op.
 
     Args:
-        fn: All its results are tensors whose shapes are the same for all examples.
+        fn: The function. All its results must be tensors whose shapes are the same for all
+            examples.
     """
 
     @takes_batches
@@ -62,7 +63,7 @@ def vectorize(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class FeatureDecoder:
-    """Decodes `tf.train.Example`s by the description of their features, a batch in one call.
+    """A decoder of `tf.train.Example`s that parses a whole batch in one call.
 
     ::
 
@@ -71,19 +72,18 @@ class FeatureDecoder:
             "dense": tf.io.FixedLenFeature((13,), tf.float32),
         })
         reader = input_reader.InputReader(params, decoder_fn=decoder.decode, parser_fn=parse)
+
+    Args:
+        features: The description of each feature by name, such as `tf.io.FixedLenFeature`, as in
+            `tf.io.parse_example`.
     """
 
     def __init__(self, features: Mapping[str, Any]) -> None:
-        """Takes the description that `tf.io.parse_example` takes.
-
-        Args:
-            features: `tf.io.FixedLenFeature` and the like, by name.
-        """
         self._features = dict(features)
 
     @property
     def required_features(self) -> list[str]:
-        """The names of those that no record may lack."""
+        """The names of the features that every record must have."""
         return [
             name
             for name, feature in self._features.items()
@@ -92,5 +92,5 @@ class FeatureDecoder:
 
     @takes_batches
     def decode(self, records: tf.Tensor) -> dict[str, Any]:
-        """The features by name, of a vector of serialized examples or of a single one."""
+        """Decode a vector of serialized examples, or a single one, to features by name."""
         return tf.io.parse_example(records, self._features)
