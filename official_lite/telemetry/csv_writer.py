@@ -78,7 +78,11 @@ class _Table:
         self._file.append(_to_line(values.get(name, "") for name in self._columns))
 
     def keep(self, is_kept: Callable[[dict[str, str]], bool]) -> None:
-        """Remove rows; each is given without its empty cells."""
+        """Remove the rows for which `is_kept` returns False.
+
+        Args:
+          is_kept: Called with the non-empty cells of a row, by column.
+        """
         header, *rows = self._read_rows() or [[]]
         named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
         kept = [row for row, cells in zip(rows, named, strict=True) if is_kept(cells)]
