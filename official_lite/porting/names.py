@@ -141,7 +141,7 @@ class _Renamer(cst.CSTTransformer):
         return _replaced(original_node, statement, old, imports)
 
     def _alias_of_keras(self, statement: cst.Assign) -> str:
-        """The name to which a statement such as `keras = tf.keras` binds all of Keras."""
+        """Return the name that a statement such as `keras = tf.keras` binds to Keras, or ""."""
         qualified = self._bindings.qualified_name(statement.value)
         if qualified is None or self._translate(qualified) != "keras":
             return ""
