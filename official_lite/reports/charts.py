@@ -29,7 +29,7 @@ class Series:
             other point markers.
         look: How the series is drawn.
         run: Index of the run whose switch hides the series; None if there is none.
-        split: Split whose switch hides the series: `train` or `validation`.
+        split: Split whose switch hides the series: `train` or `validation`; empty if there is none.
         labels: A label for each point, if its position does not identify it.
     """
 
@@ -51,7 +51,8 @@ class Chart:
         title: Title above the chart.
         series: The series to draw.
         x_label: Label of the x axis.
-        y_label: What the values are, for screen readers. Defaults to the title.
+        y_label: What the values are, in the description for screen readers and in tooltips.
+            Defaults to the title.
         x_names: Names of the positions 0, 1, … on an x axis without numbers.
         x_is_log: Whether the x axis is logarithmic.
         y_range: The range that the y axis must include. By default it follows the values.

@@ -127,7 +127,10 @@ class TensorBoardWriter(writer.Writer):
                 file_writer.flush()
 
     def mark_checkpoint(self, step: int) -> None:
-        """Mark in each event file what has been written before the state of `step` is saved."""
+        """Mark in each event file that everything before the mark belongs to the state of `step`.
+
+        Call this before the state is saved; `rewind` uses the marks.
+        """
         if self._directory is None:
             return
         for file_writer in self._file_writers.values():

@@ -186,7 +186,11 @@ def _smooth(losses: Sequence[float]) -> list[float]:
 
 
 def _has_diverged(losses: Sequence[float]) -> bool:
-    """Return whether the loss has risen above its start by as much as it fell, or by half."""
+    """Return whether the loss has diverged.
+
+    It has if it is not finite, or if the mean of the last steps exceeds that of the first steps by
+    the amount that the loss had fallen, and by at least half of its initial value.
+    """
     if not math.isfinite(losses[-1]):
         return True
     if len(losses) < 2 * _LAST_STEPS:

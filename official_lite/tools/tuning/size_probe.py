@@ -31,7 +31,7 @@ class Probe:
     Attributes:
         examples_per_second: Training speed.
         memory: Peak memory of the process in bytes.
-        unit: Batch sizes must be a multiple of this: the number of replicas times that of
+        unit: Batch sizes must be a multiple of this: the number of replicas times the number of
             micro-batches.
         problem: Why the data or config do not allow such steps; empty if they do.
         is_exhausted: Whether the process ran out of memory.

@@ -106,7 +106,7 @@ def search(
     memory_limit: int | None = None,
     timeout_secs: float = 300.0,
 ) -> SizeSearch:
-    """Search for the largest batch size, starting from that of the config.
+    """Search for the largest batch size, starting from the batch size of the config.
 
     Args:
         args: The command line, for the processes that try a size.
