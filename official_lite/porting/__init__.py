@@ -1,4 +1,4 @@
-"""Turns a project for the Model Garden and Keras 2 into one on `official_lite` and Keras 3.
+"""Porting of projects from the Model Garden and Keras 2 to `official_lite` and Keras 3.
 
 ::
 
@@ -6,8 +6,8 @@
     print(port.diff())
     port.write()
 
-What can be told from the text alone is rewritten, with formatting and comments left as they are;
-what it takes a human for is listed, with file and line. Needs `libcst`.
+Everything that can be decided from the source text is rewritten, preserving formatting and
+comments. Everything that requires a human is listed with its file and line. Requires `libcst`.
 """
 
 from official_lite.porting.project import Port, PortedFile, port_project

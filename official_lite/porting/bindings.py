@@ -1,4 +1,4 @@
-"""What the names in a module stand for, as far as its text tells."""
+"""Resolution of the names in a module to the imports that they refer to."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ __all__ = ["Bindings", "LocalNames", "dotted_name"]
 
 
 class Bindings(cst.CSTVisitor):
-    """Imports of a module, at any depth, and aliases such as `layers = tf_keras.layers`.
+    """A visitor that collects a module's imports and aliases such as `layers = tf_keras.layers`.
 
-    Let it visit the module first; then ask. It knows nothing of what functions bind themselves: for
-    that there is `LocalNames`.
+    Imports are collected at any depth. Visit the module before calling `qualified_name`. Names
+    bound by functions are not known here; `LocalNames` collects those.
 
     Attributes:
-        imported: The dotted name that each name of the module stands for.
+        imported: The dotted name that each imported name or alias refers to.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,10 @@ class Bindings(cst.CSTVisitor):
             self.imported[target.value] = f"{self.imported[root]}.{rest}"
 
     def qualified_name(self, node: cst.CSTNode) -> str | None:
-        """The dotted name of a chain of attributes that begins with an import or an alias."""
+        """Return the full name of an attribute chain that starts with an import or an alias.
+
+        Returns None for any other expression.
+        """
         full = dotted_name(node)
         if full is None:
             return None
@@ -65,20 +68,20 @@ class Bindings(cst.CSTVisitor):
 
 
 class LocalNames:
-    """The names that the functions around a place bind."""
+    """The names bound by the functions that enclose the current position of a visitor."""
 
     def __init__(self) -> None:
         self._bound: list[set[str]] = []
 
     def enter(self, function: cst.FunctionDef) -> None:
-        """Called when a function is entered."""
+        """Add the names bound by a function that is being entered."""
         collector = _Bound()
         function.params.visit(collector)
         function.body.visit(collector)
         self._bound.append(collector.names)
 
     def leave(self) -> None:
-        """Called when it is left."""
+        """Remove the names of the function that is being left."""
         self._bound.pop()
 
     def __contains__(self, name: str) -> bool:
@@ -108,7 +111,7 @@ class _Bound(cst.CSTVisitor):
 
 
 def dotted_name(node: cst.CSTNode) -> str | None:
-    """`a.b.c` of a chain of attributes; None of anything else."""
+    """Return `a.b.c` for a chain of attributes, and None for anything else."""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):

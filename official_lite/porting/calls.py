@@ -1,4 +1,4 @@
-"""Small tools for taking calls apart and putting them together."""
+"""Helpers that take calls apart and build expressions."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -9,29 +9,29 @@ __all__ = ["called_method", "expression", "keyword_of", "positional", "without_l
 
 
 def called_method(call: cst.Call) -> str:
-    """The name behind the last dot of what is called; empty if there is no dot."""
+    """Return the name after the last dot of the called expression, or "" without a dot."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
 def keyword_of(arg: cst.Arg) -> str:
-    """The keyword that an argument is given by; empty for one given by its place."""
+    """Return the keyword of an argument, or "" for a positional argument."""
     return arg.keyword.value if arg.keyword else ""
 
 
 def positional(call: cst.Call, count: int) -> list[cst.BaseExpression] | None:
-    """The arguments of a call with exactly `count` of them, all by place; None for any other."""
+    """Return the arguments of a call that has exactly `count`, all positional; otherwise None."""
     plain = [arg.value for arg in call.args if not arg.keyword and not arg.star]
     return plain if len(plain) == len(call.args) == count else None
 
 
 def expression(template: str, **parts: cst.BaseExpression) -> cst.BaseExpression:
-    """The expression of a text in which names stand for others."""
+    """Parse `template` and replace the names in it by the expressions in `parts`."""
     parsed = cst.parse_expression(template)
     return cast(cst.BaseExpression, parsed.visit(_Fill(parts)))
 
 
 def without_last_comma(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """The arguments, with no comma behind the last one unless a line ends there."""
+    """Return the arguments without a trailing comma, unless a line break follows the comma."""
     kept = list(args)
     if kept and isinstance(kept[-1].comma, cst.Comma):
         after = kept[-1].comma.whitespace_after

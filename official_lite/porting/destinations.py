@@ -1,4 +1,4 @@
-"""Where the names of the Model Garden are to be found after the port."""
+"""Mapping of Model Garden and Keras 2 names to their names after the port."""
 
 import ast
 import dataclasses
@@ -24,16 +24,16 @@ class Destinations:
     """Translates dotted names.
 
     Attributes:
-        alongside: The folder with what the project needs of the Model Garden and `official_lite`
-            lacks; a package. Empty without one.
-        brought: The modules that this folder has or gets, by their names in the Model Garden.
+        alongside: Name of the package that holds the copied Model Garden modules which the project
+            needs and `official_lite` lacks; empty without one.
+        brought: Model Garden names of the modules that this package contains or will contain.
     """
 
     alongside: str = ""
     brought: frozenset[str] = frozenset()
 
     def translate(self, name: str) -> str | None:
-        """The new name; None for one that stays, or that nothing here takes the place of."""
+        """Return the new name; None if the name is unchanged or has no replacement."""
         if _is_in(name, "orbit"):
             return f"official_lite.{name}"
         if _is_in(name, "official"):
@@ -55,7 +55,7 @@ class Destinations:
 
 
 def has_name(name: str) -> bool:
-    """Whether `official_lite` has a module of a dotted name, or a module with such a name in it."""
+    """Return whether `official_lite` has a module or a member of a module with a dotted name."""
     folder = package_folder("official_lite")
     if folder is None or module_file(folder, name) is not None:
         return folder is not None
@@ -63,7 +63,7 @@ def has_name(name: str) -> bool:
     while parent:
         file = module_file(folder, parent)
         if file is not None:
-            # A package is not taken for a module that it lacks.
+            # A missing module must not be mistaken for a member of its package.
             return file.name != "__init__.py" or attribute in top_level_names(file)
         parent, _, attribute = parent.rpartition(".")
     return False
@@ -71,7 +71,7 @@ def has_name(name: str) -> bool:
 
 @functools.cache
 def package_folder(package: str) -> pathlib.Path | None:
-    """The folder of an installed package, which is not imported."""
+    """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -79,7 +79,7 @@ def package_folder(package: str) -> pathlib.Path | None:
 
 
 def module_file(folder: pathlib.Path, module: str) -> pathlib.Path | None:
-    """The file of a dotted module whose outermost package is `folder`; None if there is none."""
+    """Return the file of a dotted module in the top-level package `folder`; None if missing."""
     path = folder.joinpath(*module.split(".")[1:])
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if path != folder and candidate.is_file():
@@ -88,7 +88,7 @@ def module_file(folder: pathlib.Path, module: str) -> pathlib.Path | None:
 
 
 def dotted_name(node: ast.expr) -> str | None:
-    """`a.b.c` of a chain of attributes; None of anything else."""
+    """Return `a.b.c` for a chain of attributes, and None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -99,7 +99,7 @@ def dotted_name(node: ast.expr) -> str | None:
 
 @functools.cache
 def top_level_names(file: pathlib.Path) -> frozenset[str]:
-    """What a module defines or imports at its top level."""
+    """Return the names that a module defines or imports at its top level."""
     names: set[str] = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -114,7 +114,7 @@ def top_level_names(file: pathlib.Path) -> frozenset[str]:
 
 
 def _listed(node: ast.Assign | ast.AnnAssign) -> set[str]:
-    """Names that `__all__` promises, which a module may get by other means."""
+    """Return the names in `__all__`, which a module may define in other ways."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     if not any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
         return set()

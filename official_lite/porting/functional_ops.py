@@ -1,4 +1,4 @@
-"""Rewrites TensorFlow's functions on the symbolic tensors of functional models as `keras.ops`."""
+"""Rewriting of TensorFlow calls on symbolic Keras tensors to `keras.ops`."""
 
 import libcst as cst
 from libcst import metadata
@@ -11,12 +11,12 @@ from official_lite.porting.symbolic_tensors import SymbolicTensors
 
 __all__ = ["leftover", "rewrite"]
 
-# They look at the structure around the tensors only.
+# These functions only use the structure that contains the tensors.
 _HARMLESS = ("tensorflow.nest.", "tensorflow.TensorShape", "tensorflow.function")
 
 
 def rewrite(module: cst.Module) -> cst.Module:
-    """The module with `keras.ops` where it can be said the same way."""
+    """Replace calls by `keras.ops` wherever an equivalent exists."""
     if not _may_be_functional(module):
         return module
     rewriter = _Rewriter(module)
@@ -25,7 +25,7 @@ def rewrite(module: cst.Module) -> cst.Module:
 
 
 def leftover(module: cst.Module) -> list[tuple[int, str]]:
-    """The lines of the other such calls, and what is called."""
+    """Return the line and function name of each remaining TensorFlow call on symbolic tensors."""
     if not _may_be_functional(module):
         return []
     finder = _Finder(module)
@@ -38,12 +38,12 @@ def leftover(module: cst.Module) -> list[tuple[int, str]]:
 
 
 def _may_be_functional(module: cst.Module) -> bool:
-    # Following tensors takes its time, and most modules have none to follow.
+    # Following tensors is slow, and most modules contain none.
     return "Input(" in module.code
 
 
 class _Places:
-    """Where in the module a visitor is, and what is symbolic there."""
+    """The enclosing functions of a visitor's position, and which names are symbolic there."""
 
     def __init__(self, module: cst.Module) -> None:
         self._bindings = Bindings()
@@ -58,7 +58,7 @@ class _Places:
         self._functions.pop()
 
     def called_on_symbolic(self, call: cst.Call) -> str:
-        """The name of TensorFlow's function that is called with a symbolic tensor; or empty."""
+        """Return the name of a TensorFlow function called with a symbolic tensor; otherwise ""."""
         name = self._bindings.qualified_name(call.func) or ""
         if not name.startswith("tensorflow.") or name.startswith(_HARMLESS):
             return ""
@@ -116,7 +116,7 @@ class _Rewriter(cst.CSTTransformer):
 
 
 def _identity(call: cst.Call) -> cst.Call | None:
-    """The layer that gives a tensor a name; `keras.ops` has none."""
+    """Build the `Identity` layer that names a tensor; `keras.ops` has no equivalent."""
     tensors = [arg for arg in call.args if not arg.keyword]
     names = [arg for arg in call.args if keyword_of(arg) == "name"]
     if len(tensors) != 1 or len(tensors) + len(names) != len(call.args):
@@ -129,7 +129,7 @@ def _identity(call: cst.Call) -> cst.Call | None:
 
 
 def _renamed(call: cst.Call, arguments: dict[str, str]) -> list[cst.Arg] | None:
-    """The arguments by their new names; None if one has none. The op's own `name` goes."""
+    """Return the renamed arguments without the op's `name`; None if one can't be renamed."""
     args = []
     for index, arg in enumerate(call.args):
         keyword = keyword_of(arg)

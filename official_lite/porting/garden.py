@@ -1,7 +1,7 @@
-"""Gathers what a project needs of the installed Model Garden and `official_lite` lacks.
+"""Collection of the Model Garden modules that a project needs and `official_lite` lacks.
 
-A module is taken whole, with what it imports. Of a package's `__init__`, which imports far more
-than anybody needs, only the names that are used are taken.
+A module is copied whole, together with the modules that it imports. From a package's `__init__`,
+which imports much more than a project needs, only the names that are used are copied.
 """
 
 import ast
@@ -21,7 +21,9 @@ __all__ = ["gather"]
 
 
 def gather(sources: Iterable[str]) -> Mapping[str, str]:
-    """The texts of the modules that the sources need, unchanged but for packages, by their names.
+    """Return the source of the modules that the given sources need, by module name.
+
+    The sources are unchanged, except for the `__init__` files of packages.
 
     Raises:
         ConfigValueError: The Model Garden is not installed.
@@ -42,7 +44,7 @@ class _Gatherer:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._whole: dict[str, str] = {}
-        # Of packages: what is imported there, by the name that it gets.
+        # Per package: import statements by the name that they bind.
         self._imports: dict[str, dict[str, str]] = {}
 
     def texts(self) -> Mapping[str, str]:
@@ -65,12 +67,13 @@ class _Gatherer:
                 self._add(f"{imported[root]}.{rest}", bound_from=imported[root])
 
     def _add(self, name: str, bound_from: str = "") -> None:
-        """Adds what a dotted name is in.
+        """Add the module or package that contains a dotted name.
 
         Args:
-            name: Such as `official.nlp.modeling.layers.MaskedLM`.
-            bound_from: The package that an attribute is taken from, such as `official.nlp`, in
-                which the rest of the name must be bound; an import finds modules by itself.
+            name: For example `official.nlp.modeling.layers.MaskedLM`.
+            bound_from: The package that an attribute is accessed on, such as `official.nlp`. The
+                rest of the name must be bound in it. Not needed for an import, which finds
+                submodules itself.
         """
         if not name.startswith("official.") or has_name(_in_lite(name)):
             return
@@ -107,11 +110,11 @@ class _Gatherer:
         if module_file(self._folder, f"{package}.{name}"):
             imports[name] = f"from {package} import {name}"
         elif name in top_level_names(self._file(package)):
-            # It is defined there.
+            # The package itself defines the name.
             self._add_module(package)
 
     def _ways_to(self, package: str, name: str) -> Iterator[tuple[str, str]]:
-        """From where a package imports a name, and what it is called there."""
+        """Yield the module from which a package imports a name, and the name in that module."""
         for node in ast.parse(self._text(package)).body:
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
@@ -122,7 +125,7 @@ class _Gatherer:
                     yield node.module, name
 
     def _module_of(self, name: str) -> str | None:
-        """The longest beginning of a dotted name that is a module."""
+        """Return the longest prefix of a dotted name that is a module."""
         candidates = [name, *reversed(list(_parents(name)))]
         return next((one for one in candidates if module_file(self._folder, one)), None)
 
@@ -161,7 +164,7 @@ def _chains(tree: ast.Module) -> Iterator[str]:
 
 
 def _parents(module: str) -> Iterator[str]:
-    """`a`, `a.b` of `a.b.c`."""
+    """Yield `a` and `a.b` for `a.b.c`."""
     parts = module.split(".")
     yield from (".".join(parts[:count]) for count in range(1, len(parts)))
 

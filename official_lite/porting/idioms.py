@@ -1,4 +1,7 @@
-"""Rewrites what Keras 3 wants to be said in another way; names are those of Keras 3 already."""
+"""Rewriting of Keras 2 idioms that differ in Keras 3.
+
+The names in the module have already been translated to those of Keras 3.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +21,7 @@ from official_lite.porting.names import with_imports
 
 __all__ = ["rewrite"]
 
-# `x.shape` by a name that ends so, or by itself.
+# Matches `x.shape` and names that end in `shape`.
 _SHAPE = re.compile(r"(^|_)shape$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
 
@@ -31,7 +34,7 @@ _SHARED_ARGUMENTS: dict[str, str | None] = {"experimental_autocast": "autocast"}
 
 
 def rewrite(module: cst.Module) -> cst.Module:
-    """The module in Keras 3's idioms."""
+    """Rewrite a module to Keras 3 idioms."""
     bindings = Bindings()
     module.visit(bindings)
     idioms = _Idioms(bindings)
@@ -64,7 +67,7 @@ class _Idioms(cst.CSTTransformer):
         self._called.add(node.func)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
-        # An unknown rank is None, where `len` would raise.
+        # The rank of an unknown shape is None, whereas `len` would raise.
         if any(dotted_name(target.comparator) == "None" for target in node.comparisons):
             self._compared_with_none.add(node.left)
 
@@ -103,7 +106,7 @@ class _Idioms(cst.CSTTransformer):
     def leave_Subscript(
         self, original_node: cst.Subscript, updated_node: cst.Subscript
     ) -> cst.BaseExpression:
-        # One of the sizes can be had without making a list.
+        # A single dimension can be indexed without building a list.
         listed = _listed_shape(original_node.value, updated_node.value)
         if listed is None or any(isinstance(e.slice, cst.Slice) for e in updated_node.slice):
             return updated_node
@@ -112,7 +115,7 @@ class _Idioms(cst.CSTTransformer):
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
         test = updated_node.test
         if isinstance(test, cst.Attribute) and test.attr.value in _COMPILED:
-            # In Keras 3 it is true of a model that was never compiled, too.
+            # In Keras 3 the attribute is also true for a model that was never compiled.
             return updated_node.with_changes(test=test.with_changes(attr=cst.Name("compiled")))
         is_empty = isinstance(updated_node.body, cst.IndentedBlock) and not updated_node.body.body
         if is_empty and updated_node.orelse is None:
@@ -129,13 +132,13 @@ class _Idioms(cst.CSTTransformer):
         return updated_node
 
     def _keras_name(self, func: cst.BaseExpression) -> str:
-        """The dotted name of what is called, if it is an import; else empty."""
+        """Return the dotted name of the called function if it is imported; otherwise ""."""
         root = (dotted_name(func) or "").partition(".")[0]
         return "" if root in self._locals else self._bindings.qualified_name(func) or ""
 
 
 def _unscales_gradients(line: cst.SimpleStatementLine) -> bool:
-    """Whether a line is `grads = optimizer.get_unscaled_gradients(grads)`."""
+    """Return whether a line is `grads = optimizer.get_unscaled_gradients(grads)`."""
     if len(line.body) != 1 or not isinstance(line.body[0], cst.Assign):
         return False
     assign = line.body[0]
@@ -162,7 +165,7 @@ def _as_list(call: cst.Call) -> cst.BaseExpression:
 def _listed_shape(
     before: cst.BaseExpression, after: cst.BaseExpression
 ) -> cst.BaseExpression | None:
-    """The shape in `list(shape)` that was `shape.as_list()`; None of anything else."""
+    """Return the shape in `list(shape)` if it was `shape.as_list()`; otherwise None."""
     if not isinstance(before, cst.Call) or called_method(before) != "as_list":
         return None
     if not isinstance(after, cst.Call) or dotted_name(after.func) != "list":
@@ -176,7 +179,7 @@ def _scale_loss(call: cst.Call) -> cst.BaseExpression:
 
 
 def _unscaled(call: cst.Call) -> cst.BaseExpression:
-    """Keras 3's `apply_gradients` divides by the scale."""
+    """Return the gradients themselves: Keras 3's `apply_gradients` divides by the scale."""
     values = positional(call, 1)
     return values[0] if values else call
 
@@ -220,14 +223,15 @@ def _last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-# Functions of `keras.backend` by templates; those with other names only are renamed already.
+# Templates that replace functions of `keras.backend`. Functions that only have another name are
+# already renamed.
 _BACKEND_TEMPLATES = {
     "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
     "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),
     "keras.backend.flatten": (1, "keras.ops.reshape(a, [-1])"),
     "keras.backend.gather": (2, "keras.ops.take(a, b, axis=0)"),
     "keras.backend.int_shape": (1, "tuple(a.shape)"),
-    # Whoever trains says so: Keras 3 hands `training` on to inner layers.
+    # Keras 3 passes `training` on to inner layers.
     "keras.backend.learning_phase": (0, "False"),
     "keras.backend.ndim": (1, "len(a.shape)"),
     "keras.backend.relu": (1, "keras.ops.relu(a)"),
@@ -254,7 +258,10 @@ def _synchronized(call: cst.Call) -> cst.Call:
 
 
 def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
-    """Before the first argument, so that the layout of the last one stays."""
+    """Add an argument before the first one, which preserves the layout of the last one.
+
+    If there are positional arguments, it is added at the end.
+    """
     if not args:
         return [added]
     comma = args[0].comma

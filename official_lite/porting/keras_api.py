@@ -1,4 +1,4 @@
-"""Which public names the installed Keras has, read from its files: importing it takes seconds."""
+"""The public API of the installed Keras, read from its files because importing it is slow."""
 
 import ast
 import functools
@@ -9,9 +9,9 @@ __all__ = ["missing"]
 
 
 def missing(name: str) -> str | None:
-    """The part of a dotted name, up to where Keras has none such; None if it has.
+    """Return the shortest prefix of a dotted name that Keras lacks; None if it has the name.
 
-    Only packages, and what is in them, are looked at: members of classes count as there.
+    Only packages and their members are checked; members of classes are assumed to exist.
     """
     api = _api()
     if not api:
@@ -29,7 +29,7 @@ def missing(name: str) -> str | None:
 
 @functools.cache
 def _api() -> dict[str, set[str]]:
-    """The names in each public package of Keras."""
+    """Return the names in each public package of Keras."""
     spec = importlib.util.find_spec("keras")
     if spec is None or not spec.submodule_search_locations:
         return {}

@@ -1,6 +1,6 @@
-"""What Keras 3 named anew, wants another way, or dropped; of what Keras 2 had.
+"""Tables of the Keras 2 names that Keras 3 renamed, changed or removed.
 
-Names are those that a program says after `import keras`, whichever way it got at Keras.
+Names are written as after `import keras`, no matter how a program imports Keras.
 """
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "TF_TO_OPS",
 ]
 
-# How Keras 2 is reached.
+# Names under which Keras 2 is imported.
 KERAS_2_ROOTS = {
     "tf_keras": "keras",
     "tensorflow.keras": "keras",
@@ -26,7 +26,7 @@ KERAS_2_ROOTS = {
     "tensorflow.initializers": "keras.initializers",
 }
 
-# Functions of `keras.backend` that are the same in `keras.ops`, by name where it differs.
+# Functions of `keras.backend` that exist in `keras.ops`, with the new name where it differs.
 _SAME_IN_OPS = (
     "abs all any cast clip cos cumprod cumsum elu equal exp eye greater greater_equal less "
     "less_equal log logsumexp max maximum mean min minimum not_equal one_hot ones ones_like prod "
@@ -57,7 +57,7 @@ _SHORT_LOSSES = {
     "logcosh": "log_cosh",
 }
 
-# The longest that fits the beginning of a name decides.
+# The longest matching prefix of a name is used.
 RENAMED = {
     "keras.experimental.CosineDecay": "keras.optimizers.schedules.CosineDecay",
     "keras.experimental.CosineDecayRestarts": "keras.optimizers.schedules.CosineDecayRestarts",
@@ -83,7 +83,7 @@ RENAMED = {
     **{f"keras.backend.{old}": new for old, new in BACKEND_TO_OPS.items()},
 }
 
-# What was a member of a class and is a string now.
+# Class members that are strings now.
 STRINGS = {
     "keras.losses.Reduction.AUTO": "sum_over_batch_size",
     "keras.losses.Reduction.NONE": "none",
@@ -91,7 +91,7 @@ STRINGS = {
     "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
 }
 
-# Of calls of what begins with the name: the old argument, and the new one or None without one.
+# For calls of names with this prefix: the old argument, and the new one or None if it is removed.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
     "keras.layers.LeakyReLU": {"alpha": "negative_slope"},
@@ -106,7 +106,7 @@ RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     },
 }
 
-# Arguments that nothing takes any more: of which calls, and what a human is to do.
+# Removed arguments: the prefix of the affected calls, and advice for the user.
 GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
     "batch_input_shape": ("keras.", "begin the model with `keras.Input(batch_shape=...)`"),
     "decay": ("keras.optimizers.", "use a schedule of `keras.optimizers.schedules`"),
@@ -123,7 +123,7 @@ GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
     "weights": ("keras.layers.", "call `set_weights` once the layer is built"),
 }
 
-# Methods and attributes of layers, models, metrics and optimizers.
+# Removed methods and attributes of layers, models, metrics and optimizers.
 GONE_METHODS = {
     "_build_from_signature": "override `build(self, query_shape, value_shape, key_shape=None)`",
     "_built_from_signature": "the layer is built before `call`",
@@ -139,7 +139,7 @@ GONE_METHODS = {
     "fit_generator": "call `fit`",
 }
 
-# What to do about names that are gone; others are only reported as gone.
+# Advice about removed names; other removed names are reported without advice.
 ADVICE = {
     "keras.backend.batch_dot": "`keras.ops.einsum`",
     "keras.backend.concatenate": "`keras.ops.concatenate`; its `axis` is 0 unless you say -1",
@@ -170,9 +170,9 @@ ADVICE = {
     "keras.wrappers.scikit_learn": "the classes of `keras.wrappers`",
 }
 
-# TensorFlow's functions as those of `keras.ops`, which take the symbolic tensors of functional
-# models: the new name there, or a whole one, and the new names of arguments. Only where positions
-# mean the same.
+# TensorFlow functions and their `keras.ops` equivalents, which accept the symbolic tensors of
+# functional models: the new name (in `keras.ops`, or a full name) and the new argument names. Only
+# functions whose positional arguments have the same meaning are listed.
 _REDUCE = {"input_tensor": "x", "axis": "axis", "keepdims": "keepdims"}
 _UNARY = {"x": "x", "input": "x", "features": "x"}
 _BINARY = {"x": "x1", "y": "x2"}

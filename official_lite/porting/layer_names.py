@@ -1,4 +1,4 @@
-"""Layer and weight names without slashes, which Keras 3 keeps for itself."""
+"""Removal of slashes from layer and weight names, where Keras 3 does not allow them."""
 
 import re
 
@@ -9,17 +9,17 @@ from official_lite.porting.calls import keyword_of
 
 __all__ = ["takes_layer_name", "without_slash", "without_slash_in_first"]
 
-# Classes whose `name` may hold a slash, by the end of their names.
+# Suffixes of the classes whose `name` may contain a slash.
 _NO_LAYERS = re.compile(r"(Config|Data|Dataset|Experiment|Metric|Params|Spec|Task)$")
 _CLASS = re.compile(r"^_?[A-Z]")
 
 
 def takes_layer_name(called: str, qualified: str) -> bool:
-    """Whether the argument `name` of a call is that of a layer or a weight.
+    """Return whether the argument `name` of a call names a layer or a weight.
 
     Args:
-        called: What is called as it stands there, such as `layers.Dense` or `super().__init__`.
-        qualified: Its dotted name, if it is imported.
+        called: The called expression as written, such as `layers.Dense` or `super().__init__`.
+        qualified: Its full dotted name, if it is imported.
     """
     if called == "add_weight" or qualified == "add_weight" or called.endswith(".__init__"):
         return True
@@ -30,7 +30,7 @@ def takes_layer_name(called: str, qualified: str) -> bool:
 
 
 def without_slash(call: cst.Call, qualified: str) -> cst.Call:
-    """The call with `_` for each `/` in a literal `name`, if that is the name of a layer."""
+    """Replace `/` by `_` in a literal `name` argument that names a layer or a weight."""
     if not any(keyword_of(arg) == "name" for arg in call.args):
         return call
     called = dotted_name(call.func) or _of_super(call.func)
@@ -44,7 +44,7 @@ def without_slash(call: cst.Call, qualified: str) -> cst.Call:
 
 
 def without_slash_in_first(call: cst.Call) -> cst.Call:
-    """The same for a call whose first argument is the name."""
+    """Replace `/` by `_` in the first argument, if it is a literal."""
     if not call.args:
         return call
     first = call.args[0]
@@ -60,7 +60,7 @@ def _of_super(func: cst.BaseExpression) -> str:
 
 
 def _without_slash(value: cst.BaseExpression) -> cst.BaseExpression:
-    """A literal, whole or with values formatted into it; anything else stays."""
+    """Replace slashes in a literal, which may be formatted; return other expressions unchanged."""
     if isinstance(value, cst.SimpleString):
         return value.with_changes(value=value.value.replace("/", "_"))
     if isinstance(value, cst.FormattedString):

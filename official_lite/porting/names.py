@@ -1,4 +1,4 @@
-"""Rewrites imports, and every name that comes from them."""
+"""Rewriting of imports and of all names that depend on them."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
@@ -15,7 +15,7 @@ _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 def rename(module: cst.Module, destinations: Destinations) -> cst.Module:
-    """The module with the new names; `import keras` is added where it has become necessary."""
+    """Rename a module's names, and add `import keras` if it has become necessary."""
     bindings = Bindings()
     module.visit(bindings)
     renamer = _Renamer(bindings, destinations)
@@ -24,7 +24,7 @@ def rename(module: cst.Module, destinations: Destinations) -> cst.Module:
 
 
 def with_imports(module: cst.Module, names: Iterable[str]) -> cst.Module:
-    """With an import of each, unless it is there: Keras before TensorFlow, others at the top."""
+    """Add missing imports: `keras` before TensorFlow, others before the first import."""
     bindings = Bindings()
     module.visit(bindings)
     body = list(module.body)
@@ -50,7 +50,7 @@ def _insert_import(body: list[_Statement], name: str, top: int) -> None:
 
 
 class _NewImport(NamedTuple):
-    """`import module`, or `from module import name`; each with `as alias`, if it has one."""
+    """`import module` or `from module import name`, with an optional `as alias`."""
 
     module: str
     name: str = ""
@@ -64,7 +64,7 @@ class _NewImport(NamedTuple):
 
     @property
     def local(self) -> str:
-        """What is bound without an alias."""
+        """The name that is bound without an alias."""
         return self.name or self.module
 
 
@@ -102,7 +102,7 @@ class _Renamer(cst.CSTTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """The new dotted name, by the name that the import goes on to bind if that will do."""
+        """Return the new dotted name, using the name that the import still binds if possible."""
         stands_for = self._bindings.imported[root]
         begin = self._translate(stands_for) or stands_for
         keeps_its_name = root != stands_for or root == "orbit"
@@ -111,7 +111,8 @@ class _Renamer(cst.CSTTransformer):
         if new.partition(".")[0] == "keras":
             self.needs_keras = True
             return new
-        # `import official.core.x` binds the package, and so does what it becomes.
+        # `import official.core.x` binds the top-level package, and so does the import that replaces
+        # it.
         return new if root == stands_for else None
 
     def leave_SimpleStatementLine(
@@ -140,7 +141,7 @@ class _Renamer(cst.CSTTransformer):
         return _replaced(original_node, statement, old, imports)
 
     def _alias_of_keras(self, statement: cst.Assign) -> str:
-        """The name to which a statement such as `keras = tf.keras` binds all of Keras."""
+        """Return the name that a statement such as `keras = tf.keras` binds to Keras, or ""."""
         qualified = self._bindings.qualified_name(statement.value)
         if qualified is None or self._translate(qualified) != "keras":
             return ""
@@ -162,7 +163,7 @@ class _Renamer(cst.CSTTransformer):
         if new.startswith("official_lite.orbit"):
             return _NewImport("official_lite", "orbit", old.alias)
         if new.startswith("keras") and not old.alias and "." in old.module:
-            # `import tensorflow.keras` binds `tensorflow`.
+            # `import tensorflow.keras` binds the name `tensorflow`.
             self.needs_keras = True
             return _NewImport(old.module.partition(".")[0])
         return _NewImport(new, alias=old.alias)
@@ -205,7 +206,7 @@ def _replaced(
         return line.with_changes(body=[moved])
     texts = list(dict.fromkeys(one.text() for one in new))
     parsed = [cst.ensure_type(cst.parse_statement(t), cst.SimpleStatementLine) for t in texts]
-    # Comments above stay above all of them, the one behind stays behind the last.
+    # Comments above the line stay above the first statement, a trailing comment after the last.
     parsed[0] = parsed[0].with_changes(leading_lines=line.leading_lines)
     parsed[-1] = parsed[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
     return parsed[0] if len(parsed) == 1 else cst.FlattenSentinel(parsed)

@@ -1,4 +1,4 @@
-"""Ports the files of a project."""
+"""Porting of the files of a project."""
 
 import ast
 import dataclasses
@@ -21,11 +21,12 @@ _NOT_A_FOLDER_NAME = re.compile(r"\W")
 
 @dataclasses.dataclass(frozen=True)
 class PortedFile:
-    """A file before and after.
+    """A file before and after the port.
 
     Attributes:
-        path: Where it is, or will be.
-        before: Its text; empty if it is brought along and does not exist yet.
+        path: Path of the file, which may not exist yet.
+        before: The original text; empty if the file is copied from the Model Garden and does not
+            exist yet.
         after: The ported text.
     """
 
@@ -42,7 +43,7 @@ class PortedFile:
         return self.before != self.after
 
     def diff(self) -> str:
-        """As `diff -u` would show it; empty if nothing changed."""
+        """Return the unified diff of the file; empty if nothing changed."""
         before, after = (
             text.decode("utf-8", "replace").splitlines(keepends=True)
             for text in (self.before, self.after)
@@ -52,12 +53,12 @@ class PortedFile:
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """What a port comes to; nothing is written before `write`.
+    """The result of a port. Files are only written by `write`.
 
     Attributes:
-        files: All that were read and can be, in order of their paths.
-        remaining: What hands must do, at lines as they are after the port.
-        skipped: Files that are no Python, and why.
+        files: All ported files, sorted by path.
+        remaining: Places that require manual work, with line numbers after the port.
+        skipped: Files that are not valid Python, with the reason.
     """
 
     files: Sequence[PortedFile]
@@ -65,11 +66,11 @@ class Port:
     skipped: Mapping[str, str]
 
     def diff(self) -> str:
-        """The unified diff of all files."""
+        """Return the unified diff of all files."""
         return "".join(file.diff() for file in self.files)
 
     def write(self) -> None:
-        """Writes what changed."""
+        """Write the files that changed."""
         for file in self.files:
             if file.changed:
                 file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,16 +78,17 @@ class Port:
 
 
 def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
-    """Ports Python files and all of them in folders.
+    """Port Python files and all Python files in folders.
 
     Args:
         paths: Files and folders.
-        alongside: A package beside the first path, or in it if that is a folder, for what the
-            project imports of the Model Garden and `official_lite` lacks. It is copied from the
-            installed Model Garden and ported, but for files that are there already. Empty for none.
+        alongside: Name of a package next to the first path, or in it if it is a folder, for the
+            Model Garden modules that the project imports and `official_lite` lacks. They are copied
+            from the installed Model Garden and ported; existing files are not replaced. Empty for
+            none.
 
     Raises:
-        ConfigValueError: A path does not exist, or `alongside` can't be the name of a package.
+        ConfigValueError: A path does not exist, or `alongside` is not a valid package name.
     """
     if _NOT_A_FOLDER_NAME.search(alongside) or alongside in ("official", "official_lite"):
         raise errors.ConfigValueError(f"A package can't be called {alongside!r} here.")
@@ -137,7 +139,7 @@ def _below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _is_foreign(folder: pathlib.Path) -> bool:
-    """Whether a folder is not the project's own, such as a virtual environment."""
+    """Return whether a folder is not part of the project, such as a virtual environment."""
     hidden = folder.name.startswith(".") or folder.name in _SKIPPED_FOLDERS
     return hidden or (folder / "pyvenv.cfg").exists() or folder.is_symlink()
 
@@ -168,7 +170,7 @@ def _path_of(module: str, alongside: str, brought: Iterable[str]) -> pathlib.Pat
 
 
 def _module_below_official(path: pathlib.Path) -> str:
-    """`official.vision.x` of a file in a folder `official`, which the project then has itself."""
+    """Return the module name of a file in the project's own folder `official`, otherwise ""."""
     parts = path.with_suffix("").parts
     if "official" not in parts:
         return ""

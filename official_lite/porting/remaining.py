@@ -1,4 +1,4 @@
-"""Finds what is left for a human in a module that was ported."""
+"""Detection of the places in a ported module that require manual work."""
 
 import ast
 import dataclasses
@@ -18,7 +18,7 @@ __all__ = ["Remaining", "find"]
 _OF_KERAS_2 = ("tf_keras", "tensorflow.python.keras", "tensorflow.compat.v1.keras")
 _PACKAGES_OF_KERAS_2 = ("tensorflow_addons", "tensorflow_model_optimization", "tf_slim")
 
-# Properties of layers and models that can't be set.
+# Properties of layers and models that can't be assigned.
 _PROPERTIES = frozenset(
     (
         *("compute_dtype", "dtype", "input", "layers", "losses", "metrics", "output"),
@@ -30,12 +30,12 @@ _PROPERTIES = frozenset(
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Remaining:
-    """What is to be done by hand.
+    """A place that requires manual work.
 
     Attributes:
         path: The file.
-        line: Its line, as it is after the port.
-        what: What is wrong there, and what may take its place.
+        line: The line number after the port.
+        what: The problem and a possible replacement.
     """
 
     path: str
@@ -44,11 +44,11 @@ class Remaining:
 
 
 def find(source: str, own_modules: frozenset[str] = frozenset()) -> list[tuple[int, str]]:
-    """Lines and what is to be done there, in order.
+    """Return the lines that require manual work with a description, in order.
 
     Args:
-        source: The text of a module.
-        own_modules: Modules below `official` that the project has itself.
+        source: Source text of a module.
+        own_modules: Modules below `official` that the project itself contains.
     """
     tree = ast.parse(source)
     finder = _Finder(tree, own_modules)
@@ -186,7 +186,7 @@ def _bound_in(node: ast.AST) -> Iterator[str]:
 
 
 def _missing_in_lite(name: str) -> str | None:
-    """The part of a dotted name, up to where `official_lite` has none such."""
+    """Return the prefix of a dotted name that `official_lite` lacks; None if it has the name."""
     folder = package_folder("official_lite")
     if folder is None:
         return None
@@ -195,7 +195,7 @@ def _missing_in_lite(name: str) -> str | None:
         module, _, last = module.rpartition(".")
         rest = last
     names = top_level_names(file)
-    # Names that are looked up on first use are not in the text.
+    # Lazily loaded names are not in the source text.
     if not rest or rest in names or "__getattr__" in names or rest.startswith("__"):
         return None
     return (

@@ -1,7 +1,7 @@
-"""Which names stand for symbolic tensors: what `keras.Input` gives and what is made of it.
+"""Detection of names that refer to symbolic tensors, which are derived from `keras.Input`.
 
-TensorFlow's functions don't take them in Keras 3. The text is followed: through assignments, and
-into functions and methods of the same module that are called with them.
+In Keras 3, TensorFlow functions do not accept symbolic tensors. The tensors are followed through
+assignments, and into functions and methods of the same module that are called with them.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from official_lite.porting.calls import called_method, keyword_of
 __all__ = ["SymbolicTensors"]
 
 _INPUTS = ("keras.Input", "keras.layers.Input")
-# What is known of a symbolic tensor without its values.
+# Properties of a symbolic tensor that are known without its values.
 _STATIC_ATTRIBUTES = frozenset({"dtype", "name", "ndim", "shape"})
 _STATIC_FUNCTIONS = frozenset({"hasattr", "isinstance", "len", "type"})
 _FILLS = frozenset({"append", "extend", "insert", "setdefault", "update"})
@@ -23,7 +23,7 @@ _Key = tuple[str, str]
 
 
 class SymbolicTensors:
-    """Answers for each function of a module what in it is symbolic."""
+    """Determines which names are symbolic in each function of a module."""
 
     def __init__(self, module: cst.Module, bindings: Bindings) -> None:
         self._bindings = bindings
@@ -36,11 +36,11 @@ class SymbolicTensors:
         self._follow()
 
     def names_in(self, function: cst.FunctionDef | None) -> set[str]:
-        """The symbolic names in a function; of the module itself, none."""
+        """Return the symbolic names in a function; at module level there are none."""
         return self._names.get(function, set()) if function else set()
 
     def is_symbolic(self, node: cst.CSTNode, names: set[str]) -> bool:
-        """Whether an expression has a symbolic tensor in it, given which names are."""
+        """Return whether an expression contains a symbolic tensor, given the symbolic names."""
         if isinstance(node, cst.Name):
             return node.value in names
         if isinstance(node, cst.Attribute):
@@ -78,7 +78,7 @@ class SymbolicTensors:
             names = collector.names
 
     def _handed_on(self, key: _Key, names: set[str]) -> Iterator[tuple[_Key, str]]:
-        """The parameters of functions of this module that get symbolic tensors."""
+        """Yield the parameters of the module's functions that receive symbolic tensors."""
         calls = _Calls()
         self._functions[key].body.visit(calls)
         for call in calls.found:
@@ -133,7 +133,7 @@ class _Calls(cst.CSTVisitor):
 
 
 class _Made(cst.CSTVisitor):
-    """Adds to the names those that are made of symbolic ones."""
+    """A visitor that adds the names which are assigned from symbolic ones."""
 
     def __init__(self, tensors: SymbolicTensors, names: set[str]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Pages about runs and studies, from what they have left in their directories.
+"""HTML reports about runs and studies, built from the files in their directories.
 
-A page is one HTML file that needs nothing else: no network, no server, no library in the browser.
-`python -m official_lite.tools report` writes it.
+A report is one self-contained HTML file: it needs no network, server or browser library. `python -m
+official_lite.tools report` writes it.
 """

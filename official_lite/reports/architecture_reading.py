@@ -1,4 +1,4 @@
-"""What an architecture search has written into the directory of its run."""
+"""Reading of the results that an architecture search wrote to its model directory."""
 
 import dataclasses
 import json
@@ -14,14 +14,14 @@ __all__ = ["FoundArch", "read_found_arch"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundArch:
-    """An architecture, and how it was come to.
+    """An architecture and the search that produced it.
 
     Attributes:
-        arch: What is chosen, by label.
-        options: What there was to choose from; empty if the file does not say.
-        probs: How probable each option has become; empty where nothing is.
-        step: Of the training; None if the file does not say.
-        history: The probabilities on the way, from the first step to the last.
+        arch: The chosen option of each label.
+        options: All options of each label; empty if the file does not contain them.
+        probs: The probability of each option; empty if there are none.
+        step: The training step; None if the file does not contain it.
+        history: The probabilities over time, from the first step to the last.
     """
 
     arch: architecture.Arch
@@ -32,10 +32,10 @@ class FoundArch:
 
 
 def read_found_arch(model_dir: str) -> FoundArch | None:
-    """Reads `arch.json` and its history; None if there is none.
+    """Read `arch.json` and its history; return None if there is no such file.
 
     Raises:
-        errors.ConfigValueError: The file is none of ours.
+        errors.ConfigValueError: The file is damaged or has another format.
     """
     path = os.path.join(model_dir, architecture.ARCH_FILE)
     if not files.exists(path):

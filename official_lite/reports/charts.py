@@ -1,4 +1,4 @@
-"""Charts: what is to be drawn, for the script of the page, which draws it as SVG."""
+"""Charts: the data that the script of the page draws as SVG."""
 
 import dataclasses
 import math
@@ -11,25 +11,26 @@ from official_lite.reports.markup import Child, Markup, json_script, tag
 __all__ = ["Chart", "Look", "Series", "figure", "grid", "number", "swatch"]
 
 Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
-"""A line, one that stands back behind others, points, points that stand back, a staircase."""
+"""A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
 
 _SIGNIFICANT_DIGITS = 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """What belongs together in a chart.
+    """One series of a chart.
 
     Attributes:
-        name: For the legend, and beside the value under the pointer.
-        points: Where, sorted, and what; None for what is not a finite number.
-        minutes: When each of them was, for a chart that can be drawn over time; none if not known.
-        colour: Its number in the page's palette; after the last colour the first comes again, with
-            other signs for its points.
-        look: How it is drawn.
-        run: The number of the run whose switch hides it; None if there is none.
-        split: Likewise, `train` or `validation`.
-        labels: What each point is, if its place does not say it.
+        name: Name in the legend and next to the value under the pointer.
+        points: Sorted x values with their y values; None for a y value that is not finite.
+        minutes: Time of each point in minutes, for a chart that can be drawn over time; empty if
+            unknown.
+        colour: Index in the page's palette. After the last color the palette starts again, with
+            other point markers.
+        look: How the series is drawn.
+        run: Index of the run whose switch hides the series; None if there is none.
+        split: Split whose switch hides the series: `train` or `validation`; empty if there is none.
+        labels: A label for each point, if its position does not identify it.
     """
 
     name: str
@@ -47,15 +48,16 @@ class Chart:
     """A chart with one pair of axes.
 
     Attributes:
-        title: Above it.
-        series: What is in it.
-        x_label: Below it.
-        y_label: What the values are, for those who can't see it; by default as the title.
-        x_names: Names of the places 0, 1, … on an axis that has no numbers.
-        x_is_log: Whether that axis is logarithmic.
-        y_range: What the axis has to show; by default what the values need.
-        is_smoothed: Whether the page's smoothing is for it.
-        has_legend: Whether it needs a legend of its own.
+        title: Title above the chart.
+        series: The series to draw.
+        x_label: Label of the x axis.
+        y_label: What the values are, in the description for screen readers and in tooltips.
+            Defaults to the title.
+        x_names: Names of the positions 0, 1, … on an x axis without numbers.
+        x_is_log: Whether the x axis is logarithmic.
+        y_range: The range that the y axis must include. By default it follows the values.
+        is_smoothed: Whether the page's smoothing applies to the chart.
+        has_legend: Whether the chart has a legend of its own.
     """
 
     title: str
@@ -70,7 +72,7 @@ class Chart:
 
 
 def figure(chart: Chart) -> Markup:
-    """The chart and its legend, of which the script makes the rest."""
+    """Build the HTML element of a chart and its legend; the page's script draws the chart."""
     return tag(
         "figure",
         tag("figcaption", tag("span", chart.title, class_="title")),
@@ -82,12 +84,12 @@ def figure(chart: Chart) -> Markup:
 
 
 def grid(charts: Sequence[Chart]) -> Markup:
-    """Charts beside one another, as many as there is room for."""
+    """Build a grid of charts, with as many side by side as fit."""
     return tag("div", map(figure, charts), class_="charts")
 
 
 def number(value: float | None) -> str:
-    """A number for people."""
+    """Format a number for display."""
     if value is None or not math.isfinite(value):
         return "–" if value is None else str(value)
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
@@ -110,7 +112,7 @@ def _legend(series: Sequence[Series]) -> Child:
 
 
 def swatch(series: Series) -> Markup:
-    """A sign of the series' colour and look."""
+    """Build a sample of the series' color and look."""
     return tag("span", class_=f"swatch {series.look} c{series.colour % 8}", aria_hidden="true")
 
 
@@ -129,7 +131,7 @@ def _data(chart: Chart) -> dict[str, Any]:
 
 def _series_data(series: Series) -> dict[str, Any]:
     values = [_finite(y) for _, y in series.points]
-    # What has labels is a set of points, each of which can be asked for its name.
+    # A series with labels is never thinned: each of its points must be able to show its label.
     kept = range(len(values)) if series.labels else thinning.thin(values)
     return {
         "name": series.name,
@@ -149,7 +151,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    """As many digits as can be seen, and no more; integers stay what they are."""
+    """Round to the number of digits that can be seen; integers are returned unchanged."""
     if value is None or isinstance(value, int):
         return value
     return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

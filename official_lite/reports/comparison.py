@@ -1,4 +1,4 @@
-"""What runs were given, beside one another, with what differs standing out."""
+"""Sections that compare the configs and environments of runs and mark the differences."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,19 @@ from official_lite.reports.run_reading import Run
 
 __all__ = ["config", "environment"]
 
-# With a space at which no line ends.
+# The space is non-breaking.
 _DIFFERENT = "≠\N{NO-BREAK SPACE}"
 
 
 def config(runs: Sequence[Run]) -> layout.Section:
-    """The section with the config: of a single run to be opened, of several what differs."""
+    """Build the config section: of a single run, all fields; of several, the differences."""
     rows = _rows([_flat(run) for run in runs])
     content = _fields(runs, rows) if rows else layout.note("There is no config to be read.")
     return layout.Section(name="config", title="Config", content=content)
 
 
 def environment(runs: Sequence[Run]) -> layout.Section:
-    """The section with hosts and versions."""
+    """Build the section with hosts and versions."""
     found = [
         {
             **run.environment,
@@ -74,7 +74,7 @@ def _rows(columns: Sequence[Mapping[str, Any]]) -> list[layout.Row]:
 
 
 def _row(name: str, columns: Sequence[Mapping[str, Any]]) -> layout.Row:
-    # As JSON the text "3" and the number 3 are two things.
+    # JSON distinguishes the string "3" from the number 3.
     given = {json.dumps(column[name]) if name in column else None for column in columns}
     return layout.Row(
         head=[_DIFFERENT if len(given) > 1 else None, name],

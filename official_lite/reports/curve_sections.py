@@ -1,4 +1,4 @@
-"""The metrics of runs: as curves, and as a table of what they came to."""
+"""Sections that show the metrics of runs, as curves and as tables of values."""
 
 import dataclasses
 import math
@@ -20,11 +20,11 @@ class _Curve:
     """A metric of one split of one run.
 
     Attributes:
-        run: The number of the run.
+        run: Index of the run.
         split: The split.
-        quantity: What was measured: `loss` of `training_loss` and `validation_loss`.
+        quantity: The measured quantity: `loss` for both `training_loss` and `validation_loss`.
         points: Steps and values.
-        minutes: When each of them was, since the run began; none if that is not known.
+        minutes: Time of each point in minutes since the run started; empty if unknown.
     """
 
     run: int
@@ -35,7 +35,7 @@ class _Curve:
 
 
 def curves(runs: Sequence[Run]) -> layout.Section:
-    """The section with all metrics, the same of training and validation in one chart."""
+    """Build the section with all metrics; training and validation share a chart per metric."""
     found = [curve for curve in _curves(runs) if not _is_speed(curve.quantity)]
     content: Child = layout.note("No metrics have been written.")
     if found:
@@ -44,7 +44,7 @@ def curves(runs: Sequence[Run]) -> layout.Section:
 
 
 def throughput(runs: Sequence[Run]) -> layout.Section | None:
-    """The section about speed; None if nothing is known of it."""
+    """Build the section about speed; return None if nothing is known about it."""
     found = [curve for curve in _curves(runs) if _is_speed(curve.quantity)]
     rows = [
         layout.Row(
@@ -71,7 +71,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[_Curve]:
     for number, run in enumerate(runs):
         for split, named in run.series.items():
             for name, series in named.items():
-                # What was best so far is to be seen in the curve itself.
+                # The curve itself shows its best value so far.
                 if name.startswith("best_") and name.removeprefix("best_") in named:
                     continue
                 yield _Curve(
@@ -106,7 +106,7 @@ def _grid(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
 
 
 def _quantities(found: Sequence[_Curve]) -> list[str]:
-    """What is measured in several splits first, and of that the losses."""
+    """Return the quantities measured in several splits first, and losses before others."""
     splits: dict[str, set[str]] = {}
     for curve in found:
         splits.setdefault(curve.quantity, set()).add(curve.split)
@@ -138,7 +138,7 @@ def _series(runs: Sequence[Run], curve: _Curve, others: Sequence[_Curve]) -> cha
 
 
 def _colour(runs: Sequence[Run], number: int, split: str) -> int:
-    """Of several runs each has its colour; of a single one each split."""
+    """Return the color index: one per run, or, for a single run, one per split."""
     return number if len(runs) > 1 else list(runs[0].series).index(split)
 
 
@@ -176,7 +176,7 @@ def _split_switches(runs: Sequence[Run], found: Sequence[_Curve]) -> Child:
             charts.Series(
                 name="",
                 points=(),
-                # Of several runs that of the text, since they have the others.
+                # With several runs, use the text color, since the other colors identify the runs.
                 colour=_colour(runs, 0, split) if len(runs) == 1 else _TEXT_COLOUR,
                 look="dashed" if len(runs) > 1 and split == "train" else "solid",
             ),

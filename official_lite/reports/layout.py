@@ -1,4 +1,4 @@
-"""Parts that every section of a page is made of: facts, tables, notes."""
+"""Building blocks of the sections of a page: facts, tables, notes."""
 
 import dataclasses
 import datetime
@@ -32,9 +32,9 @@ class Section:
     """A section of the page.
 
     Attributes:
-        name: To which `#name` leads.
-        title: Above it.
-        content: What is in it.
+        name: Anchor of the section: `#name` links to it.
+        title: Title above the section.
+        content: Content of the section.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Row:
     """A row of a table.
 
     Attributes:
-        head: What the row is about.
-        cells: The rest; numbers are shown as such, and None as nothing.
-        class_: Its class, such as `best`.
+        head: The header cell of the row.
+        cells: The other cells. Numbers are formatted; None is shown as a dash.
+        class_: CSS class of the row, such as `best`.
     """
 
     head: Child
@@ -59,16 +59,16 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table with a name for each column and each row.
+    """A table with a header for each column and each row.
 
     Attributes:
-        caption: What it is, for all.
-        columns: What stands above the columns, the first included.
-        rows: Its rows.
-        is_sortable: Whether a click on a column sorts it.
-        name: An id, for the field that searches it.
-        class_: Of its frame: `long` keeps it from filling the page, `broken` breaks long words
-            so that it need not be scrolled.
+        caption: Caption of the table, also for screen readers.
+        columns: Column headers, including that of the first column.
+        rows: The rows.
+        is_sortable: Whether a click on a column sorts by it.
+        name: HTML id, for the field that searches the table.
+        class_: CSS classes of the frame: `long` keeps the table from filling the page, `broken`
+            breaks long words so that the table needs no horizontal scrolling.
     """
 
     caption: str
@@ -80,7 +80,7 @@ class Table:
 
 
 def facts(entries: Mapping[str, Child], wide: Iterable[str] = ()) -> Markup:
-    """What there is to say in a word each; what is None is left out."""
+    """Build a list of short facts; entries that are None are skipped."""
     return tag(
         "dl",
         [
@@ -93,7 +93,7 @@ def facts(entries: Mapping[str, Child], wide: Iterable[str] = ()) -> Markup:
 
 
 def table(content: Table) -> Markup:
-    """The table, in a frame of its own that scrolls if there is not enough room."""
+    """Build a table in a frame that scrolls if there is not enough room."""
     numeric = [_is_numeric(row.cells[index] for row in content.rows) for index in _indices(content)]
     head = [_column(content.columns[0], is_number=False)]
     head += [
@@ -112,7 +112,7 @@ def table(content: Table) -> Markup:
         "div",
         element,
         class_=f"scroll {content.class_}".strip(),
-        # So that it can be scrolled by keys.
+        # Focusable, so that it can be scrolled with the keyboard.
         tabindex=0,
         role="region",
         aria_label=content.caption,
@@ -120,29 +120,29 @@ def table(content: Table) -> Markup:
 
 
 def note(*children: Child) -> Markup:
-    """Something that the reader has to know."""
+    """Build a paragraph with a note to the reader."""
     return tag("p", *children, class_="note")
 
 
 def share(part: float, text: str) -> Markup:
-    """A bar that is filled by a part of 1, and a text beside it."""
+    """Build a bar that is filled to the fraction `part`, with a text beside it."""
     bar = tag("span", class_="share", style=f"background-size:{100 * part:.1f}% 100%")
     return tag("span", bar, text)
 
 
 def code(text: str | None) -> Child:
-    """Text as it is typed; None for none."""
+    """Build a code element; return None for an empty text or None."""
     return tag("code", text) if text else None
 
 
 def status(word: str) -> Markup:
-    """How a run or a trial stands."""
+    """Build a label for the status of a run or trial."""
     kind = "good" if word in _GOOD else "bad" if word in _BAD else ""
     return tag("span", word, class_=f"status {kind}".strip())
 
 
 def duration(seconds: float | None) -> str | None:
-    """Seconds as people say them."""
+    """Format a duration in seconds for display."""
     if seconds is None:
         return None
     if seconds < 60:
@@ -151,7 +151,7 @@ def duration(seconds: float | None) -> str | None:
 
 
 def when(seconds: float | None) -> str | None:
-    """Seconds since 1970 as a date, in the time zone of who makes the page."""
+    """Format seconds since 1970 as a date, in the local time zone."""
     if seconds is None:
         return None
     return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -190,7 +190,7 @@ def _cell(cell: Any, *, is_number: bool) -> Markup:
 
 
 def _key(value: Any) -> str | None:
-    """What a number is sorted by; None if that is what is shown."""
+    """Return the sort key of a number; None if the displayed text is the sort key."""
     if not _is_number(value):
         return None
     return repr(value) if math.isfinite(value) else ""

@@ -1,4 +1,4 @@
-"""HTML from Python. Whatever is not marked as HTML is text, and gets escaped."""
+"""Construction of HTML in Python. Strings that are not `Markup` are escaped."""
 
 import html
 import json
@@ -11,25 +11,26 @@ __all__ = ["Child", "Markup", "json_script", "tag"]
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """A string that already is HTML."""
 
     __slots__ = ()
 
 
 Child: TypeAlias = "str | int | float | Iterable[Child] | None"
-"""What may stand between two tags; None stands for nothing."""
+"""Content of an element; None stands for no content."""
 
 _WITHOUT_END = frozenset({"input", "meta"})
 
 
 def tag(element: str, /, *children: Child, **attributes: Any) -> Markup:
-    """An element.
+    """Build an HTML element.
 
     Args:
-        element: Its name.
-        *children: What is in it; strings that are no `Markup` are escaped.
-        **attributes: Its attributes. `class_` is `class`, `data_value` is `data-value`. One that
-            is None or False is left out, one that is True has no value.
+        element: Name of the element.
+        *children: Content; strings that are not `Markup` are escaped.
+        **attributes: Attributes of the element. `class_` becomes `class` and `data_value` becomes
+            `data-value`. An attribute that is None or False is omitted; one that is True has no
+            value.
     """
     start = "".join(_attribute(key, value) for key, value in attributes.items())
     if element in _WITHOUT_END:
@@ -38,7 +39,7 @@ def tag(element: str, /, *children: Child, **attributes: Any) -> Markup:
 
 
 def json_script(data: Any) -> Markup:
-    """Data for the script of the page: an element that no browser runs, whatever is in it."""
+    """Build an element with data for the page's script, which browsers never execute."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -63,6 +64,6 @@ def _content(child: Child) -> str:
 
 
 def _escape(value: Any) -> str:
-    # Half a surrogate pair, which JSON can name, can't be written as UTF-8.
+    # A lone surrogate, which JSON can contain, can't be encoded as UTF-8.
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return html.escape(escapes.escape_controls(text))

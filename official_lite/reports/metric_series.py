@@ -1,4 +1,4 @@
-"""The metrics of a run as curves, from the lines of its `metrics.json`."""
+"""Parsing of `metrics.json` into one series per split and metric."""
 
 import dataclasses
 import json
@@ -10,17 +10,18 @@ __all__ = ["Series", "parse"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Series:
-    """A metric of a split over the steps of a run.
+    """A metric of one split over the steps of a run.
 
-    What a run has reported after a checkpoint that it was then started from again counts once: as
-    it was reported last.
+    If a run was restarted from an earlier checkpoint, only the values reported last are kept for
+    the repeated steps.
 
     Attributes:
         split: `train`, `validation`, …
-        name: Its name; nested ones are joined by `/`.
-        steps: Rising.
-        values: One for each step; NaN for what was not finite.
-        wall_times: When each was written, in seconds since 1970; None if the file does not say.
+        name: Name of the metric; nested names are joined by `/`.
+        steps: Steps, increasing.
+        values: One value per step; NaN for values that were not finite.
+        wall_times: When each value was written, in seconds since 1970; None if the file does not
+            contain it.
     """
 
     split: str
@@ -35,15 +36,18 @@ class Series:
         return self.values[-1]
 
     def finite(self) -> list[float]:
-        """The values that are numbers."""
+        """Return the finite values."""
         return [value for value in self.values if math.isfinite(value)]
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, Series]], list[str]]:
-    """The series by split and name, and what could not be read, a line each.
+    """Parse the lines of a metrics file.
 
     Args:
-        text: The lines; the last one may be about to be written.
+        text: The lines. The last one may be incomplete while the file is being written.
+
+    Returns:
+        The series by split and name, and one line of text for each record that could not be read.
     """
     curves: dict[tuple[str, str], _Curve] = {}
     problems: list[str] = []
@@ -66,7 +70,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, Series]], list[str]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Record:
-    """A line."""
+    """One line of the file."""
 
     step: int
     split: str
@@ -83,13 +87,13 @@ class _Record:
 
 
 class _Curve:
-    """A series while it is read."""
+    """A series under construction."""
 
     def __init__(self) -> None:
         self._points: list[tuple[int, float, float | None]] = []
 
     def add(self, step: int, value: float, wall_time: float | None) -> None:
-        """Adds a value; those at this step and after it are of an earlier start, and go."""
+        """Add a value and drop those at this or later steps, which an earlier start wrote."""
         while self._points and self._points[-1][0] >= step:
             self._points.pop()
         self._points.append((step, value, wall_time))

@@ -1,4 +1,4 @@
-"""A page about runs and studies: one HTML file with its style, its script and its data in it."""
+"""The HTML page about runs and studies, with its style, script and data in one file."""
 
 import base64
 import dataclasses
@@ -24,29 +24,29 @@ __all__ = ["build_page"]
 
 _HERE = pathlib.Path(__file__).parent
 _SCRIPTS = ("axes.js", "plot.js", "tables.js", "page.js")
-# Of a study, whose curves are shown.
+# The number of trials of a study whose curves are shown.
 _NUM_BEST_TRIALS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """What is about the same runs: the switches of a part are for its charts only."""
+    """Sections about the same runs: the switches of a part affect only its own charts."""
 
     title: str
     sections: Sequence[layout.Section]
 
 
 def build_page(directories: Sequence[str], *, title: str = "", storages: Sequence[str] = ()) -> str:
-    """The page as text.
+    """Build the page as text.
 
     Args:
-        directories: Of runs and studies, in the order in which they are shown. Runs stand beside
-            one another, studies one after the other.
-        title: Above it; by default the names of what is shown.
-        storages: The databases that may be opened for studies that name them.
+        directories: Directories of runs and studies, in display order. Runs are shown side by side,
+            studies one after another.
+        title: Title of the page. Defaults to the names of the runs and studies.
+        storages: The databases that may be opened for studies that refer to them.
 
     Raises:
-        errors.ConfigError: One of the directories holds neither.
+        errors.ConfigError: One of the directories contains neither a run nor a study.
     """
     named = dict(zip(_names(directories), directories, strict=True))
     studies = {name: path for name, path in named.items() if study_reading.is_study(path)}
@@ -63,10 +63,10 @@ def _title(names: Sequence[str]) -> str:
 
 
 def _names(directories: Sequence[str]) -> list[str]:
-    """Each directory by as many of its last parts as it takes to tell it from the others.
+    """Name each directory by as many trailing path components as are needed to be unique.
 
     Raises:
-        errors.ConfigValueError: One is given twice.
+        errors.ConfigValueError: A directory is given twice.
     """
     paths = [os.path.abspath(path) if "://" not in path else path for path in directories]
     if twice := sorted({path for path in paths if paths.count(path) > 1}):
@@ -87,7 +87,7 @@ def _read_run(path: str, name: str) -> run_reading.Run:
 
 
 def _what_is_near(path: str) -> str:
-    """Runs and studies below a folder, or its siblings; empty if there are none."""
+    """Suggest runs and studies below a folder, or siblings; return "" if there are none."""
     if not os.path.isdir(path):
         parent = os.path.dirname(os.path.abspath(path))
         siblings = os.listdir(parent) if os.path.isdir(parent) else []
@@ -122,7 +122,7 @@ def _study_part(study: study_reading.Study) -> _Part:
 
 
 def _best_runs(study: study_reading.Study) -> list[run_reading.Run]:
-    """Those of the best trials that were trainings."""
+    """Read the runs of the best trials that were trainings."""
     by_number = {trial.number: trial for trial in study.trials}
     best = [by_number[number] for number in study.ranking[:_NUM_BEST_TRIALS]]
     return [
@@ -160,7 +160,7 @@ def _script() -> str:
 
 
 def _policy(script: str) -> str:
-    """This script and no other, even if something were taken for one; and no network at all."""
+    """Build a policy that allows only this script and no network access."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 

@@ -1,4 +1,4 @@
-"""What a run has left in its directory, finished or not, as one object.
+"""Reading of the files that a run, finished or not, has written to its model directory.
 
 ::
 
@@ -6,8 +6,8 @@
     run.status, run.step, run.best
     run.series["validation"]["accuracy"].values
 
-Whatever is missing or can't be read is None or empty, and `problems` says so: one torn file must
-not hide the others. Needs no TensorFlow, but for a remote directory.
+Missing or unreadable information is None or empty, and `problems` lists what could not be read, so
+that one damaged file does not hide the others. TensorFlow is needed only for remote directories.
 """
 
 import dataclasses
@@ -39,23 +39,23 @@ __all__ = [
     "read_runs",
 ]
 
-# Those of the training, and of jobs that only evaluate, which may look at its directory.
+# The metrics files of the training and of evaluation-only jobs, which may share its directory.
 _METRICS = ("metrics.json", "metrics.continuous_eval.json", "metrics.eval.json")
-# Any of them makes a directory that of a run.
+# A directory that contains any of these files is a model directory.
 _RECORDS = ("run.json", "params.yaml", *_METRICS)
-# What a run keeps in directories of its own, which are no runs.
+# Subdirectories of a model directory that are not runs.
 _NOT_RUNS = ("train", "validation", "best_ckpt", "damaged", "export", "profile", "plots")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """A checkpoint in the directory of a run.
+    """A checkpoint in a model directory.
 
     Attributes:
-        path: What TensorFlow takes: without the endings of its files.
-        step: Its number.
-        size: Bytes in all its files.
-        is_committed: Whether it has a commit file, without which nobody knows if it is whole.
+        path: The path as TensorFlow expects it: without the suffixes of the files.
+        step: The training step.
+        size: Total size of its files in bytes.
+        is_committed: Whether it has a commit file. Without one, it may be incomplete.
     """
 
     path: str
@@ -66,12 +66,12 @@ class SavedCheckpoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BestCheckpoint:
-    """The best evaluation of a run, and its checkpoint.
+    """The best evaluation of a run and its checkpoint.
 
     Attributes:
-        step: When it was.
-        metrics: All that was measured; NaN for what was not finite.
-        path: The checkpoint; None if it is not there.
+        step: The step of the evaluation.
+        metrics: All metrics; NaN for values that were not finite.
+        path: Path of the checkpoint; None if it does not exist.
     """
 
     step: int
@@ -81,32 +81,33 @@ class BestCheckpoint:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run, as far as its directory tells.
+    """A run, as described by the files in its model directory.
 
     Attributes:
-        name: Its path below the folder it was looked for in; else the name of its directory.
-        model_dir: Its directory.
+        name: Path relative to the folder that was searched, or else the name of the model
+            directory.
+        model_dir: The model directory.
         status: `done`, `failed`, `preempted`, `running`; `killed` if it was running and its process
-            is gone; `unknown` if nothing tells.
-        exit_reason: How it ended, in words; empty while it runs.
-        mode: What was run, such as `train_and_eval`; empty if nothing tells.
-        experiment: The experiment on its command line; empty if there was none.
+            is gone; `unknown` if no file says.
+        exit_reason: Why the run ended; empty while it runs.
+        mode: The mode of the run, such as `train_and_eval`; empty if unknown.
+        experiment: The experiment on the command line; empty if there was none.
         command: The command line.
         config: The resolved config, nested.
-        given: The fields by their paths as they were given, before `auto` and epochs were decided.
-        step: The last step that is known of.
-        train_steps: Where training ends; None if nothing tells.
-        num_parameters: Of the model; None if nothing tells.
+        given: The fields as given, by path, before `auto` and epochs were resolved.
+        step: The last known step.
+        train_steps: The step at which training ends; None if unknown.
+        num_parameters: Number of model parameters; None if unknown.
         seed: The seed.
         start_time: Seconds since 1970.
-        end_time: The same; None while it runs.
-        seconds: What it took since its last start; None while it runs.
-        environment: Host, platform, and versions by the names of the packages.
-        execution: How `runtime.execution: auto` was decided; None if it was not.
+        end_time: Seconds since 1970; None while it runs.
+        seconds: Duration since the last start in seconds; None while it runs.
+        environment: Host, platform, and versions by package name.
+        execution: How `runtime.execution: auto` was resolved; None if it was not used.
         series: The metrics by split and name.
-        checkpoints: From the oldest to the newest.
+        checkpoints: The checkpoints, oldest first.
         best: The best checkpoint; None if none was kept.
-        problems: What could not be read, a line each.
+        problems: What could not be read, one line each.
     """
 
     name: str
@@ -134,21 +135,21 @@ class Run:
 
     @property
     def steps_per_second(self) -> float | None:
-        """The median of what training has reported; None if it has not."""
+        """The median of the reported training speeds; None if none was reported."""
         rates = self.series.get("train", {}).get("steps_per_second")
         finite = rates.finite() if rates else []
         return statistics.median(finite) if finite else None
 
     @property
     def examples_per_second(self) -> float | None:
-        """The same in examples; None if the config does not say how many a step has."""
+        """The median training speed in examples; None if the config has no batch size."""
         task = self.config.get("task") or {}
         size = (task.get("train_data") or {}).get("global_batch_size")
         rate = self.steps_per_second
         return rate * size if rate is not None and isinstance(size, int) else None
 
     def last_metrics(self) -> dict[str, float]:
-        """The last value of each metric, as `split/name`."""
+        """Return the last value of each metric, named `split/name`."""
         return {
             f"{split}/{name}": one.last
             for split, named in self.series.items()
@@ -157,15 +158,15 @@ class Run:
 
 
 def is_run(directory: str) -> bool:
-    """Whether a run has left something in a directory."""
+    """Return whether a directory contains files of a run."""
     return any(files.exists(os.path.join(directory, name)) for name in _RECORDS)
 
 
 def find_runs(folder: str) -> list[str]:
-    """The directories of all runs in a folder and below, sorted; that of a run may hold others.
+    """Return the sorted model directories in and below a folder; they may be nested.
 
     Raises:
-        errors.ConfigValueError: There is no such folder.
+        errors.ConfigValueError: The folder does not exist.
     """
     if not files.exists(folder):
         raise errors.ConfigValueError(f"There is no folder {folder}.")
@@ -173,24 +174,24 @@ def find_runs(folder: str) -> list[str]:
 
 
 def read_runs(folder: str) -> list[Run]:
-    """All runs in a folder and below, each named by its path in it.
+    """Read all runs in and below a folder, each named by its relative path.
 
     Raises:
-        errors.ConfigValueError: There is no such folder.
+        errors.ConfigValueError: The folder does not exist.
     """
     found = find_runs(folder)
     return [read_run(path, name=_relative(path, folder)) for path in found]
 
 
 def read_run(model_dir: str, *, name: str | None = None) -> Run:
-    """Reads what a run has left.
+    """Read the files of a run.
 
     Args:
-        model_dir: Its directory.
-        name: How to call it; by default like its directory.
+        model_dir: The model directory.
+        name: Name of the run. Defaults to the name of the model directory.
 
     Raises:
-        errors.ConfigValueError: No run has left anything there.
+        errors.ConfigValueError: The directory contains no files of a run.
     """
     checkpoints = list_checkpoints(model_dir)
     if not is_run(model_dir) and not checkpoints:
@@ -229,9 +230,9 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
 
 
 def list_checkpoints(directory: str) -> list[SavedCheckpoint]:
-    """The checkpoints of a directory, from the oldest to the newest.
+    """Return the checkpoints in a directory, oldest first.
 
-    Those with a commit file; where there is none, all that have an index.
+    These are the checkpoints with a commit file or, if there are none, all that have an index.
     """
     committed = commit.list_committed(directory)
     names = files.list_names(directory)
@@ -250,7 +251,7 @@ def list_checkpoints(directory: str) -> list[SavedCheckpoint]:
 
 
 class _Reader:
-    """Reads the files of a directory; what it can't read is none, and one of the problems."""
+    """Reads the files of a directory, and lists unreadable files in `problems`."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
@@ -283,12 +284,15 @@ class _Reader:
             found, problems = metric_series.parse(self._text(name))
             self.problems += [f"{name}: {problem}" for problem in problems]
             for split, curves in found.items():
-                # What the training has evaluated itself comes before what others did beside it.
+                # The training's own evaluations take precedence over those of jobs beside it.
                 series[split] = {**curves, **series.get(split, {})}
         return series
 
     def best(self) -> BestCheckpoint | None:
-        """That of the config, or of a hook: whichever directory has an `info.json`."""
+        """Return the best checkpoint, from the first subdirectory with an `info.json`.
+
+        Both the config and hooks can keep a best checkpoint, each in a directory of its own.
+        """
         for name in files.list_names(self._model_dir):
             info = self.json(name, "info.json")
             step = info.pop("best_ckpt_global_step", None)
@@ -319,7 +323,7 @@ def _walk(folder: str) -> Iterator[str]:
         yield folder
     for name in files.list_names(folder):
         path = os.path.join(folder, name)
-        # No links: they may lead in a circle.
+        # Links are skipped because they may form a cycle.
         if name.startswith(".") or name in _NOT_RUNS or os.path.islink(path):
             continue
         if os.path.isdir(path):
@@ -334,14 +338,14 @@ def _relative(path: str, folder: str) -> str:
 def _size(path: str) -> int:
     try:
         return files.size(path)
-    except OSError:  # A run that is under way may just have removed it.
+    except OSError:  # A running job may just have removed it.
         return 0
 
 
 def _status(record: Mapping[str, Any], model_dir: str) -> str:
     status = str(record.get("status", "unknown"))
     is_locked = "train" in str(record.get("mode", ""))
-    # A killed process leaves the word that it wrote at its start.
+    # A killed process leaves the status that it wrote at its start.
     if status == "running" and is_locked and model_dir_lock.is_held(model_dir) is False:
         return "killed"
     return status

@@ -1,4 +1,4 @@
-"""What a run is and what it has kept: its overview, its checkpoints, its architecture."""
+"""Sections about runs: overview, checkpoints and architecture."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,19 +11,19 @@ from official_lite.reports.run_reading import Run
 
 __all__ = ["architectures", "checkpoints", "overview"]
 
-# More charts than this are shown to who opens them.
+# More charts than this are collapsed at first.
 _MOST_OPEN_CHARTS = 6
 
 
 def overview(runs: Sequence[Run]) -> layout.Section:
-    """The section that says what the runs are, and how they ended."""
+    """Build the section with the facts about the runs and how they ended."""
     shown = _one(runs[0]) if len(runs) == 1 else _several(runs)
     content = [shown, [_problems(run) for run in runs]]
     return layout.Section(name="overview", title="Overview", content=content)
 
 
 def checkpoints(runs: Sequence[Run]) -> layout.Section | None:
-    """The section with what can be restored; None if there is nothing."""
+    """Build the section with the checkpoints; return None if there are none."""
     rows = [
         layout.Row(
             head=run.name,
@@ -57,7 +57,7 @@ def checkpoints(runs: Sequence[Run]) -> layout.Section | None:
 
 
 def architectures(runs: Sequence[Run]) -> layout.Section | None:
-    """The section with what searches have found; None if none of the runs is one."""
+    """Build the section with the results of architecture searches; return None without any."""
     shown = [_architecture(run, has_title=len(runs) > 1) for run in runs]
     if not any(shown):
         return None
@@ -117,7 +117,7 @@ def _best(run: Run) -> str | None:
 
 
 def _best_metric(run: Run) -> str:
-    """The metric that decided; nested ones are joined by `|` in the config."""
+    """Return the metric that selects the best checkpoint; the config joins nested names by `|`."""
     trainer = run.config.get("trainer") or {}
     return str(trainer.get("best_checkpoint_eval_metric") or "").replace("|", "/")
 

@@ -1,4 +1,4 @@
-"""Charts of a study: its values by trial, on the way, by what was tried, against one another."""
+"""Charts of a study: values by trial, intermediate values, values by parameter, Pareto fronts."""
 
 import itertools
 import json
@@ -12,17 +12,23 @@ from official_lite.reports.study_reading import Param, Study, Trial
 __all__ = ["history", "pareto_fronts", "reports", "slices"]
 
 _COLOUR, _BEST_COLOUR = 0, 1
-# More lines than these can't be told from one another.
+# More lines than this can't be distinguished.
 _MOST_LINES = 40
 
 
 def history(study: Study) -> list[charts.Chart]:
-    """A chart for each metric: the value of each trial; of a single metric the best so far, too."""
+    """Build a chart of the trial values for each metric.
+
+    The chart of a single metric also shows the best value so far.
+    """
     return [_history(study, index) for index in range(len(study.metrics))]
 
 
 def reports(study: Study) -> charts.Chart | None:
-    """What the best trials have reported on the way, the best one in front; None if none has."""
+    """Build a chart of the intermediate values of the best trials, with the best one in front.
+
+    Returns None if no trial has reported any.
+    """
     ranked = {number: rank for rank, number in enumerate(study.ranking)}
     told = [trial for trial in study.trials if trial.reports]
     told.sort(key=lambda trial: ranked.get(trial.number, math.inf))
@@ -30,7 +36,7 @@ def reports(study: Study) -> charts.Chart | None:
         return None
     return charts.Chart(
         title=f"{study.metrics[0]} on the way",
-        # The last one that is drawn is in front.
+        # The series that is drawn last is in front.
         series=[_report(trial) for trial in reversed(told[:_MOST_LINES])],
         has_legend=False,
         is_smoothed=False,
@@ -38,12 +44,12 @@ def reports(study: Study) -> charts.Chart | None:
 
 
 def slices(study: Study) -> list[charts.Chart]:
-    """A chart for each path of the space: the first metric by what was tried."""
+    """Build a chart for each path of the space: the first metric by the value of the path."""
     return [_slice(study, param) for param in study.params]
 
 
 def pareto_fronts(study: Study) -> list[charts.Chart]:
-    """A chart for each two metrics; none for a single one."""
+    """Build a chart for each pair of metrics; there is none for a single metric."""
     return [_front(study, x, y) for x, y in itertools.combinations(range(len(study.metrics)), 2)]
 
 
@@ -114,7 +120,10 @@ def _front(study: Study, x: int, y: int) -> charts.Chart:
 
 
 def _by_state(trials: Sequence[Trial], point: Any) -> list[charts.Series]:
-    """Points of trials; those that were pruned stand back, as their values are not final."""
+    """Build one series per state.
+
+    Pruned trials are less prominent, because their values are not final.
+    """
     looks: dict[str, charts.Look] = {"complete": "dots", "pruned": "rings"}
     return [
         charts.Series(

@@ -1,4 +1,4 @@
-"""What a study has come to, as one object."""
+"""Reading of the results of a study."""
 
 import dataclasses
 import json
@@ -21,15 +21,15 @@ _CONFIG = "search.yaml"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Param:
-    """What a study varies.
+    """A parameter that a study varies.
 
     Attributes:
-        path: Into the config.
-        short_name: As much of it as tells it from the others.
-        definition: The values that it may take, in words.
-        choices: These values, if they are choices.
-        is_log: Whether they are drawn on a logarithmic scale.
-        importance: Its share of what makes trials good; None if that can't be said.
+        path: Path of the field in the config.
+        short_name: The shortest unambiguous part of the path.
+        definition: Description of the possible values.
+        choices: The possible values of a categorical parameter, or else empty.
+        is_log: Whether values are drawn on a logarithmic scale.
+        importance: Share of the parameter in the results of trials; None if unknown.
     """
 
     path: str
@@ -42,18 +42,19 @@ class Param:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A trial.
+    """A trial of a study.
 
     Attributes:
-        number: Its number.
+        number: Number of the trial.
         state: `complete`, `pruned`, `fail`, `running` or `waiting`.
-        values: One for each metric; none if it has not come to any.
-        params: What it has tried, by path.
-        seconds: What it took; None while it runs.
-        reports: Steps, and what was reported there.
-        is_best: Whether no other one is better; of several metrics, whether none is in all.
-        model_dir: Its directory.
-        reason: Why it has failed.
+        values: One value per metric; empty if the trial has none.
+        params: The values tried, by path.
+        seconds: Duration in seconds; None while it runs.
+        reports: Steps with the values reported at them.
+        is_best: Whether no other trial is better or, with several metrics, whether it is on the
+            Pareto front.
+        model_dir: The model directory of the trial.
+        reason: Why the trial failed.
     """
 
     number: int
@@ -72,13 +73,13 @@ class Study:
     """A study.
 
     Attributes:
-        name: Of its directory.
-        study_dir: Its directory.
-        config: What is searched, and how.
-        metrics: The names of what counts, one for each direction.
-        params: What is varied, the most important first if that is known.
-        trials: By number.
-        ranking: The numbers of the best trials, the best first.
+        name: Name of the study directory.
+        study_dir: The study directory.
+        config: The config of the search.
+        metrics: Names of the optimized metrics, one per direction.
+        params: The varied parameters, the most important first if known.
+        trials: The trials by number.
+        ranking: Numbers of the best trials, best first.
     """
 
     name: str
@@ -91,27 +92,27 @@ class Study:
 
     @property
     def is_minimized(self) -> bool:
-        """Whether less is better, of the first metric."""
+        """Whether the first metric is minimized."""
         return self.config.directions[0] == "minimize"
 
 
 def is_study(directory: str) -> bool:
-    """Whether a directory is that of a study."""
+    """Return whether a directory contains a study."""
     return files.exists(os.path.join(directory, _CONFIG))
 
 
 def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[str] = ()) -> Study:
-    """Reads a study, whether or not it has ended.
+    """Read a study, finished or not.
 
     Args:
-        study_dir: Its directory.
-        name: How to call it; by default like its directory.
+        study_dir: The study directory.
+        name: Name of the study. Defaults to the name of the directory.
         storages: The databases that may be opened, as for `storage.read_config`.
 
     Raises:
-        errors.ConfigError: It can't be opened, or Optuna is not installed.
+        errors.ConfigError: The study can't be opened, or Optuna is not installed.
     """
-    # Only who looks at a study needs Optuna.
+    # Imported here because only reading a study requires Optuna.
     from official_lite.search import results, storage
     from official_lite.search.space import Space
 
@@ -172,11 +173,11 @@ def _range(distribution: Any) -> str:
 
 
 def _importances(study: "optuna.Study") -> dict[str, float]:
-    """By Optuna's own estimate; none if there are too few trials for it."""
+    """Return Optuna's own estimate of importances; empty if there are too few trials."""
     import optuna
 
     with warnings.catch_warnings():
-        # It says how its estimate may be off, to who calls it.
+        # Optuna warns about the accuracy of its estimate.
         warnings.simplefilter("ignore")
         try:
             return dict(optuna.importance.get_param_importances(study))

@@ -1,4 +1,4 @@
-"""A study: what it looks for, how its trials fared, which are the best, and what decided that."""
+"""Sections about a study: its goal, history, best trials, search space and all trials."""
 
 import collections
 import json
@@ -16,7 +16,7 @@ _MOST_OPEN_CHARTS = 6
 
 
 def study_sections(study: Study) -> list[layout.Section]:
-    """The sections of a study."""
+    """Build the sections of a study."""
     return [
         layout.Section(name="overview", title="Overview", content=_overview(study)),
         layout.Section(name="history", title="History", content=_history(study)),
@@ -138,7 +138,7 @@ def _tried(study: Study, trial: Trial) -> list[Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Numbers and texts as they are, so that a table sorts numbers as such; the rest as JSON."""
+    """Return numbers and strings unchanged, so that tables sort numbers as such; others as JSON."""
     is_plain = value is None or (isinstance(value, str | int | float) and value is not True)
     return value if is_plain and value is not False else json.dumps(value)
 

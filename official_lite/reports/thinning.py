@@ -1,4 +1,4 @@
-"""Fewer points that look the same."""
+"""Reduction of a curve to fewer points that look the same."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,21 +7,21 @@ __all__ = ["thin"]
 
 
 def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
-    """Which of the values to keep: the least and the greatest of each of a number of stretches.
+    """Return the indices of the values to keep: the minimum and maximum of each segment.
 
-    So a spike of a single step stays. The first value and the last one stay, and so does one of a
-    stretch that is missing.
+    Single-step spikes are therefore preserved. The first and the last value are kept, and so is one
+    missing value of each segment that has any.
 
     Args:
-        values: In their order; None for one that is not a finite number.
-        max_points: About how many to keep: up to half as many again, if some are missing.
+        values: The values in order; None for values that are not finite.
+        max_points: Approximate number of points to keep; up to 50% more if values are missing.
 
     Returns:
-        Rising indices.
+        Increasing indices.
     """
     if len(values) <= max_points:
         return list(range(len(values)))
-    # Two of a stretch, and both ends.
+    # Two points per segment, plus both ends.
     num_stretches = max(1, max_points // 2 - 1)
     length = (len(values) - 2) / num_stretches
     kept = [0]

@@ -1,6 +1,6 @@
-"""Numbers on their way out of a run: an `EventStorage` that takes them, writers that publish them.
+"""Metrics reporting: an `EventStorage` that collects values, and writers that publish them.
 
-Whatever runs inside a step, and every hook, can put numbers in::
+Any code that runs inside a step, and every hook, can record values::
 
     class Encoder(keras.layers.Layer):
         def call(self, inputs, training=False):
@@ -9,7 +9,8 @@ Whatever runs inside a step, and every hook, can put numbers in::
                 telemetry.put_scalar("encoder/norm", tf.norm(outputs))
             return outputs
 
-What came up since the last report is part of the next `Record`, which goes to each `Writer`::
+Values recorded since the last report become part of the next `Record`, which every `Writer`
+receives::
 
     with telemetry.MultiWriter([
         telemetry.JsonLinesWriter("runs/mnist/metrics.json"),
@@ -18,7 +19,7 @@ What came up since the last report is part of the next `Record`, which goes to e
     ]) as writer:
         writer.write(telemetry.Record(step=10, split="train", values={"loss": 0.5}))
 
-A destination of your own is a subclass of `Writer` with a `write` method.
+To add a custom destination, subclass `Writer` and implement `write`.
 """
 
 from official_lite.telemetry import run_writers

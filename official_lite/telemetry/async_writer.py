@@ -1,4 +1,4 @@
-"""A writer that works while training goes on."""
+"""A writer that writes in a background thread while training continues."""
 
 import atexit
 import os
@@ -11,17 +11,18 @@ from official_lite.telemetry.record import Record
 
 
 class AsyncWriter(writer.Writer):
-    """Hands records to a writer in a thread of their own, one after another in their order.
+    """A writer that passes records to another writer in a background thread, in order.
 
-    Only `sync` and `close` wait for all of them; `flush` has them flushed when their turn has come.
-    When `max_records` wait, `write` waits too. An error of the writer comes up in the next call of
-    one of its methods, several at once as an `ExceptionGroup`; the records after it are written all
-    the same. What is still waiting when the process ends is written then. In a process that was
-    forked off nothing is waiting: those records are its parent's.
+    Only `sync` and `close` wait until all records are written; `flush` only queues a flush of the
+    inner writer. When `max_records` records are waiting, `write` blocks too. An error raised by the
+    inner writer is raised by the next call of any method of this writer, and several errors are
+    raised together as an `ExceptionGroup`. Records that follow a failed one are still written.
+    Records that are still waiting when the process exits are written at exit. A forked process
+    starts with an empty queue: the waiting records belong to its parent.
 
     Args:
-      inner: Where the records go; it is closed with this writer.
-      max_records: How many records may wait.
+      inner: The writer that receives the records. It is closed together with this writer.
+      max_records: Maximum number of records that may wait.
     """
 
     def __init__(self, inner: writer.Writer, *, max_records: int = 100) -> None:
@@ -54,14 +55,15 @@ class AsyncWriter(writer.Writer):
         errors = self._stop()
         try:
             self._inner.close()
-        except BaseException as error:  # It comes up below, together with those of the thread.
+        except BaseException as error:  # Raised below, together with the thread's errors.
             errors.append(error)
         _raise_all(errors)
 
     def _started(self) -> "_Thread":
         if self._thread is None or self._thread.is_of_another_process:
             self._thread = _Thread(self._max_records)
-            # It would die in the middle of what it does.
+            # The daemon thread would otherwise be killed in the middle of a write when the process
+            # exits.
             atexit.register(self._close_at_exit)
         return self._thread
 
@@ -78,19 +80,19 @@ class AsyncWriter(writer.Writer):
             _raise_all(self._thread.take_errors())
 
     def _close_at_exit(self) -> None:
-        # A process that was forked off ends too, and the writer is its parent's.
+        # A forked process also runs the exit handlers, but the writer belongs to its parent.
         if self._thread is not None and not self._thread.is_of_another_process:
             self.close()
 
 
 class _Thread:
-    """Does what it is given in order, and keeps the errors."""
+    """A background thread that runs tasks in order and collects their errors."""
 
     def __init__(self, max_waiting: int) -> None:
         self._process = os.getpid()
         self._errors: list[BaseException] = []
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(max_waiting)
-        # A daemon: a process that ends without `close` would otherwise wait for it for ever.
+        # A daemon thread, because a process that ends without `close` would otherwise wait forever.
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 
@@ -121,7 +123,7 @@ class _Thread:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except BaseException as error:  # Nobody sees it here; the next caller will.
+            except BaseException as error:  # Raised by the next call of the writer.
                 self._errors.append(error)
 
 

@@ -1,4 +1,4 @@
-"""Records as lines of the log."""
+"""A writer that logs records as plain lines."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,12 +11,13 @@ from official_lite.telemetry.record import Record
 
 
 class ConsoleWriter(writer.Writer):
-    """Logs one plain line a record: `train | step 100 | loss 0.51 | steps_per_second 812`.
+    """Logs one plain line per record: `train | step 100 | loss 0.51 | steps_per_second 812`.
 
     Args:
-      fields: Names of numbers to show, or patterns such as `*loss`, in that order; `eta` is the
-        time left. By default all values. An evaluation of which they name nothing is shown whole.
-      total_steps: The step at which training ends, for records that don't say.
+      fields: Names of the values to show, or patterns such as `*loss`, in display order; `eta` is
+        the remaining time. By default all values are shown. An evaluation record that matches no
+        field is shown in full.
+      total_steps: The step at which training ends, for records that do not contain it.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class ConsoleWriter(writer.Writer):
 
 
 def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
-    """The record, or the chosen fields of it, on one line."""
+    """Return the record, or its selected fields, as one line."""
     shown = shown_fields.shown_fields(record, fields)
     pairs = [f"{name} {text}" for name, text in shown.items()]
     split = escapes.escape_controls(record.split)

@@ -1,4 +1,4 @@
-"""Records as tables, one for each split."""
+"""A writer that writes one CSV table per split."""
 
 import csv
 import io
@@ -15,21 +15,22 @@ from official_lite.telemetry.record import Record
 
 
 class CsvWriter(writer.Writer):
-    """Appends one row a record to the table of its split: `step`, then the values.
+    """Appends one row per record to the table of the record's split: `step`, then the values.
 
-    A name that comes up for the first time gets a column at the right: the table is written anew,
-    in one piece, and is empty there in the rows before. A run that restarts appends to the
-    tables, from which `rewind` has removed what comes again. Each row goes to the operating system
-    at once, so a process that is killed loses at most the row it was writing; such a torso is
-    removed when the table is opened the next time.
+    A value with a new name adds a column on the right. The table is then rewritten atomically, and
+    the new column is empty in earlier rows. A resumed run appends to the existing tables, after
+    `rewind` has removed the rows of steps that will be trained again. Each row is passed to the
+    operating system immediately, so a killed process loses at most the row it was writing; an
+    incomplete row is removed when the table is next opened.
 
     Args:
-      path: `runs/mnist/metrics.csv` makes `runs/mnist/metrics_train.csv` and so on.
+      path: Path from which the table paths are derived: `runs/mnist/metrics.csv` creates
+        `runs/mnist/metrics_train.csv` and so on.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._stem, self._extension = os.path.splitext(os.fspath(path))
-        # By path.
+        # The tables by path.
         self._tables: dict[str, _Table] = {}
         self._rewound_to: int | None = None
 
@@ -39,7 +40,8 @@ class CsvWriter(writer.Writer):
         key, values = {"step": record.step}, record.flat()
         if record.step == self._rewound_to:
             table.keep(lambda row: _step_of(row) != record.step or row.keys().isdisjoint(values))
-        # Twice: the first keeps it in front, the second keeps a value from taking its name.
+        # The key is given twice: the first makes `step` the first column, the second prevents a
+        # value named `step` from replacing it.
         table.append({**key, **values, **key})
 
     def sync(self) -> None:
@@ -76,7 +78,11 @@ class _Table:
         self._file.append(_to_line(values.get(name, "") for name in self._columns))
 
     def keep(self, is_kept: Callable[[dict[str, str]], bool]) -> None:
-        """Remove rows; each is given without its empty cells."""
+        """Remove the rows for which `is_kept` returns False.
+
+        Args:
+          is_kept: Called with the non-empty cells of a row, by column.
+        """
         header, *rows = self._read_rows() or [[]]
         named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
         kept = [row for row, cells in zip(rows, named, strict=True) if is_kept(cells)]
@@ -99,7 +105,7 @@ class _Table:
         rows = self._read_rows()[1:]
         columns = self._columns + names
         self._replace([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
-        # Only now: a writing that failed must be made up for with the next row.
+        # Assigned only after the write succeeded, so that the next row retries a failed write.
         self._columns = columns
 
     def _replace(self, rows: Iterable[list[str]]) -> None:
@@ -113,7 +119,7 @@ class _Table:
 
 
 def _step_of(row: Mapping[str, str]) -> int:
-    """The step of a row; that before all steps if the row was not written here."""
+    """Return the step of a row, or -1 if the row was not written by this writer."""
     text = row.get("step", "")
     return int(text) if text.isdecimal() else -1
 

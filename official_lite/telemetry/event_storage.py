@@ -1,4 +1,4 @@
-"""Where numbers wait, from wherever they come up, until a report takes them."""
+"""Storage that collects values recorded anywhere in a run until a report takes them."""
 
 import contextlib
 import dataclasses
@@ -28,18 +28,18 @@ _Fn = TypeVar("_Fn")
 
 
 def _as_it_stands(function: _Fn) -> _Fn:
-    """Keeps AutoGraph from rewriting a function that decides in Python what to trace."""
+    """Exclude a function from AutoGraph, because it decides in Python what to trace."""
     return cast(_Fn, tf.autograph.experimental.do_not_convert(function))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Events:
-    """What came up in an interval.
+    """The values recorded during one interval.
 
     Attributes:
-      scalars: By name: the mean, or the latest value.
-      images: By name: the latest, `[height, width, channels]`, uint8.
-      histograms: By name: the values of the whole interval.
+      scalars: Scalars by name: the mean over the interval, or the latest value.
+      images: The latest image of each name: `[height, width, channels]`, uint8.
+      histograms: Histograms by name, over all values of the interval.
     """
 
     scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -48,7 +48,7 @@ class Events:
 
 
 class EventStorage:
-    """Takes numbers from hooks, tasks and layers; a report takes what has come up.
+    """Collects values from hooks, tasks and layers until a report takes them.
 
     ::
 
@@ -56,12 +56,13 @@ class EventStorage:
             train()  # somewhere inside: telemetry.put_scalar("encoder/norm", norm)
             storage.take().scalars  # {"encoder/norm": …}
 
-    What a function puts in while it is being traced is put in at each of its later runs: inside
-    loops and branches, under XLA, from every replica. It goes to the storage that was current
-    while it was traced, and nowhere if there was none or if it was muted.
+    A `put_*` call in a function that is being traced becomes part of the graph: every later
+    execution of the graph records a value. This works inside loops and branches, under XLA and on
+    every replica. The values go to the storage that was current during tracing. If no storage was
+    current, or if it was muted, they are dropped.
 
     Attributes:
-      step: The step of what is put in and taken now.
+      step: The step of the values that are recorded and taken now.
     """
 
     def __init__(self) -> None:
@@ -84,23 +85,23 @@ class EventStorage:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        # Not simply the last: runs in several threads may end in any order.
+        # Not simply the last entry: runs in several threads may end in any order.
         del _current[len(_current) - 1 - _current[::-1].index(self)]
 
     @_as_it_stands
     def put_scalar(self, name: str, value: Any, smoothing_hint: bool = True) -> None:
-        """Puts in one number.
+        """Record one number.
 
         Args:
-          name: What it is called; in a `name_scope`, after that.
-          value: A single number: of Python, NumPy or TensorFlow, also while tracing.
-          smoothing_hint: Whether a report is to show the mean over its interval (and the
-            replicas), or else the latest value (the mean over the replicas). What is put in
-            outside of a graph counts as later than what came from inside.
+          name: Name of the scalar. Inside a `name_scope`, the scope is prepended.
+          value: A single Python, NumPy or TensorFlow number, which may be a symbolic tensor.
+          smoothing_hint: If True, a report shows the mean over its interval and over the replicas.
+            If False, it shows the latest value, averaged over the replicas. A value recorded
+            outside of a graph counts as later than values recorded inside a graph.
 
         Raises:
-          errors.ConfigValueError: It is not a single number, or the name was put in with the
-            other hint before.
+          errors.ConfigValueError: The value is not a single number, or the name was recorded before
+            with the other hint.
         """
         if self.is_muted:
             return
@@ -118,18 +119,18 @@ class EventStorage:
 
     @_as_it_stands
     def put_image(self, name: str, image: Any) -> None:
-        """Puts in an image; a report takes the latest.
+        """Record an image; a report takes the latest one.
 
-        Under several replicas it is the one of the first replica that put one in.
+        With several replicas, a report takes the image of the first replica that recorded one.
 
         Args:
-          name: What it is called; in a `name_scope`, after that.
-          image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such, of which
-            the first is taken. Floating point from 0 to 1, or uint8. While tracing, the size must
-            be known.
+          name: Name of the image. Inside a `name_scope`, the scope is prepended.
+          image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images, of
+            which the first is used. Floating point from 0 to 1, or uint8. During tracing, the size
+            must be known.
 
         Raises:
-          errors.ConfigValueError: It is something else.
+          errors.ConfigValueError: The image has another shape or type.
         """
         if self.is_muted:
             return
@@ -141,12 +142,12 @@ class EventStorage:
 
     @_as_it_stands
     def put_histogram(self, name: str, values: Any) -> None:
-        """Puts in many numbers of which the distribution is wanted; a report takes all together.
+        """Record values for a histogram; a report takes all values of its interval.
 
         Args:
-          name: What it is called; in a `name_scope`, after that.
-          values: Numbers of any type and shape. Infinite ones count as the largest there are, NaN
-            is left out.
+          name: Name of the histogram. Inside a `name_scope`, the scope is prepended.
+          values: Numbers of any type and shape. Infinite values count as the largest finite value;
+            NaN is ignored.
         """
         if self.is_muted:
             return
@@ -159,7 +160,7 @@ class EventStorage:
 
     @contextlib.contextmanager
     def muted(self) -> Iterator[None]:
-        """Takes nothing within, neither from Python nor from functions that are traced there."""
+        """Ignore values recorded within the context, including those of functions traced there."""
         self._num_mutes += 1
         try:
             yield
@@ -168,15 +169,16 @@ class EventStorage:
 
     @property
     def is_muted(self) -> bool:
-        """Whether what is put in now is dropped."""
+        """Whether recorded values are currently ignored."""
         return self._num_mutes > 0
 
     def take(self, from_graphs: bool = True) -> Events:
-        """What came up since the last time; a name without anything new is absent.
+        """Return everything recorded since the last `take`; names without new values are absent.
 
         Args:
-          from_graphs: Whether to take what graphs put in. It is summed over all workers, so all of
-            them have to call this; one that has failed by itself would wait for the others.
+          from_graphs: Whether to include values recorded inside graphs. They are summed over all
+            workers, so all workers must call this method together; a single worker that has failed
+            would wait for the others.
         """
         scalars, images, counts = self._scalars, self._images, self._counts
         self._scalars, self._images, self._counts = {}, {}, {}
@@ -199,13 +201,16 @@ class EventStorage:
         )
 
     def history(self, name: str) -> ScalarHistory:
-        """What a scalar has been: single values from Python, means over intervals from graphs.
+        """Return the history of a scalar.
+
+        It contains each single value recorded from Python, and one mean per interval for values
+        recorded inside graphs.
 
         Args:
-          name: The whole name, with its name scopes.
+          name: The full name, including name scopes.
 
         Raises:
-          errors.UnknownNameError: Nothing of that name has come up yet.
+          errors.UnknownNameError: No scalar of that name has been recorded yet.
         """
         if name not in self._histories:
             hint = suggestions.did_you_mean(name, self._histories)
@@ -231,7 +236,7 @@ class EventStorage:
 
 
 class _NullStorage(EventStorage):
-    """What is current outside of a run."""
+    """The storage that is current outside of a run."""
 
     @property
     def is_muted(self) -> bool:
@@ -243,14 +248,14 @@ _null = _NullStorage()
 
 
 def get_event_storage(required: bool = False) -> EventStorage:
-    """The storage of the innermost `with storage:`, in whatever thread that is.
+    """Return the storage of the innermost `with storage:` block, in any thread.
 
     Args:
-      required: Whether there has to be one. If not, and there is none, what is put into the
-        result is dropped, so that a model which reports numbers also works outside of a run.
+      required: Whether to raise if there is no current storage. By default, a storage that drops
+        everything is returned, so that a model that records values also works outside of a run.
 
     Raises:
-      errors.ConfigError: There is none, and it is required.
+      errors.ConfigError: There is no current storage and `required` is True.
     """
     if _current:
         return _current[-1]
@@ -264,24 +269,24 @@ def get_event_storage(required: bool = False) -> EventStorage:
 
 @_as_it_stands
 def put_scalar(name: str, value: Any, smoothing_hint: bool = True) -> None:
-    """`EventStorage.put_scalar` of the current storage; without one, nothing."""
+    """Call `EventStorage.put_scalar` of the current storage; do nothing without one."""
     get_event_storage().put_scalar(name, value, smoothing_hint)
 
 
 @_as_it_stands
 def put_image(name: str, image: Any) -> None:
-    """`EventStorage.put_image` of the current storage; without one, nothing."""
+    """Call `EventStorage.put_image` of the current storage; do nothing without one."""
     get_event_storage().put_image(name, image)
 
 
 @_as_it_stands
 def put_histogram(name: str, values: Any) -> None:
-    """`EventStorage.put_histogram` of the current storage; without one, nothing."""
+    """Call `EventStorage.put_histogram` of the current storage; do nothing without one."""
     get_event_storage().put_histogram(name, values)
 
 
 class _EagerScalar:
-    """The values of one interval that came up one by one."""
+    """Accumulates the values of one scalar that were recorded eagerly in one interval."""
 
     def __init__(self) -> None:
         self._total = 0.0
@@ -311,7 +316,7 @@ _ALL = -1
 
 
 def _replica_id() -> int:
-    """Which replica this is; `_ALL` in code that runs once for all."""
+    """Return the ID of this replica, or `_ALL` in code that runs once for all replicas."""
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return _ALL
     return int(tf.distribute.get_replica_context().replica_id_in_sync_group)

@@ -1,4 +1,4 @@
-"""Numbers that come up inside graphs, in variables that the graphs update."""
+"""Values recorded inside graphs, stored in variables that the graphs update."""
 
 import dataclasses
 import threading
@@ -19,12 +19,12 @@ Array: TypeAlias = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphEvents:
-    """What came up in an interval; a name without anything is absent.
+    """The values recorded inside graphs during one interval; names without values are absent.
 
     Attributes:
-      scalars: By name: the sum over steps and replicas, and how many there were.
-      images: By name: `[height, width, channels]`, uint8.
-      histograms: By name: counts of the fixed buckets.
+      scalars: By name, the sum over steps and replicas and the number of summed values.
+      images: By name, `[height, width, channels]`, uint8.
+      histograms: By name, counts of the fixed buckets.
     """
 
     scalars: dict[str, tuple[float, float]]
@@ -33,14 +33,14 @@ class GraphEvents:
 
 
 class GraphMetrics:
-    """One variable for each name, that has a part on every replica of a strategy.
+    """Variables that accumulate recorded values, one per name, with a copy on every replica.
 
-    The `put_` methods are traced: on a replica, across replicas, inside loops, branches and
-    functions that XLA compiles. The first to trace a name makes its variable, later traces and
-    other replicas find it.
+    The `put_*` methods may be traced on a replica, across replicas, and inside loops, branches and
+    functions compiled by XLA. The first trace of a name creates its variable; later traces and
+    other replicas reuse it.
 
     Args:
-      strategy: The strategy under which the graphs run.
+      strategy: The distribution strategy under which the graphs run.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -48,14 +48,14 @@ class GraphMetrics:
         self._lock = threading.Lock()
         self._scalars: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
-        # An image of another size needs other pixels. The number of the size that came last, from
-        # 1 on in the order of `_pixels`, is by name; 0 is none.
+        # Each size of an image needs its own pixel variable. `_last_sizes` holds, by name, the
+        # 1-based position in `_pixels` of the size recorded last; 0 means that there is no image.
         self._last_sizes: dict[str, Any] = {}
         self._pixels: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._read_and_reset: Callable[[], tf.Tensor] | None = None
 
     def put_scalar(self, name: str, value: tf.Tensor, *, keeps_latest: bool) -> None:
-        """Adds a float32 scalar to the sum and the number of values, or takes their place."""
+        """Add a float32 scalar to the sum and the count, or replace both if `keeps_latest`."""
         update = tf.stack([value, 1.0])
         variable = self._find(self._scalars, name, lambda: self._create([2]))
         if keeps_latest:
@@ -64,13 +64,13 @@ class GraphMetrics:
             self._part_here(variable).assign_add(update)
 
     def put_histogram(self, name: str, values: Any) -> None:
-        """Adds to the counts."""
+        """Add the bucket counts of `values`."""
         counts = histogram.bucket_counts(values)
         variable = self._find(self._histograms, name, lambda: self._create([histogram.NUM_BUCKETS]))
         self._part_here(variable).assign_add(counts)
 
     def put_image(self, name: str, image: Any) -> None:
-        """Takes the place of the image before."""
+        """Replace the previous image."""
         image = pixels.to_pixels(name, image)
         key = (name, tuple(image.shape))
         last_size = self._find(self._last_sizes, name, lambda: self._create([1]))
@@ -79,7 +79,7 @@ class GraphMetrics:
         self._part_here(kept).assign(image)
 
     def take(self) -> GraphEvents:
-        """What came up since the last time; all workers have to ask for it together."""
+        """Return everything recorded since the last `take`; all workers must call it together."""
         scalars, counts, arrived = self._take_sums()
         images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
         return GraphEvents(scalars=scalars, images=images, histograms=counts)
@@ -101,13 +101,14 @@ class GraphMetrics:
                     aggregation=tf.VariableAggregation.SUM,
                 )
 
-        # Here a graph is being traced, perhaps on a replica; `tf.init_scope` leaves the graph but
-        # not the replica, which can't enter the strategy's scope. A new thread is in neither.
+        # A graph is being traced here, perhaps on a replica. `tf.init_scope` leaves the graph but
+        # not the replica, and the strategy's scope can't be entered on a replica. A new thread is
+        # in neither.
         with futures.ThreadPoolExecutor(max_workers=1) as outside:
             return outside.submit(create).result()
 
     def _part_here(self, variable: Any) -> Any:
-        """This replica's part of a variable; the first, if all replicas run this as one."""
+        """Return this replica's copy of a variable; the first copy in cross-replica context."""
         if not tf.distribute.in_cross_replica_context():
             return variable
         return self._strategy.experimental_local_results(variable)[0]
@@ -121,7 +122,7 @@ class GraphMetrics:
     def _take_sums(
         self,
     ) -> tuple[dict[str, tuple[float, float]], dict[str, Array], list[str]]:
-        """Scalars, histograms, and which images came: all that is summed over the replicas."""
+        """Return everything summed over replicas: scalars, histograms, and names of new images."""
         if self._read_and_reset is None:
             self._read_and_reset = self._build_read_and_reset()
         sums = self._read_and_reset().numpy()
@@ -140,13 +141,14 @@ class GraphMetrics:
         )
 
     def _build_read_and_reset(self) -> Callable[[], tf.Tensor]:
-        # Everything in one vector: one reduction, and one copy from the device. By name, so that
-        # it is the same order on all workers.
+        # Everything is concatenated into one vector, for a single reduction and a single copy from
+        # the device. Sorting by name gives the same order on all workers.
         counted = [
             *(self._scalars[name] for name in sorted(self._scalars)),
             *(self._histograms[name] for name in sorted(self._histograms)),
         ]
-        # These say no more than whether there is an image; then each replica's own is looked at.
+        # Their sum only says whether there is an image; `_take_image` then reads each replica's
+        # value.
         last_sizes = [self._last_sizes[name] for name in sorted(self._last_sizes)]
 
         def on_replica() -> tf.Tensor:
@@ -163,7 +165,7 @@ class GraphMetrics:
         return read_and_reset
 
     def _take_image(self, name: str) -> Array | None:
-        """The image of the first replica of this worker that has one."""
+        """Return the image of the first replica of this worker that has one."""
         parts = self._strategy.experimental_local_results(self._last_sizes[name])
         sizes = [int(part.numpy().item()) for part in parts]
         for part in parts:

@@ -1,4 +1,4 @@
-"""Records as lines of JSON."""
+"""A writer that writes records as lines of JSON."""
 
 import json
 import math
@@ -14,16 +14,17 @@ from official_lite.telemetry.record import Record
 
 
 class JsonLinesWriter(writer.Writer):
-    """Appends one JSON object a line: `step`, `split`, `wall_time`, then the values.
+    """Appends one JSON object per line: `step`, `split`, `wall_time`, then the values.
 
-    Nested names are joined by `/`; a value that is not finite is `null`, since JSON has no word
-    for it. A run that restarts appends to the file, from which `rewind` has removed what comes
-    again. Each line goes to the operating system at once, so a process that is killed loses at
-    most the line it was writing; such a torso is removed when the file is opened the next time.
+    Nested names are joined by `/`. Non-finite values are written as `null`, since JSON cannot
+    represent them. A resumed run appends to the existing file, after `rewind` has removed the
+    records of steps that will be trained again. Each line is passed to the operating system
+    immediately, so a killed process loses at most the line it was writing; an incomplete line is
+    removed when the file is next opened.
 
     Args:
-      path: The file, created with its folders when it does not exist.
-      clock: Returns the time in seconds since 1970.
+      path: Path of the file. The file and its directories are created if they do not exist.
+      clock: Function that returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class JsonLinesWriter(writer.Writer):
         key = {"step": record.step, "split": record.split, "wall_time": wall_time}
         if record.step == self._rewound_to:
             self._file.keep(lambda line: not _is_repeated(line, record))
-        # Twice: the first keeps them in front, the second keeps a value from taking their name.
+        # The key is given twice: the first puts its fields first, the second prevents values of the
+        # same name from replacing them.
         self._file.append(to_json({**key, **record.flat(), **key}))
 
     def sync(self) -> None:
@@ -55,7 +57,7 @@ class JsonLinesWriter(writer.Writer):
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """The object of a line; empty if it is not one that was written here."""
+    """Return the object of a line; empty if the line was not written by this writer."""
     try:
         values = json.loads(line)
     except ValueError:
@@ -71,7 +73,7 @@ def _is_repeated(line: bytes, record: Record) -> bool:
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """One line of valid JSON; a number that is not finite is `null`."""
+    """Return `values` as one line of valid JSON, with `null` for non-finite numbers."""
     return json.dumps({name: _finite_or_none(value) for name, value in values.items()})
 
 

@@ -1,4 +1,4 @@
-"""The last record of each split, for who asks at the end."""
+"""A writer that keeps the last record of each split."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from official_lite.telemetry.record import Record
 
 
 class LastRecordsWriter(writer.Writer):
-    """Remembers what was reported last.
+    """Keeps the values reported last for each split.
 
-    Several records of one step are one: what comes up after the last report of a training, such as
-    numbers of a hook's `after_train`, makes a record of its own and must not hide the loss.
+    Several records of one step are merged. Values recorded after the last training report, for
+    example by a hook's `after_train`, produce a record of their own, which must not hide the loss.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,8 @@ class LastRecordsWriter(writer.Writer):
     def write(self, record: Record) -> None:
         before = self._rows.get(record.split, {})
         kept = before if before.get("step") == record.step else {}
-        # Twice: the first keeps it in front, the second keeps a value from taking its name.
+        # The key is given twice: the first makes `step` the first entry, the second prevents a
+        # value named `step` from replacing it.
         key = {"step": record.step}
         self._rows[record.split] = {**key, **kept, **record.flat(), **key}
 
@@ -27,5 +28,5 @@ class LastRecordsWriter(writer.Writer):
         self._rows = {split: row for split, row in self._rows.items() if row["step"] <= step}
 
     def rows(self) -> dict[str, Any]:
-        """The step and the values reported last, by split: rows for `summary_table`."""
+        """Return the last step and values of each split, as rows for `summary_table`."""
         return dict(self._rows)

@@ -1,4 +1,4 @@
-"""A text file that grows by whole lines."""
+"""A text file to which whole lines are appended."""
 
 import contextlib
 import os
@@ -14,14 +14,15 @@ __all__ = ["LineFile"]
 
 
 class LineFile:
-    """Appends lines, each of which goes to the operating system at once.
+    """Appends lines to a file and passes each one to the operating system immediately.
 
-    So a process that is killed loses at most the line it was writing; such a torso is removed
-    when the file is opened the next time. On a disk that is full a line is lost, and the log says
-    so: a training is worth more than its records.
+    A killed process therefore loses at most the line it was writing; an incomplete line is removed
+    when the file is next opened. When a line can't be written, for example because the disk is
+    full, it is lost with a warning and training continues.
 
     Args:
-      path: The file, created with its folders by the first line.
+      path: Path of the file. Its directories are created immediately, the file itself with the
+        first line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -35,7 +36,7 @@ class LineFile:
         self._is_synced = True
 
     def append(self, line: str) -> None:
-        """Writes a line, to which the line break is added."""
+        """Append a line; the line break is added."""
         try:
             if self._file is None:
                 self._file = self._opened.enter_context(files.open_file(self.path, "a"))
@@ -50,10 +51,10 @@ class LineFile:
             self._is_losing = self._is_synced = False
 
     def keep(self, is_kept: Callable[[bytes], bool]) -> int:
-        """Remove lines; the file is replaced in one piece, and only if a line goes.
+        """Remove lines; the file is replaced atomically, and only if a line is removed.
 
         Args:
-          is_kept: Whether a line stays.
+          is_kept: Returns whether to keep a line.
 
         Returns:
           The number of lines removed.
@@ -84,13 +85,13 @@ class LineFile:
             logging.warning("%s can't be flushed to the disk: %s", self.path, error)
 
     def close(self) -> None:
-        """Lets go of the file; the next line opens it again."""
+        """Close the file; the next line opens it again."""
         self._opened.close()
         self._file = None
 
     def _forget(self) -> None:
-        """Drops what could not be written, of which a part may be in the file."""
-        # What is left in its buffer can't be written when it is closed, either.
+        """Close the file after a failed write and remove a partially written line."""
+        # Closing the file tries to write the rest of its buffer, which fails again.
         with contextlib.suppress(OSError):
             self.close()
         self._opened, self._file = contextlib.ExitStack(), None

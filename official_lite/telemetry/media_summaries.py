@@ -1,4 +1,4 @@
-"""Images and histograms as TensorBoard summaries."""
+"""TensorBoard summaries of images and histograms."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ __all__ = ["histogram_summary", "image_summary", "write_media"]
 
 
 def write_media(media: Record | Events, step: Any = None) -> None:
-    """Writes the images and histograms to the default summary writer.
+    """Write images and histograms to the default summary writer.
 
     Args:
-      media: What has `images` and `histograms`.
-      step: The step; by default that of `tf.summary.experimental.set_step`.
+      media: A `Record` or `Events` with `images` and `histograms`.
+      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     for name, image in media.images.items():
         image_summary(name, image, step=step)
@@ -26,12 +26,12 @@ def write_media(media: Record | Events, step: Any = None) -> None:
 
 
 def image_summary(name: str, image: Any, *, step: Any = None) -> Any:
-    """Writes what `tf.summary.image` writes, which needs TensorBoard to be installed.
+    """Write the same summary as `tf.summary.image`, without requiring TensorBoard.
 
     Args:
       name: The tag.
       image: `[height, width, channels]`, uint8.
-      step: The step; by default that of `tf.summary.experimental.set_step`.
+      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     height, width = np.shape(image)[:2]
     png = tf.io.encode_png(image)
@@ -40,12 +40,12 @@ def image_summary(name: str, image: Any, *, step: Any = None) -> Any:
 
 
 def histogram_summary(name: str, histogram: Histogram, *, step: Any = None) -> Any:
-    """Writes what `tf.summary.histogram` writes, which needs TensorBoard to be installed.
+    """Write the same summary as `tf.summary.histogram`, without requiring TensorBoard.
 
     Args:
       name: The tag.
-      histogram: The buckets.
-      step: The step; by default that of `tf.summary.experimental.set_step`.
+      histogram: The histogram to write.
+      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     edges = histogram.edges
     buckets = tf.constant(np.stack([edges[:-1], edges[1:], histogram.counts], axis=1))

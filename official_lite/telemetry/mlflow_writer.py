@@ -1,4 +1,4 @@
-"""Records in MLflow."""
+"""A writer that logs records to MLflow."""
 
 import itertools
 import os
@@ -14,29 +14,28 @@ from official_lite.common import errors, files
 from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
 
-# The most that MLflow takes in one request.
+# MLflow's limits per request.
 _METRICS_AT_ONCE = 1000
 _PARAMS_AT_ONCE = 100
 
 
 class MlflowWriter(writer.Writer):
-    """Logs to one run of MLflow: metrics named `split/name`, images, histograms as JSON files.
+    """Logs to one MLflow run: metrics named `split/name`, images, and histograms as JSON files.
 
-    The run's id is kept in `mlflow_run_id` in `model_dir`, so that training which starts again
-    goes on in the same run. A writer that is closed while an error is on its way marks the run as
-    failed.
+    The run ID is stored in the file `mlflow_run_id` in `model_dir`, so that training that is
+    restarted resumes the same MLflow run. If the writer is closed while an exception is
+    propagating, the run is marked as failed.
 
     Args:
-      model_dir: The folder of the id; its name is the name of the run.
-      experiment: The experiment of MLflow, created when there is none of that name; by default
+      model_dir: Directory that holds the run ID. Its name becomes the name of the run.
+      experiment: Name of the MLflow experiment, which is created if it does not exist. Defaults to
         `MLFLOW_EXPERIMENT_NAME`, or else `Default`.
-      tracking_uri: Server, database or folder; by default what MLflow takes from
-        `MLFLOW_TRACKING_URI`.
+      tracking_uri: Server, database or directory. By default MLflow uses `MLFLOW_TRACKING_URI`.
       params: Parameters of the run.
 
     Raises:
-      errors.ConfigValueError: MLflow is not installed, there is nothing at `tracking_uri`, or it
-        does not know the run that `model_dir` names.
+      errors.ConfigValueError: MLflow is not installed, `tracking_uri` can't be opened, or it does
+        not contain the run that is named in `model_dir`.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class MlflowWriter(writer.Writer):
 
 
 def _open_client(tracking_uri: str | None) -> Any:
-    # Optional, and slow to import.
+    # MLflow is optional and slow to import.
     try:
         import mlflow
     except ModuleNotFoundError as error:
@@ -140,6 +139,6 @@ def _batches(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
 
 
 def _clean(name: str) -> str:
-    """A name that MLflow takes: it is a path there."""
+    """Return a valid MLflow name, which MLflow also uses as a path."""
     parts = re.sub(r"[^\w\-./ :]", "_", name).split("/")
     return "/".join(part for part in parts if part not in ("", ".", ".."))

@@ -1,4 +1,4 @@
-"""Many writers as one."""
+"""A writer that combines several writers."""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -8,10 +8,9 @@ from official_lite.telemetry.record import Record
 
 
 class MultiWriter(writer.Writer):
-    """Hands everything to each of `writers`, in order.
+    """Passes every call to each of `writers`, in order.
 
-    A writer that fails does not keep the others from their work: its error is raised when all
-    have had their turn.
+    If a writer fails, the remaining writers are still called; its error is raised afterwards.
     """
 
     def __init__(self, writers: Iterable[writer.Writer]) -> None:
@@ -33,7 +32,7 @@ class MultiWriter(writer.Writer):
         self._each(lambda one: one.close())
 
     def _each(self, act: Callable[[writer.Writer], None]) -> None:
-        # An exit stack runs all its callbacks, whatever they raise, the last one pushed first.
+        # An exit stack runs all of its callbacks even if some raise, in reverse order.
         with contextlib.ExitStack() as stack:
             for one in reversed(self._writers):
                 stack.callback(act, one)

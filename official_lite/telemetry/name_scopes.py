@@ -1,4 +1,4 @@
-"""Prefixes of names."""
+"""Name scopes, which add prefixes to the names of recorded values."""
 
 import contextlib
 import threading
@@ -21,15 +21,15 @@ _of_replica = _OfReplica()
 
 @contextlib.contextmanager
 def name_scope(name: str) -> Iterator[None]:
-    """Puts `name/` before the names of everything that is put in within.
+    """Prepend `name/` to the names of all values recorded within the context.
 
     ::
 
         with telemetry.name_scope("encoder"):
             telemetry.put_scalar("norm", norm)  # encoder/norm
     """
-    # The threads of replicas take turns in the middle of their scopes, so each has its own; but
-    # they are to see the scopes around `strategy.run`, which another thread has opened.
+    # Replica threads may be switched in the middle of a scope, so each thread has its own scopes.
+    # Scopes opened around `strategy.run` belong to another thread and apply to all replicas.
     names = _of_replica.names if _runs_on_a_replica() else _shared
     names.append(name)
     try:
@@ -39,7 +39,7 @@ def name_scope(name: str) -> Iterator[None]:
 
 
 def current_name_scope() -> str:
-    """The prefix of a name that is put in here and now: empty, or with a `/` at its end."""
+    """Return the current prefix: empty, or ending with `/`."""
     return "".join(f"{name}/" for name in (*_shared, *_of_replica.names))
 
 

@@ -1,4 +1,4 @@
-"""Images of any usual type as pixels."""
+"""Conversion of images to pixel values."""
 
 from typing import Any
 
@@ -10,19 +10,20 @@ __all__ = ["to_pixels"]
 
 
 def to_pixels(name: str, image: Any) -> tf.Tensor:
-    """One image as numbers from 0 to 255.
+    """Convert one image to pixel values from 0 to 255.
 
     Args:
-      name: What to call it in an error.
-      image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such, of which the
-        first is taken. Floating point from 0 to 1 (what lies outside is clipped, NaN is black),
-        or uint8.
+      name: Name of the image in error messages.
+      image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images, of
+        which the first is used. Floating point from 0 to 1 (values outside are clipped, NaN becomes
+        black), or uint8.
 
     Returns:
-      `[height, width, channels]`, float32, whole numbers.
+      `[height, width, channels]`, float32, integer values.
 
     Raises:
-      errors.ConfigValueError: It is something else, or its size is not known in a graph.
+      errors.ConfigValueError: The image has another shape or type, or its size is unknown in a
+        graph.
     """
     image = tf.convert_to_tensor(image)
     if image.shape.rank == 4:

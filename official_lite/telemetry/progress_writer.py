@@ -1,4 +1,4 @@
-"""Records as a progress bar."""
+"""A writer that shows a progress bar."""
 
 import dataclasses
 import datetime
@@ -20,12 +20,12 @@ from official_lite.telemetry.record import Record
 def build_console_writer(
     total_steps: int, stream: TextIO | None = None, *, fields: Sequence[str] | None = None
 ) -> writer.Writer:
-    """A progress bar when `stream` (stderr) is a terminal, lines of the log when it is not.
+    """Build a progress bar if `stream` is a terminal, or else a `ConsoleWriter`.
 
     Args:
       total_steps: The step at which the run ends.
-      stream: Where a bar is drawn.
-      fields: What to show, as in `ConsoleWriter`.
+      stream: Where to draw the bar. Defaults to stderr.
+      fields: Which values to show, as in `ConsoleWriter`.
     """
     stream = stream or sys.stderr
     if stream.isatty():
@@ -34,14 +34,15 @@ def build_console_writer(
 
 
 class ProgressWriter(writer.Writer):
-    """A live bar of the training steps, with the metrics, steps a second and the time left.
+    """A live progress bar with the training step, metrics, steps per second and remaining time.
 
-    Records of other splits (an evaluation) are printed above the bar and stay.
+    Records of other splits, such as those of an evaluation, are printed above the bar.
 
     Args:
       total_steps: The step at which the run ends.
-      stream: Where to draw; stderr by default.
-      fields: Which metrics to show, as in `ConsoleWriter`; the pace and the time left always are.
+      stream: Where to draw. Defaults to stderr.
+      fields: Which metrics to show, as in `ConsoleWriter`. Steps per second and the remaining time
+        are always shown.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class ProgressWriter(writer.Writer):
             rich.progress.MofNCompleteColumn(),
             rich.progress.BarColumn(bar_width=10),
             rich.progress.TextColumn("{task.fields[pace]}", markup=False),
-            # On a narrow terminal the metrics are cut, not the step and the time left.
+            # On a narrow terminal the metrics are truncated, not the step and the remaining time.
             rich.progress.TextColumn(
                 "{task.fields[metrics]}",
                 markup=False,
@@ -94,8 +95,8 @@ class ProgressWriter(writer.Writer):
     def _started_task(self) -> rich.progress.TaskID:
         if self._task is None:
             self._progress.start()
-            # While the bar is live, `sys.stderr` is a stand-in that prints above it; the log, which
-            # holds on to the real one, would write into the bar.
+            # While the bar is live, `sys.stderr` is a proxy that prints above the bar. The log
+            # handler still holds the real stream and would write into the bar.
             self._log_stream = _absl_handler().setStream(sys.stderr)
             self._task = self._progress.add_task(
                 "train", total=self._total_steps, pace="", metrics=""
@@ -112,8 +113,8 @@ class ProgressWriter(writer.Writer):
 
 
 def _pace(record: Record) -> str:
-    # Not rich's own estimate: a resumed run would count the steps of the earlier one, and time
-    # spent on evaluation is not training time.
+    # rich's own estimate is not used: a resumed run would include the steps of the earlier run, and
+    # time spent on evaluation is not training time.
     if record.eta_seconds is None:
         return ""
     time_left = datetime.timedelta(seconds=round(record.eta_seconds))

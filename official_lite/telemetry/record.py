@@ -1,4 +1,4 @@
-"""What a writer receives: the numbers of one report."""
+"""Records, which writers receive."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ Values: TypeAlias = Mapping[str, "int | float | Values"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """The numbers of one report.
+    """The values of one report.
 
     Attributes:
-      step: The global step at which they were read.
-      split: What they were measured on: `"train"`, `"validation"`, …
-      values: Python numbers by name. A nested mapping groups those that belong together, such as
-        the metrics of one of several data sets.
-      images: By name: `[height, width, channels]`, uint8. Writers of text leave them out.
-      histograms: By name; likewise.
-      total_steps: The step at which training ends, if this is a report of training.
+      step: The global step at which the values were read.
+      split: What the values were measured on: `"train"`, `"validation"`, …
+      values: Python numbers by name. A nested mapping groups related values, such as the metrics of
+        one of several data sets.
+      images: Images by name: `[height, width, channels]`, uint8. Text writers ignore them.
+      histograms: Histograms by name. Text writers ignore them.
+      total_steps: The step at which training ends, if this is a training report.
     """
 
     step: int
@@ -36,9 +36,9 @@ class Record:
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest of training takes at the pace of this report.
+        """The remaining training time at the rate of this report, in seconds.
 
-        `None` without `total_steps` or without `steps_per_second` among the values.
+        It is `None` without `total_steps` or without `steps_per_second` among the values.
         """
         rate = self.values.get("steps_per_second")
         if self.total_steps is None or not isinstance(rate, int | float) or rate <= 0:
@@ -46,15 +46,15 @@ class Record:
         return max(self.total_steps - self.step, 0) / rate
 
     def flat(self) -> dict[str, int | float]:
-        """The values with the names along the path joined by `/`."""
+        """Return the values with nested names joined by `/`."""
         return _flatten(self.values)
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """The scalars among `logs`, as Python numbers in the same nesting.
+    """Return the scalars in `logs` as Python numbers, with the same nesting.
 
-    Takes Python and NumPy values. What is not a single number (an image, a string, a confusion
-    matrix) has no place in a record: it is left out, with one warning a name.
+    Accepts Python and NumPy values. Values that are not single numbers (an image, a string, a
+    confusion matrix) are skipped, with one warning per name.
     """
     kept: dict[str, Any] = {}
     for name, value in logs.items():
@@ -68,11 +68,11 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_number(value: Any) -> int | float | None:
-    """A value of Python or NumPy as a number; `None` if it is not a single one."""
+    """Return a Python or NumPy value as a number, or `None` if it is not a single number."""
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind in "OSUMmc":
         return None
-    # bfloat16 and its kin are of kind "V" or "f"; all of them convert to a Python float.
+    # bfloat16 and similar types are of kind "V" or "f"; all of them convert to a Python float.
     return int(array.item()) if array.dtype.kind in "biu" else float(array.reshape(()))
 
 

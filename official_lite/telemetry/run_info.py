@@ -1,4 +1,4 @@
-"""What a writer may know about the run it writes for."""
+"""Information about a run that is available to its writers."""
 
 import dataclasses
 import json
@@ -11,13 +11,13 @@ __all__ = ["RunInfo"]
 
 @dataclasses.dataclass(frozen=True)
 class RunInfo:
-    """One run.
+    """Describes one run.
 
     Attributes:
-      model_dir: Its folder.
+      model_dir: The model directory.
       total_steps: The step at which training ends.
-      config: Its config, as nested mappings of plain values.
-      mode: What it does, such as `train_and_eval`.
+      config: The config, as nested mappings of plain values.
+      mode: The mode of the run, such as `train_and_eval`.
     """
 
     model_dir: str
@@ -26,18 +26,18 @@ class RunInfo:
     mode: str = "train"
 
     def file(self, name: str) -> str:
-        """Return the path of a file of records.
+        """Return the path of a record file in the model directory.
 
-        A job that only evaluates has a file of its own, `metrics.eval.json` for `metrics.json`: it
-        may look at the directory of a running training, which rewinds its own records when it
-        restarts.
+        An evaluation-only job writes its own file, for example `metrics.eval.json` instead of
+        `metrics.json`: it may share the directory with a running training, which rewinds its own
+        records when it restarts.
         """
         stem, extension = os.path.splitext(name)
         middle = "" if "train" in self.mode else f".{self.mode}"
         return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
 
     def flat_config(self) -> dict[str, Any]:
-        """The config with dotted names, as in an override; a list is a line of JSON."""
+        """Return the config with dotted names, as in overrides; lists become JSON strings."""
         return dict(_flatten(self.config))
 
 

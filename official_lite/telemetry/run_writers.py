@@ -1,4 +1,7 @@
-"""The writers as a config asks for them: a name, a run, and what the config says besides."""
+"""Factories of the writers that a config can name.
+
+Each takes the run and the options given in the config.
+"""
 
 from collections.abc import Sequence
 
@@ -16,31 +19,31 @@ __all__ = ["console", "csv", "jsonl", "mlflow", "wandb"]
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:
-    """A progress bar on a terminal, else lines of the log; `fields` as in `ConsoleWriter`."""
+    """Build a progress bar on a terminal, or else a `ConsoleWriter` with `fields`."""
     return progress_writer.build_console_writer(run.total_steps, fields=fields)
 
 
 def jsonl(run: RunInfo) -> writer.Writer:
-    """`metrics.json` in the run's folder, a JSON object a line."""
+    """Build a `JsonLinesWriter` for `metrics.json` in the model directory."""
     return json_lines_writer.JsonLinesWriter(run.file("metrics.json"))
 
 
 def csv(run: RunInfo) -> writer.Writer:
-    """`metrics_train.csv` and so on in the run's folder."""
+    """Build a `CsvWriter` for `metrics_train.csv` and so on in the model directory."""
     return csv_writer.CsvWriter(run.file("metrics.csv"))
 
 
 def mlflow(
     run: RunInfo, experiment: str | None = None, tracking_uri: str | None = None
 ) -> writer.Writer:
-    """A run of MLflow; see `MlflowWriter`."""
+    """Build an `MlflowWriter` for the run."""
     return mlflow_writer.MlflowWriter(
         run.model_dir, experiment=experiment, tracking_uri=tracking_uri, params=run.flat_config()
     )
 
 
 def wandb(run: RunInfo, project: str | None = None, mode: str | None = None) -> writer.Writer:
-    """A run of Weights & Biases; see `WandbWriter`."""
+    """Build a `WandbWriter` for the run."""
     return wandb_writer.WandbWriter(
         run.model_dir, project=project, mode=mode, config=run.flat_config()
     )

@@ -1,4 +1,4 @@
-"""What one scalar has been."""
+"""The history of one scalar."""
 
 import collections
 
@@ -8,10 +8,10 @@ __all__ = ["ScalarHistory"]
 
 
 class ScalarHistory:
-    """The values of one scalar, and statistics of the last of them.
+    """The values of one scalar, with statistics of the most recent ones.
 
     Args:
-      max_length: How many values are kept; the mean over all goes on without the older ones.
+      max_length: Maximum number of values to keep. `global_mean` still includes discarded values.
     """
 
     def __init__(self, max_length: int = 4096) -> None:
@@ -20,33 +20,33 @@ class ScalarHistory:
         self._count = 0.0
 
     def add(self, value: float, step: int, weight: float = 1) -> None:
-        """Adds a value at a step, that stands for `weight` values in the mean over all."""
+        """Add a value recorded at `step`, with `weight` as its weight in `global_mean`."""
         self._values.append((value, step))
         self._total += value * weight
         self._count += weight
 
     def latest(self) -> float:
-        """The last value."""
+        """Return the latest value."""
         return self._values[-1][0]
 
     def median(self, window: int = 20) -> float:
-        """The median of the last `window` values."""
+        """Return the median of the last `window` values."""
         return float(np.median(self._last(window)))
 
     def mean(self, window: int = 20) -> float:
-        """The mean of the last `window` values."""
+        """Return the mean of the last `window` values."""
         return float(np.mean(self._last(window)))
 
     def global_mean(self) -> float:
-        """The mean of all numbers that were ever put in, also of those no longer kept.
+        """Return the mean of all values ever added, including those no longer kept.
 
-        What a graph put in within one interval is one value here, its mean, which weighs as much
-        as there were numbers in it.
+        Values recorded inside a graph during one interval are stored as one value, their mean,
+        which is weighted by the number of values recorded.
         """
         return self._total / self._count
 
     def values(self) -> list[tuple[float, int]]:
-        """The values that are kept, each with its step, the oldest first."""
+        """Return the kept values with their steps, oldest first."""
         return list(self._values)
 
     def _last(self, window: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""Which numbers of a record are shown to a person, and how."""
+"""Selection and formatting of the values that are displayed."""
 
 import datetime
 import fnmatch
@@ -14,13 +14,13 @@ RATE = "steps_per_second"
 
 
 def shown_fields(record: Record, fields: Sequence[str] | None) -> dict[str, str]:
-    """The numbers to show, as text by name.
+    """Return the values to display, as text by name.
 
     Args:
-      record: What was reported.
-      fields: Names, or patterns such as `*loss`, in the order in which to show them; `eta` is the
-        time left. Of another split than training, of which they may name nothing, all is shown
-        then. `None` shows all the values there are.
+      record: The record to display.
+      fields: Names, or patterns such as `*loss`, in display order; `eta` is the remaining time. If
+        they match nothing (apart from `eta` and `steps_per_second`) in a record of a split other
+        than `train`, all its values are shown. `None` shows all values.
     """
     texts = {
         escapes.escape_controls(name): format_number(value) for name, value in record.flat().items()
@@ -34,7 +34,7 @@ def shown_fields(record: Record, fields: Sequence[str] | None) -> dict[str, str]
 
 
 def format_number(value: int | float) -> str:
-    """Integers in full, other numbers with five significant digits."""
+    """Format an integer in full, any other number with five significant digits."""
     return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 

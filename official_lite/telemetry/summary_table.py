@@ -1,4 +1,4 @@
-"""The table that ends a run."""
+"""The summary table that is printed at the end of a run."""
 
 import sys
 from collections.abc import Mapping
@@ -15,12 +15,13 @@ from official_lite.telemetry import shown_fields
 def summary_table(
     rows: Mapping[str, Any], *, title: str | None = None, stream: TextIO | None = None
 ) -> None:
-    """Prints names and values as a table.
+    """Print names and values as a table.
 
     Args:
-      rows: The second column by the first; a nested mapping makes rows named `outer/inner`.
-      title: What stands above the table.
-      stream: Where to print; stderr by default, so that stdout stays free for results.
+      rows: Values of the second column by names in the first; a nested mapping becomes rows named
+        `outer/inner`.
+      title: Title above the table.
+      stream: Where to print. Defaults to stderr, which keeps stdout free for results.
     """
     shown_title = None if title is None else _text(title)
     table = rich.table.Table(title=shown_title, show_header=False, title_justify="left")
@@ -39,6 +40,6 @@ def _add_rows(table: rich.table.Table, rows: Mapping[str, Any], prefix: str = ""
 
 
 def _text(value: Any) -> rich.text.Text:
-    # Not a `str`, in which rich would read brackets as markup; a path may hold some.
+    # Not a `str`: rich would interpret brackets, for example in a path, as markup.
     text = shown_fields.format_number(value) if isinstance(value, float) else str(value)
     return rich.text.Text(escapes.escape_controls(text))

@@ -1,4 +1,4 @@
-"""Records as TensorBoard event files."""
+"""A writer that writes TensorBoard event files."""
 
 import contextlib
 import functools
@@ -20,17 +20,17 @@ from official_lite.telemetry.record import Record
 
 SummaryFn = Callable[..., Any]
 
-# Any of them makes a folder that of a run, whoever wrote it.
+# A directory that contains any of these files is a model directory.
 _OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})
 
 
 def scalar_summary(name: str, value: Any, *, step: Any = None) -> Any:
-    """Writes what `tf.summary.scalar` writes, which needs TensorBoard to be installed.
+    """Write the same summary as `tf.summary.scalar`, without requiring TensorBoard.
 
     Args:
       name: The tag.
       value: One number.
-      step: The step; by default that of `tf.summary.experimental.set_step`.
+      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     metadata = _scalar_metadata()
     with tf.summary.experimental.summary_scope(name, "scalar_summary", values=[value, step]) as (
@@ -43,20 +43,20 @@ def scalar_summary(name: str, value: Any, *, step: Any = None) -> Any:
 
 
 class TensorBoardWriter(writer.Writer):
-    """Writes below `directory`: one folder a split, and one a level of nesting.
+    """Writes event files below `directory`: one folder per split and per nesting level.
 
-    TensorBoard shows each folder as a curve of its own colour in the same plot, so `train` and
-    `validation`, or several validation sets, come to lie over one another. Folders and event
-    files are created by the first number that goes there.
+    TensorBoard draws each folder as a curve of its own color in the same plot, so that `train` and
+    `validation`, or several validation sets, can be compared. Folders and event files are created
+    when the first value is written to them.
 
-    `rewind` cuts off the event files of earlier processes where the restored state was saved. An
-    event that marks the restart tells a TensorBoard that is running to forget what it has read.
+    `rewind` truncates the event files of earlier processes at the point where the restored state
+    was saved. It also writes an event that makes a running TensorBoard discard the events it has
+    already read after that point.
 
     Args:
-      directory: The root of the event files; `None` writes nothing.
-      job: The name of a job that only evaluates, which becomes a part of the names of its files:
-        the training whose directory it shares leaves those alone, as it leaves those of the
-        training.
+      directory: Root of the event files; `None` disables writing.
+      job: Name of an evaluation-only job, which becomes part of its file names. Such a job can
+        share the directory with a training run: neither modifies the files of the other.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, *, job: str = "") -> None:
@@ -66,7 +66,7 @@ class TensorBoardWriter(writer.Writer):
         # `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`
         self._own_name = re.compile(rf".*tfevents\..*\.\d+{re.escape(self._suffix)}")
         self._file_writers: dict[str, Any] = {}
-        # The files that this writer has created, which can't be cut off while they are open.
+        # The files created by this writer; they can't be truncated while they are open.
         self._created: set[str] = set()
         self._rewound_to: int | None = None
 
@@ -84,14 +84,14 @@ class TensorBoardWriter(writer.Writer):
         relative_path: str = "",
         summary_fn: SummaryFn = scalar_summary,
     ) -> None:
-        """Writes `values` to `relative_path`, and each nested mapping to a folder of its name.
+        """Write `values` to `relative_path`, and each nested mapping to a subfolder of its name.
 
         Args:
-          values: By name: what `summary_fn` takes, or a mapping of the same kind.
+          values: Values by name: anything `summary_fn` accepts, or a nested mapping.
           step: The step, a number or a variable.
-          relative_path: The folder below the root.
-          summary_fn: Called as `summary_fn(name, value, step=step)`. With the default, values
-            that are not scalars are left out with a warning.
+          relative_path: The folder, relative to the root.
+          summary_fn: Called as `summary_fn(name, value, step=step)`. The default skips values that
+            are not scalars, with a warning.
         """
         if self._directory is None:
             return
@@ -114,19 +114,23 @@ class TensorBoardWriter(writer.Writer):
                 _write_scalars(scalars, step)
 
     def file_writer(self, relative_path: str = "") -> Any:
-        """The `tf.summary.SummaryWriter` of a folder below the root."""
+        """Return the `tf.summary.SummaryWriter` of a folder, given relative to the root."""
         if relative_path not in self._file_writers:
             self._file_writers[relative_path] = self._create_file_writer(relative_path)
         return self._file_writers[relative_path]
 
     def flush(self) -> None:
-        # A copy, as in `sync`: a thread that saves may be here while another one adds a folder.
+        # Iterate over a copy, as in `sync`: this may run in the thread that saves, while another
+        # thread adds a folder.
         for file_writer in list(self._file_writers.values()):
             with _unless_disk_is_full():
                 file_writer.flush()
 
     def mark_checkpoint(self, step: int) -> None:
-        """Mark in each event file what has been written before the state of `step` is saved."""
+        """Mark in each event file that everything before the mark belongs to the state of `step`.
+
+        Call this before the state is saved; `rewind` uses the marks.
+        """
         if self._directory is None:
             return
         for file_writer in self._file_writers.values():
@@ -166,15 +170,16 @@ class TensorBoardWriter(writer.Writer):
         before = _list_event_files(folder)
         writer = tf.summary.create_file_writer(folder, filename_suffix=self._suffix)
         self._created |= {os.path.join(folder, n) for n in _list_event_files(folder) - before}
-        # The first of a folder only says that there will be others. None where another job writes:
-        # a reader would forget the events of that one after the step, too.
+        # The first event of an empty folder only announces that later ones may follow. No event is
+        # written in a folder that another job writes to: a reader would also discard that job's
+        # events after the step.
         is_known = not before or self._rewound_to is not None
         if is_known and not self._job and all(map(self._own_name.fullmatch, before)):
             _write_start(writer, self._rewound_to or 0)
         return writer
 
     def _forget_repeated(self, relative_path: str, tags: Collection[str]) -> None:
-        """Removes what an earlier process has written at the step that was rewound to."""
+        """Remove values that an earlier process wrote at the step that was rewound to."""
         folder = os.path.join(self._directory or "", relative_path)
         for path in self._files_of_earlier_processes(folder):
             repeated = (
@@ -193,7 +198,7 @@ class TensorBoardWriter(writer.Writer):
 
 @contextlib.contextmanager
 def _unless_disk_is_full() -> Iterator[None]:
-    """A training is worth more than its curves."""
+    """Warn about failed writes instead of raising, so that training continues."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -203,7 +208,7 @@ def _unless_disk_is_full() -> Iterator[None]:
 
 
 def _write_start(file_writer: Any, step: int) -> None:
-    """Tells readers to forget the events after `step`; of the initial state there are none."""
+    """Tell readers to discard the events after `step`; the initial state has no events."""
     first = step + 1 if step > 0 else 0
     _write_session_log(file_writer, tf.compat.v1.SessionLog.START, first)
 
@@ -215,7 +220,7 @@ def _write_session_log(file_writer: Any, status: int, step: int) -> None:
 
 
 def _folders(root: str) -> Iterator[str]:
-    """The root and the folders below it, without those of other runs, which may lie there."""
+    """Yield the root and the folders below it, except those of other runs."""
     yield root
     for name in files.list_names(root):
         folder = os.path.join(root, name)
@@ -228,10 +233,10 @@ def _list_event_files(folder: str) -> set[str]:
 
 
 def _read_events(path: str) -> Iterator[tuple[int, Any]]:
-    """Reads the events of a file, each with the offset at which it begins, up to a torn one.
+    """Yield the events of a file with their offsets, up to an incomplete event.
 
-    TensorFlow's own reader does not tell the offsets. Around the bytes of an event the file has
-    their number and its checksum before, and their checksum after.
+    TensorFlow's own reader does not return offsets. In the file, each event is preceded by its
+    length and the checksum of the length, and followed by its own checksum.
     """
     size = files.size(path)
     with files.open_file(path, "rb") as file:
@@ -250,10 +255,10 @@ def _read_events(path: str) -> Iterator[tuple[int, Any]]:
 
 
 def _end_of_state(path: str, step: int) -> int | None:
-    """The offset of the first event after the state of `step` was saved; None if there is none.
+    """Return the offset of the first event after the state of `step` was saved, or None.
 
-    What a step writes by itself bears the number of the step before, so the number alone does not
-    tell: the mark of the checkpoint does, if it is there.
+    An event that a training step writes itself carries the number of the preceding step, so the
+    step number alone is ambiguous. If the event that marks the checkpoint is present, it decides.
     """
     session = tf.compat.v1.SessionLog
     end, end_step, is_marked = None, 0, False
@@ -264,7 +269,7 @@ def _end_of_state(path: str, step: int) -> int | None:
         elif status == session.START and not is_marked and end_step >= event.step:
             end = None
         elif end is None and not event.file_version:
-            # Of the initial state nothing can have been written.
+            # No event can precede the initial state.
             if is_marked or event.step > step or step <= 0:
                 end, end_step = offset, event.step
     return end
@@ -277,7 +282,7 @@ def _cut_off(path: str, size: int | None) -> None:
 
 
 def _write_scalars(values: Mapping[str, Any], step: Any) -> None:
-    """Writes what `scalar_summary` does, all at once and in a tenth of the time."""
+    """Write the same summaries as `scalar_summary`, in one call and ten times as fast."""
     summary = tf.compat.v1.Summary()
     for tag, value in values.items():
         tensor = summary.value.add(tag=tag, metadata=_scalar_metadata()).tensor

@@ -1,4 +1,4 @@
-"""Records in Weights & Biases."""
+"""A writer that logs records to Weights & Biases."""
 
 import os
 import sys
@@ -17,18 +17,18 @@ _STEP = "global_step"
 
 
 class WandbWriter(writer.Writer):
-    """Logs to one run of Weights & Biases: values, images and histograms named `split/name`.
+    """Logs to one Weights & Biases run: values, images and histograms named `split/name`.
 
-    The run's id is kept in `wandb_run_id` in `model_dir`, so that training which starts again
-    goes on in the same run. Curves are drawn over `global_step`: W&B's own step can't go back, as
-    training does when it restores an earlier checkpoint. A writer that is closed while an error
-    is on its way marks the run as failed.
+    The run ID is stored in the file `wandb_run_id` in `model_dir`, so that training that is
+    restarted resumes the same W&B run. Curves use `global_step` as their x-axis: W&B's own step
+    can't decrease, but the training step does when an earlier checkpoint is restored. If the writer
+    is closed while an exception is propagating, the run is marked as failed.
 
     Args:
-      model_dir: The folder of the id and, if it is local, of W&B's files; its name is the name of
-        the run.
-      project: The project; by default `WANDB_PROJECT`, or what W&B takes then.
-      mode: `online`, `offline` (`wandb sync` uploads it later) or `disabled`; by default
+      model_dir: Directory that holds the run ID and, if it is local, W&B's files. Its name becomes
+        the name of the run.
+      project: The W&B project. Defaults to `WANDB_PROJECT`, or else W&B's own default.
+      mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`. Defaults to
         `WANDB_MODE`, or else `online` if `WANDB_API_KEY` is set and `offline` if not.
       config: The config of the run.
 
@@ -87,7 +87,7 @@ class WandbWriter(writer.Writer):
 
 
 def _import_wandb() -> Any:
-    # Optional, and slow to import.
+    # W&B is optional and slow to import.
     try:
         import wandb
     except ModuleNotFoundError as error:

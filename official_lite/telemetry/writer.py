@@ -1,4 +1,4 @@
-"""The interface of everything that takes records."""
+"""The interface of writers."""
 
 import abc
 import types
@@ -8,40 +8,41 @@ from official_lite.telemetry.record import Record
 
 
 class Writer(abc.ABC):
-    """Puts records somewhere. As a context manager it closes itself.
+    """Base class of writers, which receive the records of a run.
 
-    On several workers give writers to the chief only: they write files.
+    A writer is a context manager that closes itself on exit. In a job with several workers, create
+    writers only on the chief: they write files.
     """
 
     @abc.abstractmethod
     def write(self, record: Record) -> None:
-        """Takes one record; it may be buffered until `flush`."""
+        """Write one record, which may be buffered until `flush`."""
 
     def flush(self) -> None:  # noqa: B027 - most writers buffer nothing
-        """Makes everything written so far visible to readers."""
+        """Make everything written so far visible to readers."""
 
     def sync(self) -> None:
-        """Make everything written so far durable, since a checkpoint is about to count.
+        """Make everything written so far durable, before a checkpoint is committed.
 
-        It may be called by the thread that saves. After it, a process that is killed or loses
-        power still has every record up to the step of the checkpoint. A writer of files overrides
-        it; by default it flushes.
+        This method may be called by the thread that saves. Afterwards, every record up to the step
+        of the checkpoint survives a killed process or a power loss. Writers of files override it;
+        the default implementation calls `flush`.
         """
         self.flush()
 
     def rewind(self, step: int) -> None:  # noqa: B027 - what is on a screen stays there
-        """Remove the records after `step`, from which training starts again.
+        """Remove the records after `step`, because training restarts from there.
 
-        A writer of files overrides it, so that a step that is trained again is recorded once. A
-        record of `step` itself that is written again afterwards, such as that of an evaluation
-        that is repeated, replaces the one before.
+        Writers of files override this method, so that steps that are trained again are recorded
+        once. If a record of `step` itself is written again, for example by a repeated evaluation,
+        it replaces the earlier record.
 
         Args:
-          step: The step of the state that was restored.
+          step: The step of the restored state.
         """
 
     def close(self) -> None:
-        """Flushes and lets go of files. May be called more than once."""
+        """Flush and release files; may be called more than once."""
         self.flush()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Commands beside `train.py`: `python -m official_lite.tools COMMAND …`.
+"""Command-line tools besides `train.py`: `python -m official_lite.tools COMMAND …`.
 
-They look at runs from outside, or start them; none is needed by a run.
+They inspect runs from outside or start them; no run depends on them.
 """

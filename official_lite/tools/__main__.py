@@ -1,15 +1,16 @@
-"""Finds the module of a command and runs it.
+"""The entry point of the tools, which finds the module of a command and runs it.
 
-Each command is a module of this package, of its name, with two functions::
+Each command is a module of this package with the same name and two functions::
 
     def add_arguments(parser: argparse.ArgumentParser) -> None: ...
     def run(args: argparse.Namespace) -> int: ...      # the exit code
 
-Its docstring is its `--help`. Only the module of the command that was asked for is imported, and it
-imports TensorFlow, if at all, in `run`, so that help and mistakes are answered at once.
+The module docstring is the text of `--help`. Only the module of the requested command is imported.
+Commands import TensorFlow, if at all, in `run`, so that help and usage errors are shown
+immediately.
 
-argparse, since each command has arguments of its own: absl's flags are one set for the whole
-process, in which those of a command would meet those of the modules that it imports.
+The tools use argparse because each command has its own arguments. absl's flags form one set per
+process, so the flags of a command could collide with those of the modules it imports.
 """
 
 import argparse
@@ -26,7 +27,7 @@ __all__ = ["commands", "main"]
 
 _PROGRAM = "python -m official_lite.tools"
 
-# What each does, in a line.
+# One-line descriptions of the commands.
 _COMMANDS = {
     "launch": "Starts a training of several processes on this machine.",
     "data_service": "Starts a part of a tf.data service.",
@@ -47,14 +48,14 @@ _COMMANDS = {
 
 
 def commands() -> Mapping[str, str]:
-    """What each command does, by its name."""
+    """Return the description of each command by its name."""
     return _COMMANDS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command that the arguments name; returns the exit code."""
+    """Run the command named by the arguments and return its exit code."""
     if argv is None:
-        # A program of its own, not a call of another one.
+        # Installed only when this is the program, not when another program calls it.
         sys.excepthook = app.show_error
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    # TensorFlow's own start-up chatter; whoever wants it sets the variable.
+    # Silences TensorFlow's startup messages unless the user has set the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     verbosity, arguments = _take_verbosity(arguments, parser.prog)
     args = parser.parse_args(arguments)
@@ -88,16 +89,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever reads has seen enough; Python would say so again when it flushes at its end.
+        # The reader has closed the pipe. Without this, Python would report the broken pipe again
+        # when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(errors.ExitCode.DONE)
 
 
 def _take_verbosity(arguments: Sequence[str], prog: str) -> tuple[int | None, list[str]]:
-    """Its value and the other arguments; after a `--` it is that of another program."""
+    """Return the value of `--verbosity` and the other arguments.
+
+    Arguments after `--` belong to another program and are left alone.
+    """
     own = list(arguments)
     end = own.index("--") if "--" in own else len(own)
-    # Not of the command's parser: that of a subcommand would refuse it.
+    # Not added to the command's parser, because the parsers of subcommands would reject it.
     parser = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--verbosity", type=int)
     known, others = parser.parse_known_args(own[:end])

@@ -23,7 +23,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "sources",
         nargs="+",
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the average, and says what it is one of."""
+    """Write the average and print the checkpoints that were averaged."""
     if args.last < 0 or args.recalibration_steps < 0:
         raise errors.ConfigValueError("--last and --recalibration_steps can't be below 0.")
     source = run_source.read(args.sources[0], args)

@@ -1,4 +1,4 @@
-"""The average of several checkpoints of a run, as one more."""
+"""Averaging of several checkpoints of a run into a new checkpoint."""
 
 import contextlib
 import itertools
@@ -34,14 +34,14 @@ _KERAS_FILES = (".weights.h5", ".keras")
 
 
 def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
-    """The checkpoints that are meant, once each.
+    """Resolve the arguments to unique checkpoint paths.
 
     Args:
         sources: Checkpoints, and folders of them.
-        last: How many of each folder, from the newest; 0 takes all.
+        last: How many of the latest checkpoints to use per folder; 0 uses all.
 
     Raises:
-        errors.CheckpointError: There are fewer than two, or one is damaged.
+        errors.CheckpointError: There are fewer than two checkpoints, or one is damaged.
     """
     found: dict[str, None] = {}
     for source in sources:
@@ -64,21 +64,21 @@ def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
 def write_average(
     params: Any, paths: Sequence[str], output: str, *, recalibration_steps: int = 0
 ) -> str:
-    """Averages the weights in float64, and writes them in the place of those of the last one.
+    """Average the weights in float64, and write them with the rest of the last checkpoint.
 
     Args:
         params: The config of the run.
         paths: The checkpoints.
-        output: A folder; or a file that ends in `.weights.h5` or `.keras`.
-        recalibration_steps: Batches of training data from which batch normalization gets its
-            statistics; 0 averages them like all else.
+        output: A folder, or a file that ends in `.weights.h5` or `.keras`.
+        recalibration_steps: Number of batches of training data from which batch normalization
+            recomputes its statistics; 0 averages the statistics like all other weights.
 
     Returns:
-        What was written: the path of the checkpoint, or of the file.
+        The path of the written checkpoint or file.
 
     Raises:
-        errors.CheckpointError: They are of different models.
-        errors.ConfigValueError: The folder is that of a run.
+        errors.CheckpointError: The checkpoints belong to different models.
+        errors.ConfigValueError: The folder belongs to a run.
     """
     _require_one_model(paths)
     _require_other_folder(output, paths)
@@ -87,7 +87,7 @@ def write_average(
         if output.endswith(_KERAS_FILES):
             _require_one_keras_model(trainer.model, output)
         averages = _averages(trainer.model, paths)
-        # What is no weight is that of the last one.
+        # Everything other than weights is taken from the last checkpoint.
         run_model.read_checkpoint(trainer.checkpoint, paths[-1])
         for weight, average in zip(_weights(trainer.model), averages, strict=True):
             weight.assign(average)
@@ -99,7 +99,10 @@ def write_average(
 
 
 def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
-    """A trainer, or of several tasks what one would have: to make it would read all their data."""
+    """Build a trainer or, for several tasks, an object with the same attributes.
+
+    A trainer for several tasks would read the data of all of them.
+    """
     if not isinstance(ctx.task, multitask.MultiTask):
         trainer = build.make_trainer(ctx)
         trainer_state.add_attributes(trainer.checkpoint, trainer, trains=False)
@@ -133,7 +136,8 @@ def _require_one_model(paths: Sequence[str]) -> None:
     for path in paths[1:]:
         other = _saved_weights(path)
         for one, two in itertools.zip_longest(first, other):
-            # Not by name: that of a layer may have another number in another process.
+            # Names are not compared, because the number in a layer's name may differ between
+            # processes.
             if one is None or two is None or one.shape != two.shape:
                 raise errors.CheckpointError(
                     f"{paths[0]} and {path} are of different models: where one holds "
@@ -142,7 +146,7 @@ def _require_one_model(paths: Sequence[str]) -> None:
 
 
 def _saved_weights(path: str) -> list[keras2_checkpoint.Tensor]:
-    """What a checkpoint holds of the model, in the order of its objects."""
+    """Return the model's tensors in a checkpoint, in the order of its objects."""
     top = keras2_checkpoint.Keras2Checkpoint(path).node(0).children
     parts = [top[name] for name in ("model", "hidden_weights", "hidden_items") if name in top]
     return [tensor for part in parts for tensor in part.tensors()]
@@ -181,7 +185,7 @@ def _weight_items(model: Any) -> dict[str, Any]:
 
 
 def _weights(model: Any) -> list[Any]:
-    """Those of which there is a mean: not counters, nor rows of an integer table."""
+    """Return the floating-point weights: counters and integer tables have no mean."""
     weights = model.weights if isinstance(model, keras.Model) else model.variables
     return [weight for weight in weights if tf.as_dtype(weight.dtype).is_floating]
 
@@ -201,7 +205,7 @@ def _save_checkpoint(trainer: Any, directory: str, paths: Sequence[str]) -> str:
     manager = async_checkpoint_manager.AsyncCheckpointManager(
         trainer.checkpoint, directory, max_to_keep=1
     )
-    # It is the average of the optimizer that an evaluation would take.
+    # An evaluation uses the optimizer's moving average, so it must be set to the averaged weights.
     with moving_average.following_weights() if moving_average else contextlib.nullcontext():
         written = manager.save(checkpoint_number=step)
     record = {"global_step": step, "checkpoints": list(paths)}

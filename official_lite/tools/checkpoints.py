@@ -23,7 +23,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `list`, `inspect` and `diff`."""
+    """Add `list`, `inspect` and `diff`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="list|inspect|diff")
     every = acts.add_parser("list", help="The checkpoints of a folder and of its subfolders.")
     every.add_argument("model_dir", help="The folder of a run.")
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was asked for; returns 5 if a checkpoint is damaged."""
+    """Print the requested information and return 5 if a checkpoint is damaged."""
     acts = {"list": _list, "inspect": _inspect, "diff": _diff}
     return int(acts[args.act](args))
 
@@ -59,7 +59,7 @@ def _list(args: argparse.Namespace) -> errors.ExitCode:
 
 
 def _subdirectories(model_dir: str) -> list[str]:
-    """Where a run keeps others, such as the best one; not the folders of other runs."""
+    """Return folders with further checkpoints, such as the best one, but not other runs."""
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
     return [path for path in paths if os.path.isdir(path) and not run_reading.is_run(path)]
 
@@ -78,7 +78,7 @@ def _row(checkpoint: run_reading.SavedCheckpoint, model_dir: str) -> dict[str, A
 
 
 def _state(checkpoint: run_reading.SavedCheckpoint) -> str:
-    """Sizes and the checksum of the index only: no tensor is read."""
+    """Check sizes and the checksum of the index only; no tensor is read."""
     if not checkpoint.is_committed:
         return "not committed"
     return commit.find_damage(checkpoint.path) or "sound"
@@ -186,7 +186,7 @@ def _shape_text(shape: Sequence[int] | None) -> str:
 
 
 def _find(path: str) -> str:
-    """The checkpoint that a path means, whatever ending of its files is left on it."""
+    """Return the checkpoint that a path refers to, with or without a file suffix."""
     if os.path.isdir(path):
         found = run_reading.list_checkpoints(path)
         if not found:

@@ -27,11 +27,12 @@ SHELLS = ("bash", "zsh", "fish")
 _A_NAME = "The name of the experiment."
 _NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"
 
-# By what an argument is called, whatever the command.
+# Names of arguments, the same for all commands.
 _DIRECTORIES = {"directories", "folder", "folders", "log_dir", "model_dir", "study_dir"}
 _FILES = {"a", "b", "config_file", "gin_file", "output", "path", "source"}
 
-# Under `python`, what comes before is the program. Bash takes `--mode=train` for three words.
+# With `python`, the program comes first on the command line. Bash splits `--mode=train` into three
+# words.
 _MORE_BASH = """
 _official_lite_call() {
   local words=() index word
@@ -64,12 +65,12 @@ complete -o bashdefault -o default -F _official_lite_python python python3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the shell."""
+    """Add the shell."""
     parser.add_argument("shell", choices=SHELLS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the script.
+    """Print the script.
 
     Raises:
         errors.ConfigValueError: shtab is not installed.
@@ -99,7 +100,7 @@ def _tools_parser() -> argparse.ArgumentParser:
 
 
 def _train_parser() -> argparse.ArgumentParser:
-    """The flags of train.py, which absl has."""
+    """Build a parser with the flags of train.py, which absl defines."""
     parser = argparse.ArgumentParser(prog="train.py")
     experiment_flags.define_flags()
     for flag in flags.FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
@@ -112,11 +113,11 @@ def _train_parser() -> argparse.ArgumentParser:
 
 
 def _say_what_is_what(parser: argparse.ArgumentParser, shtab: ModuleType) -> None:
-    """Tells shtab which arguments are files, folders or experiments."""
+    """Tell shtab which arguments are files, folders or experiments."""
     for action in _actions(parser):
         if action.choices:
             continue
-        # An attribute that argparse knows nothing of is shtab's way.
+        # shtab reads this extra attribute of an argparse action.
         attributes = vars(action)
         if action.dest in _DIRECTORIES:
             attributes["complete"] = shtab.DIRECTORY
@@ -127,7 +128,7 @@ def _say_what_is_what(parser: argparse.ArgumentParser, shtab: ModuleType) -> Non
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All of a parser and of its commands."""
+    """Yield the actions of a parser and of its subcommands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

@@ -24,7 +24,7 @@ _RESTART = "\nWith these a run would go on when it is started again:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `show` and `diff`."""
+    """Add `show` and `diff`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="show|diff")
     show = acts.add_parser("show", help="A config as YAML.")
     show.add_argument("source", help="An experiment, a file, or the folder of a run.")
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the config, or the difference."""
+    """Print the config or the difference."""
     registrations.load(args.imports)
     if args.act == "show":
         _show(args)

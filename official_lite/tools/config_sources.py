@@ -1,4 +1,4 @@
-"""A config by what a command line calls it: an experiment, a file, or the folder of a run."""
+"""Reading of configs named on a command line: an experiment, a file or a model directory."""
 
 import dataclasses
 import os
@@ -17,13 +17,13 @@ _FILES = (".yaml", ".yml", ".json")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigSource:
-    """A config, and where it is from.
+    """A config and its origin.
 
     Attributes:
-        name: As it was called.
+        name: The name as given.
         kind: `experiment`, `file` or `run`.
-        config: Nested plain values. A file may hold a few of them only.
-        given: Of a run: its fields by their paths before `auto` and epochs were decided.
+        config: Nested plain values. A file may contain only some of the fields.
+        given: For a run: the fields by path, before `auto` and epochs were resolved.
     """
 
     name: str
@@ -32,22 +32,22 @@ class ConfigSource:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fields by their paths: what became of them, and as they were given."""
+        """Return the fields by path, once as resolved and once as given."""
         became = config_changes.flatten(self.config)
         return became, {**became, **self.given}
 
 
 def read(name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = ()) -> ConfigSource:
-    """The config that a name means; experiments have to be registered by now.
+    """Read the config that a name refers to. Experiments must already be registered.
 
     Args:
-        name: A file that ends in `.yaml`, `.yml` or `.json`, the folder of a run, or else an
+        name: A file that ends in `.yaml`, `.yml` or `.json`, a model directory, or else an
             experiment.
-        config_files: Of an experiment: what is laid over it, as by `--config_file`.
-        sets: Of an experiment: `path=value`, as by `--set`.
+        config_files: For an experiment: files to apply, as with `--config_file`.
+        sets: For an experiment: overrides `path=value`, as with `--set`.
 
     Raises:
-        errors.ConfigError: There is no such thing, or it can't be read.
+        errors.ConfigError: There is no such config, or it can't be read.
     """
     source = _read_path(name)
     if source is None:
@@ -64,13 +64,13 @@ def read(name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = (
 
 
 def changes(old: ConfigSource, new: ConfigSource) -> list[config_changes.Change]:
-    """The fields that differ, by their paths.
+    """Return the fields that differ, sorted by path.
 
-    A run may agree by what it was given or by what became of it, as when it is started again. What
-    a file does not say is as in the other.
+    A field of a run counts as equal if either its given or its resolved value agrees, as when a run
+    is restarted. Fields that a file does not contain count as equal.
     """
     if {old.kind, new.kind} == {"experiment", "file"}:
-        # Read as a command would, with its types and the names that TFM has for fields.
+        # Apply the file to the experiment, which converts types and TF Model Garden field names.
         old, new = _laid_over(old, new), _laid_over(new, old)
     (became, given), (new_became, new_given) = old.values(), new.values()
     paths = {*became, *given} | {*new_became, *new_given}
@@ -87,7 +87,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[config_changes.Change]
 
 
 def _read_path(name: str) -> ConfigSource | None:
-    """That of a file or a run; None if the name must be that of an experiment."""
+    """Read a file or a run; return None if the name must refer to an experiment."""
     if name.endswith(_FILES):
         return ConfigSource(name=name, kind="file", config=yaml_io.read_yaml(name))
     if not os.path.isdir(name) or not run_reading.is_run(name):
@@ -113,7 +113,7 @@ def _refuse_unknown(name: str) -> None:
 
 
 def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:
-    """A file as the experiment with it laid over; an experiment as it is."""
+    """Return a file applied to the experiment `other`; return an experiment unchanged."""
     return read(other.name, config_files=[one.name]) if one.kind == "file" else one
 
 

@@ -20,12 +20,12 @@ from official_lite.common import errors
 
 __all__ = ["add_arguments", "run"]
 
-# How long a worker tries to reach a dispatcher that is gone, before it is told in its log.
+# How long a worker tries to reach a lost dispatcher before it logs an error.
 _DISPATCHER_TIMEOUT_MS = 60_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the two roles and their arguments."""
+    """Add the two roles and their arguments."""
     roles = parser.add_subparsers(dest="role", required=True, metavar="dispatcher|worker")
     dispatcher = roles.add_parser("dispatcher", help="Tells trainings and workers of one another.")
     dispatcher.add_argument("--port", type=int, required=True)
@@ -43,18 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until a signal says otherwise; returns the exit code.
+    """Serve until a signal arrives, and return the exit code.
 
     Raises:
         ConfigValueError: The port can't be used.
-        ClusterError: Nobody answers at the address of the dispatcher.
+        ClusterError: The dispatcher can't be reached.
     """
     start = _start_dispatcher if args.role == "dispatcher" else _start_worker
     server, what = start(args)
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    # Who has read it may send a signal.
+    # Printed after the handlers are installed, so that a process that reads it may send a signal.
     _say(what)
     is_over.wait()
     server.stop()
@@ -83,7 +83,7 @@ def _start_worker(args: argparse.Namespace) -> tuple[Any, str]:
     service = tf.data.experimental.service
     config = service.WorkerConfig(
         dispatcher_address=dispatcher,
-        # TensorFlow puts the number in its place.
+        # TensorFlow replaces `%port%` by the port number.
         worker_address=f"{args.host}:{args.port or '%port%'}",
         port=args.port,
         dispatcher_timeout_ms=_DISPATCHER_TIMEOUT_MS,

@@ -28,7 +28,7 @@ from official_lite.tools import listing
 __all__ = ["Check", "add_arguments", "run"]
 
 _PACKAGE = "official-lite"
-# Too few to begin with.
+# Less than this is reported as a problem.
 _LEAST_DISK = 1_000_000_000
 _LEAST_MEMORY = 1_000_000_000
 _MARKS = {True: "ok", False: "WRONG", None: ""}
@@ -36,13 +36,13 @@ _MARKS = {True: "ok", False: "WRONG", None: ""}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        section: What it is about.
-        name: What it is.
+        section: Section that the check belongs to.
+        name: What was checked.
         value: What was found.
-        ok: Whether it is as it should be; None if that is nobody's to say.
+        ok: Whether it is as it should be; None if there is no right or wrong.
     """
 
     section: str
@@ -52,7 +52,7 @@ class Check:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "--model_dir", default=os.curdir, help="Where runs would be kept. Default: this directory."
     )
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was found; returns 1 if something is wrong."""
+    """Print the results and return 1 if something is wrong."""
     looks: dict[str, Callable[[], Iterator[Check]]] = {
         "packages": _packages,
         "machine": lambda: _machine(args.model_dir),
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _attempt(section: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """What a look has found. If it fails, that is what was found: the others go on."""
+    """Run the checks of a section; report an error as a failed check and continue."""
     found: list[Check] = []
     try:
         found += look()
@@ -108,7 +108,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _extra_of(text: str) -> str:
-    """The extra that a requirement belongs to; empty if everybody needs it."""
+    """Return the extra that a requirement belongs to; empty if it is always required."""
     _, _, condition = text.partition("extra ==")
     return condition.strip().strip("'\"")
 
@@ -141,21 +141,21 @@ def _machine(model_dir: str) -> Iterator[Check]:
 
 
 def _num_cpus() -> int:
-    """Those that this process may use."""
+    """Return the number of CPUs that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _available_memory() -> int | None:
-    """Bytes; None where the system does not say."""
+    """Return the available memory in bytes; None if the system does not report it."""
     try:
         lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
     sizes = dict(line.split(":", 1) for line in lines)
     available = int(sizes["MemAvailable"].split()[0]) * 1024
-    # What a container may have, if it is in one.
+    # The memory limit of a container, if this process runs in one.
     limit, used = (_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     return available if limit is None or used is None else min(available, limit - used)
 
@@ -192,7 +192,7 @@ def _devices() -> Iterator[Check]:
 
 
 def _strategy() -> Check:
-    """The one that `runtime` means if nothing is set in it."""
+    """Check the strategy that the default `runtime` config selects."""
     from official_lite.core import runtime, runtime_config
 
     config = runtime_config.RuntimeConfig()

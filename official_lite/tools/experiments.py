@@ -23,7 +23,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `list` and `show`."""
+    """Add `list` and `show`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="list|show")
     one = acts.add_parser("list", help="All experiments, one a line.")
     one.add_argument(
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the list, or the experiment."""
+    """Print the list or the experiment."""
     registrations.load(args.imports)
     if args.act == "list":
         _list(args)
@@ -100,7 +100,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _essentials(params: Any) -> dict[str, Any]:
-    """What one asks first; None for what an experiment does not have."""
+    """Return the most important fields; None for fields that an experiment lacks."""
     fields = config_changes.flatten(params.as_dict())
     task = type(params.task)
     return {

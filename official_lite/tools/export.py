@@ -26,7 +26,7 @@ _FORMATS = ("tf_saved_model", "keras", "litert", "onnx")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "source",
         help="The folder of a run, whose newest checkpoint is taken; or a checkpoint, or a folder "
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes and compares the model in each format."""
+    """Export the model in each format and compare it with the original."""
     source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     if not source.run_dir:
         raise errors.ConfigValueError(

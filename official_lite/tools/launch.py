@@ -28,13 +28,13 @@ from official_lite.tools.launching import launched_cluster, launched_process
 __all__ = ["add_arguments", "plan", "run"]
 
 _HOST = "127.0.0.1"
-# Below those that systems give to outgoing connections, which might take one before its process.
+# Below the ports used for outgoing connections, which might take a port before its process does.
 _PORTS = range(10000, 32000)
 _MOST_TRIES = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Defines the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "--workers", type=_count, required=True, metavar="N", help="How many processes train."
     )
@@ -73,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Starts the cluster, again if it may be; returns the exit code of the first that failed."""
+    """Start the cluster, restart it if allowed, and return the exit code.
+
+    The exit code is that of the first process that failed.
+    """
     if not args.workers:
         raise errors.ConfigValueError("--workers=0 leaves nobody to train; wanted 1 or more.")
     if args.log_dir is not None:
@@ -106,14 +109,15 @@ def plan(
     data_workers: int = 0,
     log_dir: pathlib.Path | None = None,
 ) -> list[launched_process.ProcessSpec]:
-    """The processes of a cluster, at ports that are free now.
+    """Plan the processes of a cluster, at ports that are currently free.
 
     Args:
-        command: What each of them runs; a `.py` file is run by this Python.
-        workers: How many train; with parameter servers, how many a chief gives its steps to.
-        ps: Parameter servers.
-        data_workers: Workers of a tf.data service; none starts no service.
-        log_dir: Where their lines are kept as well.
+        command: Command of each process; a `.py` file is run by the current Python.
+        workers: Number of training processes or, with parameter servers, of the workers to which
+            the chief dispatches steps.
+        ps: Number of parameter servers.
+        data_workers: Number of workers of a tf.data service; 0 starts no service.
+        log_dir: Directory in which the output of each process is also written to a file.
     """
     counts = {"chief": int(ps > 0), "worker": workers, "ps": ps}
     num_service_ports = data_workers + 1 if data_workers else 0
@@ -131,7 +135,7 @@ def plan(
 def _cluster(
     program: Sequence[str], addresses: Mapping[str, Sequence[str]]
 ) -> Iterator[launched_process.ProcessSpec]:
-    # A server first: then it is there when somebody looks for it.
+    # Servers come first, so that they are up when others connect to them.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
@@ -144,7 +148,10 @@ def _cluster(
 
 
 def _role(job: str, *, has_chief: bool) -> launched_process.Role:
-    """With parameter servers only the chief ends by itself, and a worker may come and go."""
+    """Return the role of a task in the cluster.
+
+    With parameter servers, only the chief ends by itself, and workers can be replaced.
+    """
     roles = launched_process.Role
     if job == "ps":
         return roles.SERVER
@@ -152,7 +159,7 @@ def _role(job: str, *, has_chief: bool) -> launched_process.Role:
 
 
 def _data_service(addresses: Sequence[str]) -> Iterator[launched_process.ProcessSpec]:
-    """A dispatcher at the first address, a worker at each of the others."""
+    """Yield a dispatcher at the first address and a worker at each of the others."""
     tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
     for index, address in enumerate(addresses):
         _, port = cluster.split_address(address)
@@ -174,7 +181,7 @@ def _addresses(ports: Iterator[int], count: int) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
+    """Return ports that no process listens on."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
         for port in random.sample(_PORTS, _MOST_TRIES):

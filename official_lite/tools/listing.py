@@ -1,7 +1,7 @@
-"""What a tool shows: a table that fits into the terminal, or one JSON document.
+"""Output of the tools: a table that fits into the terminal, or one JSON document.
 
-A row is a mapping of plain values; its names are the heads of the columns and the fields of the
-JSON alike. What is missing, or no number, is `-` in a table and null in JSON.
+A row is a mapping of plain values. Its keys are both column headers and JSON fields. Missing and
+NaN values are `-` in a table and null in JSON.
 """
 
 import argparse
@@ -32,19 +32,19 @@ __all__ = [
 Format = Callable[[Any], str]
 
 _GAP = 2
-# Below that, a name says nothing any more.
+# Names shortened to less than this are unreadable.
 _LEAST_TEXT = 16
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json`."""
+    """Add `--json`."""
     parser.add_argument(
         "--json", action="store_true", help="Print one JSON document in place of a table."
     )
 
 
 def print_json(document: Any) -> None:
-    """Prints a document; a number that is not finite is null, since JSON has no word for it."""
+    """Print a JSON document, with null for numbers that are not finite."""
     print(json.dumps(_plain(document), indent=2, default=str, ensure_ascii=False))
 
 
@@ -54,12 +54,12 @@ def print_table(
     *,
     formats: Mapping[str, Format] | None = None,
 ) -> None:
-    """Prints rows; on a terminal, long texts are shortened and the last columns may be left out.
+    """Print rows; on a terminal, shorten long texts and drop the last columns if necessary.
 
     Args:
         rows: The rows.
-        columns: Which of their values, from the left; the first is always shown.
-        formats: How a column is shown, if not by `value_text`.
+        columns: Keys of the columns, from left to right; the first is always shown.
+        formats: Functions that format the values of a column. Defaults to `value_text`.
     """
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
@@ -76,13 +76,13 @@ def table(
     formats: Mapping[str, Format] | None = None,
     width: int | None = None,
 ) -> tuple[str, list[str]]:
-    """The lines of a table, and the columns for which there was no room.
+    """Return the text of a table and the columns that did not fit.
 
     Args:
         rows: The rows.
-        columns: Which of their values, from the left; the first is always there.
-        formats: How a column is shown, if not by `value_text`.
-        width: The cells of a line; None is as many as it takes.
+        columns: Keys of the columns, from left to right; the first is always shown.
+        formats: Functions that format the values of a column. Defaults to `value_text`.
+        width: Maximum width of a line in terminal cells; None for no limit.
     """
     shown = [_Column(name, rows, (formats or {}).get(name, value_text)) for name in columns]
     left_out: list[str] = []
@@ -99,7 +99,7 @@ def table(
 
 
 def value_text(value: Any) -> str:
-    """A value in a table: numbers with five digits, lists with commas."""
+    """Format a value: numbers with five significant digits, lists with commas."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):
@@ -112,7 +112,7 @@ def value_text(value: Any) -> str:
 
 
 def bytes_text(size: float | None) -> str:
-    """A size: `1.4 MB`."""
+    """Format a size in bytes: `1.4 MB`."""
     if size is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
@@ -123,21 +123,21 @@ def bytes_text(size: float | None) -> str:
 
 
 def time_text(seconds: float | None) -> str:
-    """A time since 1970, here and to the minute."""
+    """Format seconds since 1970 as local time, to the minute."""
     if seconds is None:
         return "-"
     return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def duration_text(seconds: float | None) -> str:
-    """How long something took."""
+    """Format a duration in seconds."""
     if seconds is None:
         return "-"
     return f"{seconds:.3g} s" if seconds < 60 else str(datetime.timedelta(seconds=round(seconds)))
 
 
 class _Column:
-    """A column: its texts, and how many cells they may take."""
+    """A column: its texts and its width in terminal cells."""
 
     def __init__(self, name: str, rows: Sequence[Mapping[str, Any]], text_of: Format) -> None:
         values = [row.get(name) for row in rows]
@@ -152,14 +152,14 @@ class _Column:
         missing = self.width - cells.cell_len(text)
         if missing < 0:
             text = _shortened(text, self.width)
-            # None, but for a character of two cells that would have stood half outside.
+            # Zero, or one if a character of two cells had to be dropped.
             missing = self.width - cells.cell_len(text)
         space = " " * missing
         return (text + space if self.is_text else space + text) + " " * _GAP
 
 
 def _shortened(text: str, width: int) -> str:
-    """Without the end; of a name or a path, which says the most there, without the beginning."""
+    """Shorten a text at the end, but a name or path at the start, as its end says the most."""
     if " " in text:
         return cells.set_cell_size(text, width - 1) + "…"
     while cells.cell_len(text) > width - 1:

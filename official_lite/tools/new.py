@@ -21,17 +21,17 @@ from official_lite.common import errors
 
 __all__ = ["add_arguments", "run", "write_project"]
 
-# Names that the project's own files have.
+# Names of the project's own files.
 _TAKEN = frozenset({"registry_imports", "tests", "train"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("name", help="Of the package; may have a path to the folder in front.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the project and says how to begin."""
+    """Write the project and print the first commands to run."""
     folder = pathlib.Path(args.name)
     write_project(folder)
     name = folder.name
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write_project(folder: pathlib.Path) -> None:
-    """Writes the project of the name of `folder` there.
+    """Write a project to `folder`, whose name becomes the name of the project.
 
     Raises:
-        ConfigValueError: The name can't be that of a package, or something is there already.
+        ConfigValueError: The name is not a valid package name, or the folder exists.
     """
     if folder.exists():
         raise errors.ConfigValueError(f"{folder} exists already, and nothing in it was changed.")
@@ -61,7 +61,7 @@ def write_project(folder: pathlib.Path) -> None:
 
 
 def _templates() -> Iterator[tuple[pathlib.PurePath, str]]:
-    """Paths below the starter's folder, and texts."""
+    """Yield the paths, relative to the starter's folder, and texts of the templates."""
     starter = importlib.resources.files("official_lite.tools") / "starter"
     with importlib.resources.as_file(starter) as folder:
         for path in sorted(folder.rglob("*.template")):
@@ -71,7 +71,7 @@ def _templates() -> Iterator[tuple[pathlib.PurePath, str]]:
 def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
     path = template.with_suffix("")
     if path.name == "gitignore":
-        # Without its dot in the wheel, where it would be taken for ours.
+        # Stored without its dot, because it would otherwise apply to this repository.
         return path.with_name(".gitignore")
     return pathlib.PurePath(name, *path.parts[1:]) if path.parts[0] == "package" else path
 

@@ -24,7 +24,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("path", nargs="+", help="A Python file, or a folder of them.")
     parser.add_argument("--write", action="store_true", help="Write the files; else only show.")
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the diff and what is left to do; writes the files if asked to."""
+    """Print the diff and the remaining manual work; write the files if requested."""
     try:
         from official_lite import porting
     except ModuleNotFoundError as error:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_text(port: "porting.Port", written: bool) -> str:
     changed = [file for file in port.files if file.changed]
-    # Of what is brought along, only the paths: it can't be read in a diff.
+    # Only the paths of copied files are listed: a diff of them would be unreadable.
     lines = [file.diff() for file in changed if not file.is_new]
     lines += [f"new: {file.path}\n" for file in changed if file.is_new]
     if port.remaining:

@@ -1,4 +1,4 @@
-"""What registers experiments is imported here, as `train.py` would."""
+"""Import of the modules that register experiments, as in `train.py`."""
 
 import argparse
 import importlib
@@ -13,7 +13,7 @@ _MODULE = "registry_imports"
 
 
 def add_import_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--import`."""
+    """Add `--import`."""
     parser.add_argument(
         "--import",
         dest="imports",
@@ -25,15 +25,15 @@ def add_import_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def load(imports: list[str]) -> None:
-    """Imports `registry_imports` of the current directory, if it has one, and what is named.
+    """Import `registry_imports` of the current directory, if it exists, and the given modules.
 
     Args:
-        imports: Modules, and files by their paths.
+        imports: Module names and file paths.
 
     Raises:
-        errors.UnknownNameError: There is no such module. An error inside one comes through.
+        errors.UnknownNameError: A module does not exist. Errors inside a module propagate.
     """
-    # `python -m` has put it there; the command of that name, once installed, has not.
+    # `python -m` adds the current directory to `sys.path`; the installed command does not.
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     if os.path.exists(f"{_MODULE}.py"):

@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Defines the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "directories",
         nargs="+",
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page, and says where it is."""
+    """Write the page and print its path."""
     from official_lite.reports import page
 
     text = page.build_page(args.directories, title=args.title, storages=args.storage)

@@ -1,4 +1,4 @@
-"""Picks and sorts runs by what is known of them: fields, metrics, and values of their configs."""
+"""Filtering and sorting of runs by fields, metrics and config values."""
 
 import dataclasses
 import fnmatch
@@ -14,7 +14,7 @@ from official_lite.reports.run_reading import Run
 
 __all__ = ["FIELDS", "Facts", "facts_of", "metric_names", "resolve", "select", "sort"]
 
-# What is known of every run, beside its metrics and its config.
+# Fields of every run, besides its metrics and config.
 FIELDS = (
     "name",
     "model_dir",
@@ -45,13 +45,14 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a run, by name.
+    """The searchable information about a run, by name.
 
     Attributes:
         run: The run.
-        fields: Those of `FIELDS`.
-        metrics: The last value of each, as `split/name`; of the best evaluation as `best/name`.
-        config: The fields of its config by their paths.
+        fields: Values of `FIELDS`.
+        metrics: Last value of each metric as `split/name`, and values of the best evaluation as
+            `best/name`.
+        config: Config fields by path.
     """
 
     run: Run
@@ -60,7 +61,7 @@ class Facts:
     config: Mapping[str, Any]
 
     def get(self, name: str) -> Any:
-        """The value of a name in full; None if this run has none."""
+        """Return the value for a full name; None if the run has none."""
         for values in (self.fields, self.metrics, self.config):
             if name in values:
                 return values[name]
@@ -68,7 +69,7 @@ class Facts:
 
 
 def facts_of(run: Run) -> Facts:
-    """All that is known of a run."""
+    """Collect the searchable information about a run."""
     fields = {name: getattr(run, name) for name in FIELDS if name != "best_step"}
     best = run.best.metrics if run.best else {}
     return Facts(
@@ -80,17 +81,17 @@ def facts_of(run: Run) -> Facts:
 
 
 def metric_names(runs: Sequence[Facts]) -> list[str]:
-    """All metrics that some run has: of validation, of the best one, of training, then others."""
+    """Return the metrics of all runs: validation first, then best, training and others."""
     names = dict.fromkeys(name for facts in runs for name in facts.metrics)
     order = {"validation": 0, "best": 1, "train": 2}
     return sorted(names, key=lambda name: order.get(name.partition("/")[0], 3))
 
 
 def resolve(name: str, runs: Sequence[Facts]) -> str:
-    """The full name that a short one means: `accuracy` is `validation/accuracy` if there is one.
+    """Return the full name for a short one; `accuracy` prefers `validation/accuracy`.
 
     Raises:
-        errors.UnknownNameError: None of the runs has it.
+        errors.UnknownNameError: No run has such a name, or it is ambiguous.
     """
     metrics = metric_names(runs)
     paths = list(dict.fromkeys(path for facts in runs for path in facts.config))
@@ -112,15 +113,15 @@ def resolve(name: str, runs: Sequence[Facts]) -> str:
 
 
 def select(runs: Sequence[Facts], conditions: Sequence[str]) -> list[Facts]:
-    """The runs for which all conditions hold.
+    """Return the runs for which all conditions hold.
 
     Args:
         runs: The runs.
         conditions: `name=value`, `!=`, `<`, `<=`, `>`, `>=`, or `name~part`, where the part may
-            have `*` and `?` in it. What a run does not have fulfils none but `!=`.
+            contain `*` and `?`. For a run without such a value, only `!=` holds.
 
     Raises:
-        errors.ConfigError: A condition that can't be read, or of something that no run has.
+        errors.ConfigError: A condition can't be parsed, or no run has its name.
     """
     kept = list(runs)
     for condition in conditions:
@@ -137,7 +138,7 @@ def select(runs: Sequence[Facts], conditions: Sequence[str]) -> list[Facts]:
 
 
 def sort(runs: Sequence[Facts], name: str, *, descending: bool = False) -> list[Facts]:
-    """The runs by a field, a metric or a value of the config; those without it come last."""
+    """Sort the runs by a field, metric or config value; runs without it come last."""
     full = resolve(name, runs) if runs else name
     known = [facts for facts in runs if _is_known(facts.get(full))]
     others = [facts for facts in runs if not _is_known(facts.get(full))]
@@ -176,7 +177,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _key(value: Any) -> tuple[bool, Any]:
-    """Numbers before texts, of which one column may hold both."""
+    """Return a sort key that puts numbers before strings, since a column may contain both."""
     is_number = isinstance(value, int | float)
     return not is_number, value if is_number else str(value)
 

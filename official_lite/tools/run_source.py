@@ -1,8 +1,9 @@
-"""The config that a command is about: that of a run, by anything in its folder, or an experiment's.
+"""Reading of the config that a command is about: an experiment, or any path in a run's folder.
 
-A folder does not say of which classes its `params.yaml` is; the experiment on the command line in
-its `run.json` does. What that command line imported is not imported here, since a folder may come
-from anywhere: the command line of this command has to repeat it.
+A folder does not contain the classes of its `params.yaml`; the experiment on the command line in
+its `run.json` determines them. Modules that the run's command line imported are not imported here,
+because a folder may come from an untrusted source. The command line of the tool must name them
+again.
 """
 
 import argparse
@@ -21,23 +22,23 @@ __all__ = ["RunSource", "add_arguments", "read"]
 
 _CONFIG = "params.yaml"
 _RECORD = "run.json"
-# `best_ckpt/best_ckpt-300` lies two levels below the run.
+# `best_ckpt/best_ckpt-300` is two levels below the run.
 _LEVELS = 3
 _AS_OF = "As of train.py."
 
-# What runs code, by the argument that it is kept in.
+# Flags that execute code, by the name of the argument that stores them.
 _CODE = {"imports": "--import", "gin_file": "--gin_file", "gin_params": "--gin_params"}
 _SINGLE_DASH = re.compile(r"^-(?=(experiment|import|gin_file|gin_params)(=|$))")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSource:
-    """A config, and the run that it is from.
+    """A config and the run that it belongs to.
 
     Attributes:
-        name: As it was called.
+        name: The name as given.
         params: The config, typed and resolved.
-        run_dir: The folder of the run; empty for an experiment that is none.
+        run_dir: The model directory of the run; empty for an experiment.
     """
 
     name: str
@@ -46,7 +47,7 @@ class RunSource:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what says more of the config."""
+    """Add the arguments that modify the config."""
     parser.add_argument(
         "--experiment", help="Of a run: its experiment, if its run.json does not name it."
     )
@@ -57,16 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> RunSource:
-    """The config that a name means, with what the arguments say laid over it.
+    """Read the config that a name refers to, and apply the arguments to it.
 
     Args:
-        name: The folder of a run, or a folder or a checkpoint in it; or else an experiment.
-        args: Those of `add_arguments`.
-        instead: What to do where there are several tasks, if the command is for one task only.
+        name: A model directory, or a folder or checkpoint in it; otherwise an experiment.
+        args: The arguments defined by `add_arguments`.
+        instead: For a command that supports only one task: what to do if there are several tasks.
 
     Raises:
-        errors.ConfigError: There is no such thing, or it can't be read, or has several tasks; or
-            the run has imported what the arguments do not.
+        errors.ConfigError: The name is unknown, the config can't be read or has several tasks, or
+            the run was started with code that the arguments do not name.
     """
     run_dir = _find_run_dir(name)
     command = argparse.Namespace() if run_dir is None else _read_command(run_dir)
@@ -152,7 +153,7 @@ def _refuse_several_tasks(params: Any, experiment: str, instead: str | None) -> 
 
 
 def _read_command(run_dir: str) -> argparse.Namespace:
-    """What the command line of a run says of its experiment, if there is one."""
+    """Parse the experiment and code flags on the command line of a run, if it has one."""
     path = os.path.join(run_dir, _RECORD)
     argv: list[str] = []
     if files.exists(path):

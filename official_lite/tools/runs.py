@@ -29,13 +29,13 @@ _FORMATS = {
     "end_time": listing.time_text,
     "seconds": listing.duration_text,
 }
-# A table has room for a few.
+# A table has room for only a few metrics.
 _MOST_METRICS = 3
 _ABOUT_SPEED = ("steps_per_second", "seconds_per_step", "examples_per_second", "eta_seconds")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `list` and `compare`."""
+    """Add `list` and `compare`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="list|compare")
     every = acts.add_parser("list", help="The runs below a folder, one a line.")
     every.add_argument("folder", help="A folder; runs are found however deep.")
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the runs."""
+    """Print the runs."""
     folders = [args.folder] if args.act == "list" else args.folders
     runs = [run_queries.facts_of(each) for each in _read(folders)]
     runs = run_queries.select(runs, args.where)
@@ -78,7 +78,7 @@ def _read(folders: Sequence[str]) -> list[run_reading.Run]:
     if len(folders) == 1:
         return run_reading.read_runs(folders[0])
     found = [path for folder in folders for path in run_reading.find_runs(folder)]
-    # Paths as given tell apart what would have the same name in two folders.
+    # Paths as given distinguish runs that have the same name in two folders.
     return [run_reading.read_run(path, name=path) for path in dict.fromkeys(found)]
 
 
@@ -110,7 +110,7 @@ def _is_a_result(name: str) -> bool:
 
 
 def _rank_of(runs: Sequence[run_queries.Facts]) -> Callable[[str], tuple[bool, int]]:
-    """What runs are judged by comes first, then what most of them have."""
+    """Return a sort key: first the metrics that select the best checkpoint, then common ones."""
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
@@ -151,7 +151,7 @@ def _compare(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> Non
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names whose values are not the same in all."""
+    """Return the names whose values are not the same in all mappings."""
     names = dict.fromkeys(name for config in configs for name in config)
     missing = config_changes.MISSING
     return [
@@ -162,7 +162,7 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(names: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each name that says something; texts, since a column is all kinds of things."""
+    """Return a row of strings for each name that has a value, as a column has mixed types."""
     rows = []
     for name in names:
         texts = [_FORMATS.get(name, listing.value_text)(source.get(name)) for source in sources]

@@ -13,7 +13,7 @@ __all__ = ["add_arguments", "add_storage_argument", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("study_dir", help="The --model_dir of the search.")
     parser.add_argument(
         "--plots", action="store_true", help="Draw the study into STUDY_DIR/plots, and say what."
@@ -34,7 +34,7 @@ def add_storage_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table and the paths of the pictures, or both as one document."""
+    """Print the table and the paths of the plots, or one JSON document with both."""
     from official_lite.search import plots, results, storage
     from official_lite.search.space import Space
 

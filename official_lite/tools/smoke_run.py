@@ -1,6 +1,6 @@
-"""A training of a few seconds that needs no data and no experiment: does all of it work here?
+"""A training of a few seconds that needs no data, to check that the installation works.
 
-It trains, evaluates, saves, and is started again from its checkpoint, as after an interruption.
+It trains, evaluates and saves, and is then resumed from its checkpoint, as after an interruption.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ _ALL_STEPS = 150
 
 @dataclasses.dataclass
 class LineConfig(cfg.TaskConfig):
-    """Regression: points on a line."""
+    """Config of a regression task: points on a line."""
 
     slope: float = 3.0
 
 
 @base_config.bind(LineConfig)
 class LineTask(base_task.Task):
-    """Finds the slope of a line."""
+    """A task that learns the slope of a line."""
 
     def build_model(self) -> keras.Model:
         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="line")])
@@ -54,14 +54,14 @@ class LineTask(base_task.Task):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmokeResult:
-    """What came of it.
+    """The result of the smoke run.
 
     Attributes:
-        steps: The step that it ended at.
-        resumed_from: The step that the second start went on from.
-        seconds: What it took, with all that is compiled.
-        first_loss: Of the first evaluation.
-        last_loss: Of the last one.
+        steps: The final step.
+        resumed_from: The step from which the second start resumed.
+        seconds: Duration in seconds, including compilation.
+        first_loss: Loss of the first evaluation.
+        last_loss: Loss of the last evaluation.
     """
 
     steps: int
@@ -72,16 +72,16 @@ class SmokeResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether it has learnt something, and went on where it had ended."""
+        """Whether the model has learned, and training resumed where it had stopped."""
         return self.last_loss < self.first_loss / 10 and self.resumed_from == _FIRST_STEPS
 
 
 def run() -> SmokeResult:
-    """Runs it in a temporary directory, on one device; what fails comes through."""
+    """Run the training in a temporary directory on one device; errors propagate."""
     start = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as model_dir,
-        # The table at the end of a run, that nobody has asked for.
+        # Hides the summary table at the end of a run.
         contextlib.redirect_stderr(io.StringIO()),
     ):
         pipeline.RunPipeline(experiment(_FIRST_STEPS), "train_and_eval", model_dir).run()
@@ -99,14 +99,14 @@ def run() -> SmokeResult:
 
 
 def _resumed_from(first: run_reading.Run, last: run_reading.Run) -> int:
-    """The last step that the second start has not reported again."""
+    """Return the last step that the second start has not reported again."""
     before, after = (each.series["train"]["training_loss"] for each in (first, last))
     times = zip(before.steps, before.wall_times, after.wall_times, strict=False)
     return max((step for step, one, other in times if one == other), default=0)
 
 
 def experiment(train_steps: int) -> cfg.ExperimentConfig:
-    """The config of a training of so many steps."""
+    """Build the config of a training with `train_steps` steps."""
     params = cfg.ExperimentConfig(
         task=LineConfig(
             train_data=cfg.DataConfig(global_batch_size=32, is_training=True),

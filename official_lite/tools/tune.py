@@ -23,7 +23,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `lr` and `batch_size`."""
+    """Add `lr` and `batch_size`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="lr|batch_size")
     rates = acts.add_parser("lr", help="A learning rate to begin with.")
     sizes = acts.add_parser("batch_size", help="The largest batch that fits into the memory.")
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tries, and prints what has come of it."""
+    """Run the search and print its result."""
     if args.act == "lr":
         _tune_rate(args)
     else:
@@ -95,7 +95,7 @@ def _tune_rate(args: argparse.Namespace) -> None:
 
 
 def _tune_size(args: argparse.Namespace) -> None:
-    # For its mistakes, before any process is started.
+    # Read here to report mistakes before any process is started.
     source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     from official_lite.tools.tuning import size_search
 

@@ -1,1 +1,1 @@
-"""The model of a run, written in a format and compared with itself, for `tools export`."""
+"""Export of a run's model with verification, for `tools export`."""

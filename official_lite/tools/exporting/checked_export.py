@@ -1,4 +1,4 @@
-"""Writes the model of a run in a format, and makes sure that it computes what the model does."""
+"""Export of a run's model to a format, and verification of its outputs."""
 
 import dataclasses
 import os
@@ -17,15 +17,16 @@ __all__ = ["Export", "export_checkpoint"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-    """What was written, and how far it is from the model.
+    """An exported model and its difference from the original.
 
     Attributes:
         format: One of `modeling.model_export.FORMATS`.
         path: The file, or the folder of a SavedModel.
-        checkpoint: Whose weights it has.
-        size: In bytes.
-        max_difference: The largest difference between an output and that of the model.
-        max_output: The largest output of the model.
+        checkpoint: The checkpoint whose weights were exported.
+        size: Size in bytes.
+        max_difference: Largest absolute difference between an output and that of the original
+            model.
+        max_output: Largest absolute output of the original model.
     """
 
     format: str
@@ -36,7 +37,7 @@ class Export:
     max_output: float
 
     def is_within(self, tolerance: float) -> bool:
-        """Whether the difference is at most that part of the largest output, or of 1."""
+        """Return whether the difference is at most `tolerance * max(1, max_output)`."""
         return self.max_difference <= tolerance * max(1.0, self.max_output)
 
 
@@ -49,18 +50,18 @@ def export_checkpoint(
     directory: str,
     is_random: bool = False,
 ) -> list[Export]:
-    """Exports the weights that an evaluation of a checkpoint has.
+    """Export the weights that an evaluation of a checkpoint would use.
 
     Args:
         params: The config of the run.
-        run_dir: The folder of the run.
+        run_dir: The model directory of the run.
         prefix: The checkpoint.
-        formats: Which of `modeling.model_export.FORMATS`.
-        directory: Where to.
-        is_random: Whether to compare on random inputs, or on the first ones of the data.
+        formats: Names from `modeling.model_export.FORMATS`.
+        directory: Where to write the exports.
+        is_random: Whether to compare on random inputs instead of the first examples of the data.
 
     Raises:
-        errors.OfficialLiteError: The model can't be written in a format, or not be loaded back.
+        errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
     """
     with run_model.built(params) as (ctx, _):
         run_model.load_weights(ctx, prefix)
@@ -88,17 +89,17 @@ def export_checkpoint(
 def _write_and_call(
     model: Any, path: str, format: str, inputs: model_inputs.ModelInputs
 ) -> list[Any]:
-    """The outputs of what was written."""
+    """Write the model and return the outputs of the exported model."""
     act = "written"
     try:
-        # A model that puts numbers into the event storage would be saved with the storage.
+        # Otherwise a model that records values would be saved together with the event storage.
         with telemetry.get_event_storage().muted():
             model_export.write_model(model, path, format, input_signature=inputs.signature)
         act = "loaded back"
         return exported_model.call_exported(path, format, inputs)
     except errors.OfficialLiteError:
         raise
-    except Exception as error:  # Whatever a converter, or who loads what it wrote, may raise.
+    except Exception as error:  # Converters and loaders may raise anything.
         raise errors.OfficialLiteError(
             f"The model can't be {act} as {format}: {type(error).__name__}: "
             f"{str(error).strip()[:1000]}"
@@ -106,7 +107,7 @@ def _write_and_call(
 
 
 def _name(prefix: str, run_dir: str) -> str:
-    """`500` of the run's own checkpoint, `best_ckpt-500` of one in a folder below."""
+    """Return `500` for a checkpoint of the run itself, `best_ckpt-500` for one in a subfolder."""
     folder, base = os.path.split(prefix)
     place = os.path.relpath(folder or os.curdir, run_dir)
     step = base.rpartition("-")[2]

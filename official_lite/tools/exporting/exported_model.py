@@ -1,4 +1,4 @@
-"""Calls an exported model, as whoever serves it would: without the code that it was made with."""
+"""Calling of exported models as a server would: without the code that built them."""
 
 import importlib.util
 import re
@@ -18,29 +18,32 @@ Outputs = list[Any]
 
 
 def call_exported(path: str, format: str, inputs: ModelInputs) -> Outputs:
-    """Loads an exported model and calls it.
+    """Load an exported model and call it.
 
     Args:
-        path: What was written.
+        path: The exported file or folder.
         format: One of `modeling.model_export.FORMATS`.
-        inputs: What to call it with.
+        inputs: The inputs of the call.
 
     Returns:
-        The arrays of its result, in the order of `keras.tree.flatten`.
+        The output arrays, in the order of `keras.tree.flatten`.
 
     Raises:
-        errors.ConfigValueError: A package that could load it is not installed.
+        errors.ConfigValueError: A package that is needed to load the model is not installed.
     """
     return _CALLS[format](path, inputs)
 
 
 def outputs_of(result: Any) -> Outputs:
-    """The arrays of a model's result."""
+    """Return the arrays in a model's result."""
     return [np.asarray(each) for each in keras.tree.flatten(result)]
 
 
 def largest_difference(expected: Outputs, found: Outputs) -> float:
-    """Between any two numbers that belong together; infinite if they don't, or are no numbers."""
+    """Return the largest absolute difference of corresponding outputs.
+
+    It is infinite if the shapes differ or if other values than numbers differ.
+    """
     if [each.shape for each in expected] != [each.shape for each in found]:
         return float("inf")
     return max(map(_difference, expected, found), default=0.0)
@@ -87,9 +90,9 @@ _CALLS: Mapping[str, Callable[[str, ModelInputs], Outputs]] = {
 
 
 def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What is wanted, which may be less than there is: a converter leaves out what has no effect.
+    """Return the wanted inputs; a converter removes inputs that have no effect.
 
-    A converter may have found a name taken, and made another one of it; then the order decides.
+    A converter also renames inputs whose names are taken. They are then matched by position.
     """
     if set(wanted) <= set(arrays):
         return {name: arrays[name] for name in wanted}
@@ -102,7 +105,7 @@ def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _with_numbers(name: str) -> list[Any]:
-    """A key that sorts `output_10` behind `output_9`."""
+    """Return a sort key that sorts `output_10` after `output_9`."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -110,12 +113,12 @@ def _difference(expected: Any, found: Any) -> float:
     if not expected.size:
         return 0.0
     if expected.dtype.kind not in "biuf":
-        # Not numbers; and those of `bfloat16`, which are none for NumPy.
+        # Strings, or `bfloat16`, which NumPy does not treat as a number type.
         if expected.dtype.kind in "OSU":
             return 0.0 if np.array_equal(expected, found) else float("inf")
         expected, found = expected.astype(np.float32), np.asarray(found).astype(np.float32)
     one, two = (np.asarray(each).astype(np.float64) for each in (expected, found))
-    # Where both are NaN, or the same infinity, they agree.
+    # Equal infinities and pairs of NaN count as equal.
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     gaps = np.abs(np.subtract(one, two, out=np.zeros_like(one), where=~same))
     return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max())

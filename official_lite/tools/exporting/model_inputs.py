@@ -1,7 +1,8 @@
-"""What a model is called with: the specs of its arguments, and an example of each.
+"""Example inputs of a model and the specs of its arguments.
 
-A task may do with a batch what it likes before the model sees it. So its own validation step is
-watched: traced on the spec of the data for the shapes, and run on a batch for the values.
+A task may transform a batch arbitrarily before calling the model. The task's own validation step is
+therefore observed: it is traced on the spec of the data to get shapes, and run on a batch to get
+values.
 """
 
 import contextlib
@@ -20,20 +21,20 @@ from official_lite.tools.exporting import run_model
 
 __all__ = ["ModelInputs", "random_inputs", "real_inputs"]
 
-# More would only take longer.
+# More examples would only take longer.
 _MOST_EXAMPLES = 8
-# Of a random example, where the spec leaves it open.
+# Size of unknown dimensions in random inputs.
 _OPEN_SIZE = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """A call of a model.
+    """The inputs of a model call.
 
     Attributes:
-        args: Its arguments, each a nest of arrays.
-        names: The names of the arrays, in the order of `keras.tree.flatten(args)`.
-        signature: Specs for an export; None where Keras knows them from the model.
+        args: Arguments, each a nested structure of arrays.
+        names: Names of the arrays, in the order of `keras.tree.flatten(args)`.
+        signature: Specs for the export; None if Keras knows them from the model.
     """
 
     args: Sequence[Any]
@@ -41,15 +42,15 @@ class ModelInputs:
     signature: Sequence[Any] | None = None
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays by their names."""
+        """Return the arrays by name."""
         return dict(zip(self.names, keras.tree.flatten(list(self.args)), strict=True))
 
 
 def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
-    """Random numbers; of integers 0 and 1, which any table has rows for.
+    """Return random inputs; integers are 0 or 1, which are valid indices of any table.
 
     Raises:
-        errors.ConfigValueError: The model does not say what it is called with.
+        errors.ConfigValueError: The model does not define its inputs.
     """
     specs = _own_specs(model)
     if specs is None:
@@ -63,10 +64,10 @@ def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
 
 
 def real_inputs(ctx: ExperimentContext) -> ModelInputs:
-    """What the task calls the model with in an evaluation: its first examples.
+    """Return the inputs with which the task calls the model on its first evaluation examples.
 
     Raises:
-        errors.DataError: There are no data.
+        errors.DataError: There is no data.
         errors.ConfigValueError: The task does not call the model, or not with plain tensors.
     """
     model = ctx.require("model")
@@ -96,7 +97,7 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
 
 
 def _args_of_call(ctx: ExperimentContext, batch: Any) -> list[Any]:
-    """The tensors that the task passes to the model for a batch."""
+    """Return the tensors that the task passes to the model for a batch."""
     model = ctx.require("model")
     with _watching(model) as calls:
         ctx.require("task").validation_step(batch, model, [])
@@ -115,7 +116,7 @@ def _args_of_call(ctx: ExperimentContext, batch: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
-    """Within it, the arguments of each call of the model are noted."""
+    """Record the arguments of each call of the model within the context."""
     call, calls = model.call, []
     signature = inspect.signature(call)
 
@@ -124,7 +125,7 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
         calls.append([value for name, value in given.items() if _is_input(name, value)])
         return call(*args, **kwargs)
 
-    # Past Keras' `__setattr__`, which looks for things to track.
+    # Bypasses Keras' `__setattr__`, which would try to track the function.
     model.__dict__["call"] = noting_call
     try:
         yield calls
@@ -138,7 +139,7 @@ def _is_input(name: str, value: Any) -> bool:
 
 
 def _own_specs(model: keras.Model) -> list[Any] | None:
-    """Those of a functional or sequential model; None of any other."""
+    """Return the specs of a functional or sequential model; None for any other model."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
         return None
@@ -149,7 +150,7 @@ def _own_specs(model: keras.Model) -> list[Any] | None:
 
 
 def _names(specs: Any) -> list[str]:
-    """A name for each leaf: its own, or that of its place."""
+    """Return a name for each leaf: its own, or one derived from its position."""
     names = []
     for path, leaf in keras.tree.flatten_with_path(specs):
         own = leaf.name if isinstance(leaf, tf.TensorSpec) else None
@@ -159,7 +160,7 @@ def _names(specs: Any) -> list[str]:
 
 
 def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
-    """The first examples, in the precision that the model is given them in."""
+    """Return the first examples, with the dtypes of the specs."""
     sizes = {array.shape[0] if array.ndim else None for array in arrays}
     rows = slice(_MOST_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
     leaves = [
@@ -179,5 +180,5 @@ def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
 
 
 def _portable(dtype: tf.DType) -> tf.DType:
-    """Under mixed precision, a model converts its inputs before it looks at them."""
+    """Return float32 for half precision: under mixed precision, a model converts its inputs."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

@@ -1,6 +1,7 @@
-"""Task and model of a run, made on one device from its config, with the weights of a checkpoint.
+"""Construction of a run's task and model on one device, and loading of its weights.
 
-Nothing is written, and no data are read unless the model needs them to be built.
+Nothing is written to the model directory, and no data is read unless it is needed to build the
+model.
 """
 
 import contextlib
@@ -25,11 +26,14 @@ __all__ = ["built", "evaluation_data", "find_checkpoint", "load_weights", "read_
 
 @contextlib.contextmanager
 def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Build]]:
-    """Within it there are task, model and optimizer, as the `build` stage of the config makes them.
+    """Build task, model and optimizer as in the config's `build` stage.
 
     Args:
         params: The config.
-        mode: What a trainer that is made of them is for: `train`, `eval`, or neither.
+        mode: Purpose of a trainer that is made of them: `train`, `eval`, or neither.
+
+    Yields:
+        The context with task, model and optimizer, and the `build` stage.
     """
     params = params.replace(runtime={"distribution_strategy": "off"})
     stage = stage_factory.find_stages(params)["build"]
@@ -48,7 +52,7 @@ def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Buil
 
 
 def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
-    """What the task evaluates; of a task that only trains, what it trains on."""
+    """Return the task's validation data, or its training data if it has no other."""
     return _evaluation_data(ctx.require("task"), ctx.params.task)
 
 
@@ -59,7 +63,7 @@ def _evaluation_data(task: Any, config: Any) -> tf.data.Dataset:
 
 
 def _build_models(ctx: ExperimentContext) -> None:
-    """Gives the model its variables, or that of each task."""
+    """Create the variables of the model, or of the model of each task."""
     task, model = ctx.require("task"), ctx.require("model")
     if not isinstance(task, multitask.MultiTask):
         parts = [(task, ctx.params.task, model)]
@@ -75,7 +79,7 @@ def _build_models(ctx: ExperimentContext) -> None:
 
 
 def find_checkpoint(path: str) -> str:
-    """The checkpoint at a path, or the newest one in a folder.
+    """Return the checkpoint at a path, or the latest one in a folder.
 
     Raises:
         errors.CheckpointError: There is none.
@@ -90,12 +94,12 @@ def find_checkpoint(path: str) -> str:
 
 
 def load_weights(ctx: ExperimentContext, prefix: str) -> None:
-    """Gives the model the weights that an evaluation of the checkpoint has.
+    """Load the weights that an evaluation of the checkpoint would use.
 
-    Those are the averaged ones if the optimizer keeps an average.
+    These are the averaged weights if the optimizer keeps a moving average.
 
     Raises:
-        errors.CheckpointError: It is damaged, or of another model.
+        errors.CheckpointError: The checkpoint is damaged or belongs to another model.
     """
     model = ctx.require("model")
     items = model_state.weight_items(model)
@@ -112,15 +116,16 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
 def read_checkpoint(
     checkpoint: tf.train.Checkpoint, prefix: str, *, optional: Iterable[Any] = ()
 ) -> None:
-    """Reads all that a checkpoint is made of from the files at a prefix.
+    """Read all objects of a `tf.train.Checkpoint` from the files at a prefix.
 
     Args:
-        checkpoint: What is read.
-        prefix: The prefix of the files.
-        optional: Variables that may be missing there.
+        checkpoint: The objects to restore.
+        prefix: Prefix of the files.
+        optional: Variables that may be missing in the files.
 
     Raises:
-        errors.CheckpointError: They are damaged, or lack some of it, or have it in another shape.
+        errors.CheckpointError: The files are damaged, lack a variable, or contain one with another
+            shape.
     """
     damage = commit.find_damage(prefix)
     if damage is not None:

@@ -1,1 +1,1 @@
-"""The processes of a cluster on this machine, which `tools launch` starts."""
+"""Processes of a local cluster, which `tools launch` starts."""

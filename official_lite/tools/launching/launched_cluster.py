@@ -1,4 +1,4 @@
-"""One start of a cluster: watches its processes, and ends all of them when one has failed."""
+"""One start of a cluster, which stops all of its processes when one fails."""
 
 import contextlib
 import signal
@@ -17,8 +17,8 @@ from official_lite.tools.launching.launched_process import (
 
 __all__ = ["LaunchedCluster", "Restarts"]
 
-# What a process can be asked by, and what is passed on of it: a closed terminal is no reason to end
-# without a save.
+# Signals handled by the launcher, and the signals it forwards. SIGHUP becomes SIGTERM, so that a
+# closed terminal does not end the processes without a save.
 _SIGNALS = {
     signal.SIGTERM: signal.SIGTERM,
     signal.SIGINT: signal.SIGINT,
@@ -26,19 +26,20 @@ _SIGNALS = {
 }
 _SECONDS_BETWEEN_LOOKS = 0.05
 
-# A scheduler may send its signal to all processes, and a launcher pass it on.
+# A scheduler may send its signal to all processes while a launcher forwards it as well. Signals
+# within this time count as one.
 _SECONDS_OF_ONE_WISH = 0.5
 
 
 class Restarts:
-    """How often something may be started again, all in all."""
+    """The total number of restarts that are allowed and taken."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.taken = 0
 
     def take(self) -> bool:
-        """Whether one more is allowed; counts it then."""
+        """Return whether another restart is allowed, and count it if so."""
         if self.taken >= self.most:
             return False
         self.taken += 1
@@ -46,7 +47,7 @@ class Restarts:
 
 
 class LaunchedCluster:
-    """Runs the processes of a cluster until all trainers have ended, or one process has failed.
+    """Runs the processes of a cluster until all trainers have ended or one process has failed.
 
     ::
 
@@ -54,9 +55,9 @@ class LaunchedCluster:
         failure = cluster.run()      # None if all trainers have ended with 0
 
     Args:
-        specs: The processes.
-        restarts: How often a process that can be replaced may be; shared with other starts.
-        grace_secs: What the others have to end by themselves, after one has failed.
+        specs: The processes to start.
+        restarts: How often replaceable processes may be replaced; shared with other starts.
+        grace_secs: How long the other processes may take to end after one has failed, in seconds.
     """
 
     def __init__(
@@ -71,14 +72,14 @@ class LaunchedCluster:
 
     @property
     def was_asked_to_stop(self) -> bool:
-        """Whether a signal has reached the launcher."""
+        """Whether the launcher has received a signal."""
         return self._asked_time is not None
 
     def run(self) -> ProcessEnd | None:
-        """Starts the processes; returns when none is left.
+        """Start the processes and return when all have ended.
 
-        SIGTERM and SIGINT are passed on to all, and a second one kills them. No process may outlive
-        the call, whatever ends it.
+        Signals are forwarded to the trainers, and a second one kills all processes. No process
+        outlives this call, even if it raises.
 
         Returns:
             The end of the process that failed first; None if all trainers have ended with 0.
@@ -104,14 +105,15 @@ class LaunchedCluster:
             failures = [(process, end) for process, end in ends if end is not None and end.code]
             if all(end is not None and end.code == 0 for end in trainers):
                 return None
-            # Of two at once, the cause: a signal's victim before one that has noticed.
+            # If several failed at once, report the cause: a process killed by a signal before one
+            # that lost its peer.
             for process, end in sorted(failures, key=lambda pair: _as_consequence(pair[1])):
                 if not self._is_replaced(process, end):
                     return end
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def _is_replaced(self, process: LaunchedProcess, end: ProcessEnd) -> bool:
-        """Starts another process in the place of one that ended, if nobody minds."""
+        """Replace a process that has ended, if allowed, and return whether it was replaced."""
         if process.spec.role is not Role.REPLACEABLE or self.was_asked_to_stop:
             return False
         if not end.may_restart or not self._restarts.take():
@@ -125,7 +127,7 @@ class LaunchedCluster:
         return True
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
-        """Trainers notice that one is gone, and say how they end; servers are stopped after."""
+        """Wait for trainers to notice the failure and end; servers are stopped afterwards."""
         if self.was_asked_to_stop:
             say(f"{failure}, as asked by a signal.", self._width)
         else:
@@ -162,7 +164,7 @@ class LaunchedCluster:
 
 
 def _as_consequence(end: ProcessEnd) -> int:
-    """How likely it is that another process' end has led to this one; for sorting."""
+    """Return a sort key: how likely the end of another process has caused this one."""
     if end.code < 0:
         return 0
     return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -1,4 +1,4 @@
-"""A process that `launch` has started: its lines get its name, and its end is put into words."""
+"""A process started by `launch`: prefixes its output lines and describes how it ended."""
 
 import contextlib
 import ctypes
@@ -17,17 +17,18 @@ from official_lite.common import errors
 
 __all__ = ["LaunchedProcess", "ProcessEnd", "ProcessSpec", "Role", "say"]
 
-# After its end its output is complete, unless a child of its own holds on to it.
+# How long to wait for output after the process has ended. It is complete then, unless a child
+# process keeps the pipe open.
 _SECONDS_TO_READ_THE_REST = 2.0
 
-# Of prctl(2).
+# From prctl(2).
 _PR_SET_PDEATHSIG = 1
 
 _output_lock = threading.Lock()
 
 
 class Role(enum.Enum):
-    """What the end of a process means to the others."""
+    """What the end of a process means for the other processes."""
 
     TRAINER = "ends by itself, and the training has ended when all of them have"
     REPLACEABLE = "serves the trainers; another process may take its place while they go on"
@@ -36,15 +37,15 @@ class Role(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """What to start.
+    """A process to start.
 
     Attributes:
-        name: What stands before its lines, such as `worker 1`.
-        role: What its end means.
+        name: Prefix of its output lines, such as `worker 1`.
+        role: What its end means for the other processes.
         command: Program and arguments.
-        environment: Variables beside those of this process.
-        log_dir: Where its lines are kept as well; None keeps none.
-        width: Of the longest name, so that lines stand below one another.
+        environment: Environment variables, in addition to those of this process.
+        log_dir: Directory in which its output is also written to a file; None for no file.
+        width: Length of the longest name, to align the output lines.
     """
 
     name: str
@@ -57,11 +58,11 @@ class ProcessSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessEnd:
-    """How a process has ended.
+    """How a process ended.
 
     Attributes:
-        name: Of the process.
-        code: What `subprocess` calls `returncode`: negative for a signal.
+        name: Name of the process.
+        code: The `returncode` of `subprocess`: negative for a signal.
     """
 
     name: str
@@ -69,12 +70,12 @@ class ProcessEnd:
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it: 128 and the signal's number for a process that a signal has killed."""
+        """The exit code as in a shell: 128 + the signal number for a process killed by a signal."""
         return 128 - self.code if self.code < 0 else self.code
 
     @property
     def may_restart(self) -> bool:
-        """Whether the same command may be started again by a machine."""
+        """Whether the same command may be restarted automatically."""
         if self.code < 0:
             return -self.code != signal.SIGINT
         return self.code in errors.RESTARTABLE
@@ -86,10 +87,10 @@ class ProcessEnd:
 
 
 class LaunchedProcess:
-    """Starts a process and passes on what it says, line by line.
+    """Starts a process and forwards its output line by line.
 
     Raises:
-        errors.ConfigValueError: There is no such program.
+        errors.ConfigValueError: The program can't be started.
     """
 
     def __init__(self, spec: ProcessSpec) -> None:
@@ -108,23 +109,23 @@ class LaunchedProcess:
         return self._process.pid
 
     def end(self) -> ProcessEnd | None:
-        """How it has ended; None while it runs."""
+        """Return how the process ended; None while it runs."""
         code = self._process.poll()
         return None if code is None else ProcessEnd(name=self.spec.name, code=code)
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
+        """Send a signal to the process."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kills it, and all that it has started."""
+        """Kill the process and everything it has started."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Waits for its end and for the rest of its output."""
+        """Wait for the process to end and for the rest of its output."""
         self._process.wait()
         for reader in self._readers:
             reader.join(_SECONDS_TO_READ_THE_REST)
@@ -156,7 +157,8 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Out of reach of the terminal's Ctrl-C, which is passed on to it, once.
+            # Keeps the terminal's Ctrl-C from reaching the process directly; the launcher forwards
+            # it once.
             start_new_session=True,
             preexec_fn=_end_with_launcher if sys.platform == "linux" else None,
         )
@@ -167,12 +169,12 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
 
 
 def _end_with_launcher() -> None:
-    """Has the kernel send SIGTERM when the launcher is gone, though it was killed by `kill -9`."""
+    """Make the kernel send SIGTERM when the launcher dies, even by `kill -9`."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def say(text: str, width: int = 0) -> None:
-    """What the launcher itself has to say."""
+    """Print a message of the launcher itself."""
     _write("launch", text, sys.stderr, width)
 
 

@@ -1,1 +1,1 @@
-"""Trainings that are only to be tried, for `tools tune`."""
+"""Trial trainings for `tools tune`."""

@@ -17,9 +17,9 @@ from official_lite.tools.tuning import trial_training
 
 __all__ = ["RateSweep", "analyze", "draw", "run_sweep"]
 
-# Steps on either side with which a loss is averaged, as a part of all steps.
+# Half width of the smoothing window, as a fraction of all steps.
 _WINDOW = 1 / 20
-# The last steps that say whether it has blown up.
+# The number of steps whose mean loss decides whether the loss has diverged.
 _LAST_STEPS = 5
 _FEWEST_STEPS = 30
 _ROWS = 12
@@ -27,14 +27,14 @@ _ROWS = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateSweep:
-    """What was seen.
+    """The result of a learning-rate range test.
 
     Attributes:
-        learning_rates: One a step, growing.
-        losses: What each step has reported.
-        smoothed: The same, each averaged with those before and after it.
-        has_diverged: Whether the loss blew up, which has ended the test.
-        suggestion: Where the smoothed loss fell the fastest; None if it fell nowhere.
+        learning_rates: Learning rate of each step, increasing.
+        losses: Loss of each step.
+        smoothed: Losses, each averaged with its neighbors.
+        has_diverged: Whether the loss diverged, which ended the test.
+        suggestion: The rate at which the smoothed loss fell fastest; None if it never fell.
     """
 
     learning_rates: Sequence[float]
@@ -44,17 +44,17 @@ class RateSweep:
     suggestion: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all fields, for JSON."""
         return dataclasses.asdict(self)
 
     def some_points(self) -> list[tuple[float, float]]:
-        """A few rates and their smoothed losses, for a table."""
+        """Return a few rates with their smoothed losses, for a table."""
         points = list(zip(self.learning_rates, self.smoothed, strict=True))
         count = min(_ROWS, len(points))
         return [points[(len(points) - 1) * n // max(1, count - 1)] for n in range(count)]
 
     def describe(self) -> str:
-        """What came of it, in a sentence or two."""
+        """Describe the result in one or two sentences."""
         end = self.learning_rates[-1]
         limit = f"At {end:.2g} it blew up." if self.has_diverged else f"It went up to {end:.2g}."
         if self.suggestion is None:
@@ -63,17 +63,17 @@ class RateSweep:
 
 
 def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) -> RateSweep:
-    """Trains an experiment from its beginning with a learning rate that grows; leaves nothing.
+    """Train an experiment from the start with a growing learning rate; leave no files behind.
 
     Args:
-        params: The config. Its schedule, warm-up, hooks and writers are left out.
-        min_rate: The learning rate of the first step.
-        max_rate: That of the last one, by equal factors.
-        num_steps: How many.
+        params: The config. Its schedule, warm-up, hooks and writers are ignored.
+        min_rate: Learning rate of the first step.
+        max_rate: Learning rate of the last step. Rates grow by a constant factor.
+        num_steps: Number of steps.
 
     Raises:
-        errors.ConfigValueError: Such a sweep is none, or the task does not take its learning rate
-            from the config.
+        errors.ConfigValueError: The rates or the number of steps are invalid, or the task does not
+            take its learning rate from the config.
     """
     if not 0 < min_rate < max_rate or num_steps < _FEWEST_STEPS:
         raise errors.ConfigValueError(
@@ -107,8 +107,8 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
 
 
 def analyze(learning_rates: Sequence[float], losses: Sequence[float]) -> RateSweep:
-    """What the losses of a sweep say."""
-    # Twice, so that those nearest count most.
+    """Smooth the losses of a sweep and find the suggested rate."""
+    # Smoothed twice, so that the nearest losses have the largest weight.
     smoothed = _smooth(_smooth(losses))
     return RateSweep(
         learning_rates=list(learning_rates),
@@ -120,15 +120,15 @@ def analyze(learning_rates: Sequence[float], losses: Sequence[float]) -> RateSwe
 
 
 def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
-    """Draws the losses over the rates, and marks the suggestion.
+    """Plot the losses over the rates and mark the suggestion.
 
     Args:
         sweep: The sweep.
         path: A file that ends in `.png` or `.svg`.
-        title: Above the picture.
+        title: Title of the plot.
 
     Raises:
-        errors.ConfigValueError: It ends otherwise, or matplotlib is not installed.
+        errors.ConfigValueError: The path has another suffix, or matplotlib is not installed.
     """
     if not path.endswith((".png", ".svg")):
         raise errors.ConfigValueError(f"--plot={path} has to end in .png or .svg.")
@@ -138,14 +138,14 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
         raise errors.ConfigValueError(
             "A plot needs matplotlib, which is not installed: pip install matplotlib"
         ) from error
-    # Without pyplot, which would look for a screen.
+    # pyplot is not used because it would look for a display.
     picture = figure.Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = picture.subplots()
     axes.semilogx(sweep.learning_rates, sweep.losses, color="0.75", label="each step")
     axes.semilogx(sweep.learning_rates, sweep.smoothed, color="C0", label="smoothed")
     if sweep.suggestion is not None:
         axes.axvline(sweep.suggestion, color="C3", linestyle="--", label=f"{sweep.suggestion:.2g}")
-    # Single steps may go far beyond what there is to see.
+    # The limits follow the smoothed losses, since single steps may be far outside.
     top, bottom = max(sweep.smoothed), min(sweep.smoothed)
     margin = 0.1 * (top - bottom) or 1.0
     axes.set_ylim(bottom - margin, top + margin)
@@ -158,7 +158,7 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
 def _measure(
     trainer: base_trainer.Trainer, num_steps: int, rates: list[float], losses: list[float]
 ) -> None:
-    """Notes the rate and the loss of each step, until the loss blows up."""
+    """Record the rate and the loss of each step until the loss diverges."""
     for _ in range(num_steps):
         preemption.check()
         rate = orbit.utils.current_learning_rate(trainer.optimizer, trainer.global_step)
@@ -175,9 +175,10 @@ def _measure(
 
 
 def _smooth(losses: Sequence[float]) -> list[float]:
-    """The mean of each loss and those around it: one of those before it only would come too late.
+    """Return the mean of each loss and its neighbors.
 
-    What is not finite, as the last one may be, is left out.
+    The window is centered: a trailing window would delay the curve. Non-finite losses, such as a
+    last one, are ignored.
     """
     reach = max(1, round(_WINDOW * len(losses)))
     windows = [losses[max(0, n - reach) : n + reach + 1] for n in range(len(losses))]
@@ -185,7 +186,11 @@ def _smooth(losses: Sequence[float]) -> list[float]:
 
 
 def _has_diverged(losses: Sequence[float]) -> bool:
-    """Whether the loss is above its beginning by as much as it had come below it, or by half."""
+    """Return whether the loss has diverged.
+
+    It has if it is not finite, or if the mean of the last steps exceeds that of the first steps by
+    the amount that the loss had fallen, and by at least half of its initial value.
+    """
     if not math.isfinite(losses[-1]):
         return True
     if len(losses) < 2 * _LAST_STEPS:
@@ -195,9 +200,9 @@ def _has_diverged(losses: Sequence[float]) -> bool:
 
 
 def _steepest(learning_rates: Sequence[float], smoothed: Sequence[float]) -> float | None:
-    """The rate at which the loss falls the fastest, by the logarithm of the rate.
+    """Return the rate at which the loss falls fastest with the logarithm of the rate.
 
-    Only until it is at its lowest: what falls after it has risen says nothing.
+    Only rates up to the lowest loss count: a fall after the loss has risen is meaningless.
     """
     lowest = int(np.argmin(smoothed))
     if lowest < 1:

@@ -1,4 +1,4 @@
-"""Trains a few steps with batches of one size, and says how fast they were and what they took."""
+"""Measurement of the speed and memory of a few training steps with a given batch size."""
 
 import argparse
 import dataclasses
@@ -18,7 +18,7 @@ from official_lite.tools.tuning import trial_training
 
 __all__ = ["Probe", "probe"]
 
-# What is measured, after a first loop that traces the step.
+# Duration of the measurement, after first loops that trace the step.
 _SECONDS = 1.0
 _SECONDS_PER_LOOP = 0.2
 _FEWEST_STEPS = 2
@@ -26,14 +26,15 @@ _FEWEST_STEPS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What came of a size.
+    """The result for one batch size.
 
     Attributes:
-        examples_per_second: How fast it is trained.
-        memory: The most that the process had, in bytes.
-        unit: What the size has to be a multiple of: a replica's share of a micro-batch each.
-        problem: Why there are no such steps, by the data or the config; empty if there are.
-        is_exhausted: Whether it is the memory that has ended.
+        examples_per_second: Training speed.
+        memory: Peak memory of the process in bytes.
+        unit: Batch sizes must be a multiple of this: the number of replicas times the number of
+            micro-batches.
+        problem: Why the data or config do not allow such steps; empty if they do.
+        is_exhausted: Whether the process ran out of memory.
     """
 
     examples_per_second: float = 0.0
@@ -44,11 +45,11 @@ class Probe:
 
 
 def probe(args: argparse.Namespace, batch_size: int) -> Probe:
-    """Trains with batches of a size; meant for a process that may be lost.
+    """Train with batches of a given size. Call this in a process that may be killed.
 
     Args:
-        args: The command line, with `source` and what `run_source` adds.
-        batch_size: Examples in an update.
+        args: The command line, with `source` and the arguments of `run_source`.
+        batch_size: Examples per update.
     """
     params = run_source.read(args.source, args).params
     found: list[Probe] = []

@@ -1,8 +1,8 @@
-"""Looks for the largest batch that fits into the memory: each size in a process of its own.
+"""Search for the largest batch size that fits into memory, with one process per size.
 
-Doubled from the size of the config until one does not fit, then halved between the last two. What
-a process has is looked at while it runs: one that goes beyond the limit is killed, before it takes
-the machine with it.
+Starting at the size in the config, the size is doubled until it does not fit; then the interval
+between the last two sizes is bisected. The memory of each process is monitored while it runs: a
+process that exceeds the limit is killed before it exhausts the memory of the machine.
 """
 
 import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SizeSearch", "SizeTrial", "find_largest", "free_memory", "search"]
 
-# The last steps of the search are no smaller than this part of the size.
+# The search stops when the interval is smaller than the size divided by this number.
 _RESOLUTION = 8
 _SECONDS_BETWEEN_LOOKS = 0.01
 _PART_OF_FREE = 0.9
@@ -32,13 +32,13 @@ _ABOVE = "above the limit"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SizeTrial:
-    """A size that was tried.
+    """A batch size that was tried.
 
     Attributes:
-        batch_size: Examples in an update.
-        result: `fits`, or why not.
-        examples_per_second: How fast it was; None if it does not fit.
-        memory: The most that the process had, in bytes, as far as anybody saw.
+        batch_size: Examples per update.
+        result: `fits`, or why it does not fit.
+        examples_per_second: Training speed; None if the size does not fit.
+        memory: Observed peak memory of the process in bytes.
     """
 
     batch_size: int
@@ -48,21 +48,21 @@ class SizeTrial:
 
     @property
     def fits(self) -> bool:
-        """Whether it does."""
+        """Whether the size fits."""
         return self.result == _FITS
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for a table and JSON."""
+        """Return all fields, for a table or JSON."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SizeSearch:
-    """What was tried, in the order of the sizes.
+    """The result of a search.
 
     Attributes:
-        trials: One for each size.
-        memory_limit: In bytes.
+        trials: The sizes that were tried, in increasing order.
+        memory_limit: Memory limit in bytes.
         largest: The largest size that fits.
     """
 
@@ -72,14 +72,14 @@ class SizeSearch:
 
     @property
     def fastest(self) -> int:
-        """The size with the most examples a second."""
+        """The size with the most examples per second."""
         return max(
             (trial for trial in self.trials if trial.fits),
             key=lambda trial: trial.examples_per_second or 0.0,
         ).batch_size
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return the result for JSON."""
         return {
             "largest": self.largest,
             "fastest": self.fastest,
@@ -88,7 +88,7 @@ class SizeSearch:
         }
 
     def describe(self) -> str:
-        """What came of it, in a sentence."""
+        """Describe the result in one or two sentences."""
         limit = self.memory_limit / 10**9
         is_limit = any(trial.batch_size > self.largest for trial in self.trials)
         word = "that fits" if is_limit else "that was tried"
@@ -106,17 +106,17 @@ def search(
     memory_limit: int | None = None,
     timeout_secs: float = 300.0,
 ) -> SizeSearch:
-    """Tries sizes, from that of the config on.
+    """Search for the largest batch size, starting from the batch size of the config.
 
     Args:
-        args: The command line, for the processes that try.
-        start: The size to begin with.
-        most: The largest one to try.
-        memory_limit: Bytes that a process may have; None is nine tenths of what is free.
-        timeout_secs: What a size may take.
+        args: The command line, for the processes that try a size.
+        start: The first size to try.
+        most: The largest size to try.
+        memory_limit: Memory limit of a process in bytes. Defaults to 90% of the free memory.
+        timeout_secs: Time limit for each size in seconds.
 
     Raises:
-        errors.OfficialLiteError: Nothing fits, or the config can't be trained at all.
+        errors.OfficialLiteError: No size fits, or the config can't be trained at all.
     """
     if start < 1:
         raise errors.ConfigValueError(
@@ -137,13 +137,13 @@ def search(
 def find_largest(
     fits: Callable[[int], bool], *, start: int, most: int, unit: Callable[[], int] = lambda: 1
 ) -> int:
-    """The largest size that fits, to within an eighth of it; 0 if none does.
+    """Return the largest size that fits, to within an eighth; 0 if none does.
 
     Args:
-        fits: Tries a size.
-        start: The size to begin with.
-        most: The largest one to try.
-        unit: What sizes are multiples of; asked after the first try.
+        fits: Tries a size and returns whether it fits.
+        start: The first size to try.
+        most: The largest size to try.
+        unit: Returns the number of which sizes must be multiples; called after the first try.
     """
     low, high = 0, start
     if fits(start):
@@ -164,7 +164,7 @@ def find_largest(
 
 
 def free_memory() -> int:
-    """Bytes that a process can have here and now: of the machine, or of its container."""
+    """Return the bytes that a process can allocate in this machine or container."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     meminfo = pathlib.Path("/proc/meminfo")
     if meminfo.exists():
@@ -181,11 +181,11 @@ def _multiple(size: int, unit: int) -> int:
 
 
 class _Trials:
-    """Tries sizes, and remembers what came of each.
+    """Tries sizes and stores the results.
 
     Attributes:
-        by_size: What came of them.
-        unit: What a size has to be a multiple of, once one of them fits.
+        by_size: Results by size.
+        unit: Sizes must be multiples of this; known once a size has fit.
     """
 
     def __init__(self, args: argparse.Namespace, limit: int, timeout_secs: float) -> None:
@@ -218,7 +218,7 @@ class _Trials:
             raise errors.OfficialLiteError(
                 f"Batches of {size} can't be trained; the error is above this line."
             )
-        # As the system does where there is no memory left.
+        # This is how the operating system reacts when it is out of memory.
         result = f"killed by {signal.Signals(-process.exitcode).name}"
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
@@ -238,7 +238,7 @@ class _Trials:
 
 
 def _context() -> Any:
-    """Processes that need not import TensorFlow again, where that is possible."""
+    """Return a context whose processes, if possible, need not import TensorFlow again."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -247,16 +247,20 @@ def _context() -> Any:
 
 
 def _run(sender: Any, args: argparse.Namespace, size: int) -> None:
-    # Whoever only starts these processes needs no TensorFlow.
+    # Imported here because the process that starts these processes does not need TensorFlow.
     from official_lite.tools.tuning import size_probe
 
-    # Ctrl-C is for the process that has started this one, which kills it.
+    # Ctrl-C is handled by the parent process, which kills this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sender.send(size_probe.probe(args, size))
 
 
 def _watch(process: Any, limit: int, timeout_secs: float) -> tuple[int, str]:
-    """Until it has ended, or must; the most memory that was seen, and why it must."""
+    """Wait until the process ends or violates a limit.
+
+    Returns:
+        The observed peak memory in bytes, and which limit was violated, or "".
+    """
     deadline = time.monotonic() + timeout_secs
     most = 0
     while process.is_alive():
@@ -270,7 +274,7 @@ def _watch(process: Any, limit: int, timeout_secs: float) -> tuple[int, str]:
 
 
 def _memory_of(pid: int) -> int:
-    """What a process has in memory; 0 where nobody says it."""
+    """Return the resident memory of a process in bytes; 0 if it is unknown."""
     try:
         pages = pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]
     except (FileNotFoundError, ProcessLookupError, IndexError):

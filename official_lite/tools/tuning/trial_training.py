@@ -1,4 +1,4 @@
-"""A training that is only to be tried: built as by `train.py`, in a folder that is removed."""
+"""Trial trainings, built as by `train.py` in a temporary directory."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from official_lite.common import errors
 
 __all__ = ["train"]
 
-# What would be written, or done about numbers that are meant to blow up.
+# Disables all output, and the handling of non-finite values, which are expected here.
 _LEFT_OUT = {
     "hooks": [],
     "writers": [],
@@ -26,17 +26,17 @@ def train(
     trainer: Mapping[str, Any],
     task: Mapping[str, Any] | None = None,
 ) -> None:
-    """Prepares, builds and initializes a training, and hands it over where it would begin.
+    """Prepare, build and initialize a training, then call `run` in place of the training.
 
     Args:
-        params: The config. Its hooks and writers are left out.
-        run: Takes the place of the `run` stage.
+        params: The config. Its hooks and writers are ignored.
+        run: Replaces the `run` stage.
         trainer: Overrides of `params.trainer`.
         task: Overrides of `params.task`.
 
     Raises:
         errors.ConfigValueError: The experiment has phases.
-        errors.OfficialLiteError: Whatever the training raises.
+        errors.OfficialLiteError: The training failed.
     """
     if getattr(params, "phases", None):
         raise errors.ConfigValueError(
@@ -58,7 +58,7 @@ def train(
 
 
 class _Silence(pipeline.Finalize):
-    """There are no results to show, nor to pass on."""
+    """A `finalize` stage that does nothing: there are no results to show or return."""
 
     def __call__(self, ctx: pipeline.ExperimentContext) -> str | None:
         return None
