@@ -350,7 +350,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
         if not self._is_loss_checked:
-            self._is_loss_checked = True
             step_checks.check_pairing(
                 lambda labels, outputs: build_losses(
                     labels=labels, model_outputs=outputs, aux_losses=aux_losses
@@ -359,6 +358,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 outputs,
                 type(self).__name__,
             )
+            # Not before: a mode of execution that is tried first may fail for another reason.
+            self._is_loss_checked = True
         with keras_losses.undivided():
             return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 

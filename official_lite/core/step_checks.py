@@ -101,7 +101,9 @@ def check_class_labels(metrics: Sequence[Any], labels: Any, outputs: Any, task_n
 @contextlib.contextmanager
 def watched_for_training_mode(model: Any, task_name: str) -> Iterator[None]:
     """Warns if the step within calls the model, and never in training mode, where that matters."""
-    if not isinstance(model, keras.Model) or not _has_layers_that_differ(model):
+    # The step of another replica, on a thread of its own, may be watched already.
+    is_watched = "call" in getattr(model, "__dict__", ())
+    if is_watched or not isinstance(model, keras.Model) or not _has_layers_that_differ(model):
         yield
         return
     modes: list[bool] = []
@@ -116,7 +118,7 @@ def watched_for_training_mode(model: Any, task_name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del model.__dict__["call"]
+        model.__dict__.pop("call", None)
     if modes and not any(modes) and model not in _told:
         _told.add(model)
         logging.warning(

@@ -138,3 +138,13 @@ def test_metric_for_one_hot_labels_that_gets_numbers_is_told(
     for _ in range(2):
         task.validation_step(inputs, model, [] if is_compiled else [metric])
     assert len(_warnings(caplog, "one-hot")) == is_told
+
+
+@pytest.mark.parametrize("task_cls", [LineTask, Forgetful])
+def test_steps_of_two_replicas_are_watched_as_one(
+    experiment, make_trainer, two_replicas, caplog, task_cls
+) -> None:
+    with two_replicas.scope():
+        trainer = make_trainer(experiment(task={"dropout_rate": 0.5}), task_cls=task_cls)
+        trainer.train(tf.constant(2))
+    assert len(_warnings(caplog, "training=True")) == (task_cls is Forgetful)
