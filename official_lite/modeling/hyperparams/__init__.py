@@ -1,4 +1,4 @@
-"""Configs: typed dataclasses that YAML, JSON, text overrides and Python can change safely.
+"""Typed dataclass configs that can be changed safely from YAML, JSON, text and Python.
 
 ::
 
@@ -12,8 +12,8 @@
     hyperparams.save_params_dict_to_yaml(config, "params.yaml")
     assert TrainerConfig.from_yaml("params.yaml") == config
 
-Every value is checked against the annotation of its field, however it gets there; a name that no
-field has is an error that names the nearest ones. TensorFlow is not imported here.
+Every value is checked against the annotation of its field, regardless of its source. An unknown
+field name raises an error that suggests the nearest names. This package does not import TensorFlow.
 """
 
 from official_lite.modeling.hyperparams.base_config import Config, bind

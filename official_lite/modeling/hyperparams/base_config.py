@@ -1,4 +1,4 @@
-"""`Config`: a dataclass whose fields are checked however their values arrive."""
+"""Base class of configs: a dataclass that checks every value assigned to its fields."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _Builder = TypeVar("_Builder", bound=Callable[..., Any])
 
 
 def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
-    """Class or function decorator: makes the decorated thing the `BUILDER` of a config class.
+    """Return a decorator that sets a class or function as the `BUILDER` of a config class.
 
     Raises:
-      ConfigValueError: `config_cls` is no class or already bound, or the builder can't be called.
+      ConfigValueError: `config_cls` is not a class or already has a builder, or the builder is not
+          a class or a function.
     """
     if not inspect.isclass(config_cls):
         raise errors.ConfigValueError(f"`bind` wants a config class, got {config_cls!r}.")
@@ -34,7 +35,7 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
             )
         if not (inspect.isclass(builder) or inspect.isfunction(builder)):
             raise errors.ConfigValueError(f"A builder is a class or a function, not {builder!r}.")
-        # Static, so that a function does not take the config for its first argument.
+        # Static, so that a function does not receive the config as its first argument.
         config_cls._BUILDER = staticmethod(builder)
         return builder
 
@@ -43,23 +44,26 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
 
 @dataclasses.dataclass
 class Config(params_dict.ParamsDict):
-    """Base class of configs; subclasses are dataclasses too.
+    """Base class of configs; subclasses are dataclasses.
 
-    A field holds a text, a number, a boolean, None, a config, or lists and tuples of these. A dict
-    becomes the annotated config class, or a bare `Config` with the keys of the dict. Assigned
-    configs and lists are copied. A field whose default is None takes None whatever its annotation.
+    A field holds a string, a number, a boolean, None, a config, or lists and tuples of these. A
+    dict becomes the annotated config class, or a plain `Config` with the dict's keys. Assigned
+    configs and lists are copied. A field whose default is None accepts None whatever its
+    annotation.
 
-    A class that declares fields knows no others. `Config` itself and subclasses without fields are
-    open: the constructor takes any keys.
+    A class that declares fields accepts no other keys. `Config` itself and subclasses without
+    fields are open: their constructor accepts any keys.
 
-    A subclass may say in `ALIASES` by which other names a field goes wherever values come in, and
-    in `CLEARS` for which field another one, None by default, may stand in. Of the two the one
-    given last counts, and the other goes back to its default or to None. It is a
-    `ConfigValueError` to give both at once, as far as the first one is not at its default.
+    A subclass can set two class attributes:
+
+    * `ALIASES` maps alternative names to field names; they are accepted wherever values come in.
+    * `CLEARS` maps a field to another field, None by default, that may replace it. Setting either
+      field resets the other one, to its default or to None. Setting both at once raises a
+      `ConfigValueError`, unless the first field has its default value.
 
     Args:
-      default_params: nested values that override the fields' defaults.
-      restrictions: rules for `validate`, see `restrictions.Restriction`.
+      default_params: Nested values that override the fields' defaults.
+      restrictions: Rules for `validate`; see `restrictions.Restriction`.
     """
 
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))
@@ -94,7 +98,7 @@ class Config(params_dict.ParamsDict):
 
     @property
     def BUILDER(self) -> Any:
-        """What `bind` tied to this class: the class or function that is built from the config."""
+        """The class or function that `bind` set as the builder of this config class."""
         return self._BUILDER
 
     def __setattr__(self, key: str, value: Any) -> None:
@@ -112,45 +116,45 @@ class Config(params_dict.ParamsDict):
             raise self._unknown_key(key, cursor)
         self._set(key, value, self.__dict__.get(key), cursor)
         if "_locked" in self.__dict__:
-            # Not while the fields get their first values.
+            # Skip this while the fields receive their first values.
             self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
-        # Of open configs only: dataclasses compare their fields.
+        # Used by open configs only: `dataclasses` generates a field-wise `__eq__` for the others.
         return type(other) is type(self) and other.as_dict() == self.as_dict()
 
     def __repr__(self) -> str:
         return f"Config({self.as_dict()!r})"
 
     def replace(self, **kwargs: Any) -> Self:
-        """An unlocked copy with some fields overridden; this config stays as it is."""
+        """Return an unlocked copy with some fields overridden; this config does not change."""
         replaced = self._copy()
         replaced.override(kwargs)
         return replaced
 
     @classmethod
     def from_yaml(cls, file_path: str | os.PathLike[str]) -> Self:
-        """Reads a config from a YAML or JSON file over the defaults of this class.
+        """Build a config from the defaults of this class, overridden by a YAML or JSON file.
 
-        A file does not name classes: where a field holds a subclass of its annotation, build the
-        config first and `override_params_dict` it with the file, which keeps the classes.
+        A file does not name classes. If a field holds a subclass of its annotation, build the
+        config first and pass the file to `override_params_dict`, which keeps the classes.
 
         Raises:
-          ConfigError: as for `params_dict.override_params_dict`, with file and line.
+          ConfigError: As for `params_dict.override_params_dict`, with file and line.
         """
         return cls(yaml_io.read_yaml(file_path))
 
     @classmethod
     def from_json(cls, file_path: str | os.PathLike[str]) -> Self:
-        """The same as `from_yaml`; JSON is YAML."""
+        """Build a config from a JSON file, as `from_yaml` does; JSON is a subset of YAML."""
         return cls.from_yaml(file_path)
 
     @classmethod
     def from_args(cls, *args: Any, **kwargs: Any) -> Self:
-        """Builds a config from positional values for the fields that this very class declares.
+        """Build a config from positional values for the fields that this class itself declares.
 
         Raises:
-          ConfigTypeError: there are more values than fields.
+          ConfigTypeError: There are more values than fields.
         """
         names = list(inspect.get_annotations(cls))
         if len(args) > len(names):
@@ -160,9 +164,9 @@ class Config(params_dict.ParamsDict):
         return cls(default_params=dict(zip(names, args, strict=False)) | kwargs)
 
     def validate_fields(self) -> None:
-        """Checks of this very config what its annotations can't say; `validate` calls it.
+        """Check constraints that annotations cannot express; `validate` calls this method.
 
-        To be overridden, by raising a `ConfigValueError` that names the field.
+        Subclasses override it and raise a `ConfigValueError` that names the field.
         """
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
@@ -179,7 +183,7 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A config that is written out has the default beside what stands in for it.
+            # A serialized config contains the field's default next to the field that replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
@@ -195,7 +199,7 @@ class Config(params_dict.ParamsDict):
         self.__dict__[key] = field_type.convert(value, current, cursor)
 
     def _validate(self, cursor: Cursor) -> None:
-        # A list can be changed behind our back, so the types are checked once more.
+        # A list may have been changed in place since it was assigned, so check the types again.
         for key, field_type in self._field_types().items():
             value = self.__dict__.get(key)
             if not field_type.accepts(value):
@@ -214,7 +218,7 @@ class Config(params_dict.ParamsDict):
 
     @classmethod
     def _field_types(cls) -> dict[str, field_types.FieldType]:
-        # Resolving annotations is slow, so each class does it once, when it is first needed.
+        # Resolving annotations is slow, so do it once per class, on first use.
         if "_COMPILED" not in cls.__dict__:
             cls._COMPILED = _compile_fields(cls)
         return cls._COMPILED
@@ -238,7 +242,7 @@ def _compile_fields(config_cls: type[Config]) -> dict[str, field_types.FieldType
 
 
 def _refuse_nested_sequence(value: Any, cursor: Cursor) -> None:
-    """Undeclared keys hold flat lists, so that their meaning is plain without an annotation."""
+    """Raise if an undeclared key holds a nested sequence, which requires an annotation."""
     if isinstance(value, list | tuple):
         if any(isinstance(element, list | tuple) for element in value):
             raise errors.ConfigTypeError(

@@ -1,4 +1,4 @@
-"""Configs seen as flat lists of `a.b.c = value`: setting, listing, comparing, rewriting."""
+"""Configs as flat lists of `a.b.c = value`: functions to set, list, compare and rewrite them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,13 +8,13 @@ from official_lite.modeling.hyperparams import csv_override, params_dict, yaml_i
 
 
 def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
-    """Does what `--set path=value` says; the text is read as in YAML and typed by the field.
+    """Apply `--set path=value`; the text is parsed as YAML and typed by the field.
 
-    A field that takes text gets the text as it stands if it can't hold what YAML makes of it, so
-    `task.name=010` needs no quotes. `[0]` indexes a list; an index just behind its end appends.
+    A string field stores the raw text if it cannot hold the parsed YAML value, so `task.name=010`
+    needs no quotes. `[0]` indexes a list; an index equal to its length appends.
 
     Raises:
-      ConfigError: an unknown key, a wrong type or a locked config, as for `override`.
+      ConfigError: An unknown key, a wrong type or a locked config, as for `override`.
     """
     steps = csv_override.parse_path(path)
     try:
@@ -28,19 +28,19 @@ def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
 
 
 def override_by_path(config: params_dict.ParamsDict, path: str, value: Any) -> None:
-    """Overrides what `path` leads to, by a value that is no text to be read.
+    """Override the value at `path` with a Python value, which is not parsed.
 
     Raises:
-      ConfigError: as for `set_by_path`.
+      ConfigError: As for `set_by_path`.
     """
     config.override(csv_override.nest(csv_override.parse_path(path), value))
 
 
 def flatten(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted path -> plain value, in the order of the fields.
+    """Return a dict from dotted path to plain value, in the order of the fields.
 
-    Lists and tuples are values, with dicts for the configs in them, and so are empty dicts and
-    dicts with a key that is no Python name. A `OneOfConfig` shows what it has selected only.
+    Lists and tuples are values (configs in them become dicts). So are empty dicts and dicts with a
+    key that is not a Python identifier. A `OneOfConfig` contributes only its selected alternative.
     """
     tree = params_dict.to_plain(config)
     return dict(leaf for key in tree for leaf in _leaves(key, tree[key]))
@@ -49,7 +49,7 @@ def flatten(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any
 def diff(
     old: params_dict.ParamsDict | Mapping[str, Any], new: params_dict.ParamsDict | Mapping[str, Any]
 ) -> list[str]:
-    """One line for each path whose value differs: `a.b: 1 -> 2`, sorted; lists equal tuples."""
+    """Return a sorted line `a.b: 1 -> 2` for each path whose value differs; lists equal tuples."""
     old_leaves, new_leaves = _as_read_back(old), _as_read_back(new)
     paths = sorted(old_leaves.keys() | new_leaves.keys())
     shown = {path: (_show(old_leaves, path), _show(new_leaves, path)) for path in paths}
@@ -59,14 +59,14 @@ def diff(
 def map_texts(
     config: params_dict.ParamsDict, function: Callable[[str], str]
 ) -> params_dict.ParamsDict:
-    """An unlocked copy in which each text, in lists too, is what `function` makes of it."""
+    """Return an unlocked copy with `function` applied to each string, also in lists."""
     copied = params_dict.copy_value(config)
     _rewrite(copied, function)
     return copied
 
 
 def texts(value: Any) -> Iterator[str]:
-    """All texts in a config, a dict or a list, however deep."""
+    """Yield all strings in a config, a dict or a list, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, params_dict.ParamsDict):

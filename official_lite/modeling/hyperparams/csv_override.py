@@ -1,4 +1,4 @@
-"""The one-line override syntax: `a.b=1,c=[1,2],d[0].e=3,f='x,y'`."""
+"""Parser of the one-line override syntax: `a.b=1,c=[1,2],d[0].e=3,f='x,y'`."""
 
 import re
 from typing import Any
@@ -27,33 +27,33 @@ _NEEDS_NO_QUOTES = re.compile(r"[\w./+-][\w ./+-]*")
 
 
 def is_csv(text: str) -> bool:
-    """Whether `text` starts like an override, with `name=`."""
+    """Return whether `text` starts like an override, with `name=`."""
     return _START.match(text) is not None
 
 
 def parse_csv(text: str) -> dict[str, Any]:
-    """The nested override that `text` describes; `a[0]` becomes `overrides.ListItems`.
+    """Return the nested override that `text` describes; `a[0]` becomes `overrides.ListItems`.
 
     Raises:
-      ConfigValueError: the text is malformed; the message shows it and the position.
+      ConfigValueError: The text is malformed; the message shows the text and the position.
     """
     return _parse_leaves(_tree(text))
 
 
 def nested_csv_str_to_json_str(csv_str: str) -> str:
-    """Rewrites `a=1,b.c=2` as the YAML flow mapping `{a : 1, b : {c : 2}}`; the empty text stays.
+    """Convert `a=1,b.c=2` to the YAML flow mapping `{a : 1, b : {c : 2}}`; empty text is unchanged.
 
     Raises:
-      ConfigValueError: the text is malformed, holds a nested list, or leaves a list element out.
+      ConfigValueError: The text is malformed, contains a nested list, or omits a list element.
     """
     return _render(_tree(csv_str), csv_str) if csv_str else ""
 
 
 def parse_path(path: str) -> list[str | int]:
-    """Splits `task_routines[0].task_weight` into `["task_routines", 0, "task_weight"]`.
+    """Split `task_routines[0].task_weight` into `["task_routines", 0, "task_weight"]`.
 
     Raises:
-      ConfigValueError: the text is not a path.
+      ConfigValueError: The text is not a path.
     """
     stripped = path.strip()
     if not re.fullmatch(_PATH, stripped):
@@ -65,14 +65,14 @@ def parse_path(path: str) -> list[str | int]:
 
 
 def nest(steps: list[str | int], value: Any) -> Any:
-    """Wraps `value` into one mapping, or `ListItems`, for each step of a path."""
+    """Wrap `value` in a mapping, or in `ListItems`, for each step of a path."""
     for step in reversed(steps):
         value = overrides.ListItems({step: value}) if isinstance(step, int) else {step: value}
     return value
 
 
 def malformed(text: str, position: int) -> errors.ConfigValueError:
-    """An error that points at the character where `text` stops making sense."""
+    """Return an error that points at the character where `text` becomes malformed."""
     line = text.replace("\n", " ").replace("\t", " ")
     start = max(0, position - 40)
     return errors.ConfigValueError(
@@ -97,7 +97,7 @@ def _hint(rest: str) -> str:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    """Nested mappings whose leaves are the texts of the values."""
+    """Return nested mappings whose leaves are the unparsed values."""
     tree: dict[str, Any] = {}
     position = 0
     while position < len(text.rstrip()):

@@ -1,11 +1,12 @@
-"""Checks a value against an annotation, and converts the little that may be converted.
+"""Types that check a value against an annotation and apply the few allowed conversions.
 
-`HintCompiler` turns an annotation into a `FieldType`. What that does with a value:
+`HintCompiler` turns an annotation into a `FieldType`, which treats values as follows:
 
-* `int` is taken for `float` and becomes one; nothing else changes its kind: `bool` is no `int`,
-  `1e6` is no `int`, a text is no number. Numbers and texts of other libraries become Python's.
-* a dict becomes the annotated config, or is merged into the config that is there;
-* a list and a tuple become whichever the annotation names.
+* An `int` is accepted for `float` and becomes a `float`. No other type is converted: a `bool` is
+  not an `int`, `1e6` is not an `int`, and a string is not a number. Numbers and strings of other
+  libraries become Python's own.
+* A dict becomes the annotated config, or is merged into the existing config.
+* Lists and tuples become whichever of the two the annotation names.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _ABSTRACT_SEQUENCES = (
 
 
 class HintCompiler:
-    """Turns annotations into the types that check values.
+    """Compiler from annotations to the field types that check values.
 
     Args:
-      open_class: the config class that dicts without an annotated class become.
-      sequence_class: what an annotation such as `Sequence[int]` stores, `list` or `tuple`.
+      open_class: The config class for dicts whose annotation names no class.
+      sequence_class: The class stored for an annotation such as `Sequence[int]`: `list` or `tuple`.
     """
 
     def __init__(self, open_class: ConfigClass, sequence_class: SequenceClass = list) -> None:
@@ -47,7 +48,10 @@ class HintCompiler:
         self._sequence_class = sequence_class
 
     def compile(self, hint: Any) -> FieldType:
-        """The type for a resolved annotation; one without a meaning in YAML takes plain values."""
+        """Return the type for a resolved annotation.
+
+        An annotation that YAML cannot express accepts plain values.
+        """
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             return UnionType([self.compile(arg) for arg in args])
@@ -78,7 +82,7 @@ class HintCompiler:
         return self._any()
 
     def _compile_tuple(self, item_types: list[FieldType]) -> FieldType:
-        # `Tuple[str]` means any number of texts in configs written for the Model Garden.
+        # In configs written for the Model Garden, `Tuple[str]` means any number of strings.
         if len(item_types) < 2:
             return SequenceType(item_types[0] if item_types else self._any(), tuple)
         return TupleType(item_types)
@@ -88,27 +92,27 @@ class HintCompiler:
 
 
 def optional(field_type: FieldType) -> FieldType:
-    """Lets the field hold None, too."""
+    """Return a type that also accepts None."""
     return field_type if field_type.accepts(None) else UnionType([field_type, NoneType()])
 
 
 class FieldType(abc.ABC):
-    """What a field takes."""
+    """Base class of the types that check and convert the value of a field."""
 
     name: str
 
     @abc.abstractmethod
     def accepts(self, value: Any) -> bool:
-        """Whether `convert` would take the value; dicts are looked at from outside only."""
+        """Return whether `convert` would accept the value; dict contents are not checked."""
 
     @abc.abstractmethod
     def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
-        """The value to store, where `current` is stored now (None if nothing is).
+        """Return the value to store in place of `current` (None if nothing is stored).
 
         Raises:
-          ConfigTypeError: the value is of the wrong type.
-          ConfigValueError: it is of the right type and can't be used.
-          UnknownKeyError: a key in a nested dict that its config does not have.
+          ConfigTypeError: The value has the wrong type.
+          ConfigValueError: The value has the right type but is invalid.
+          UnknownKeyError: A nested dict contains a key that its config does not have.
         """
 
     def mismatch(self, value: Any, cursor: Cursor) -> errors.ConfigTypeError:
@@ -118,7 +122,7 @@ class FieldType(abc.ABC):
 
 
 class AnyType(FieldType):
-    """Plain values of any kind; dicts become the open config class."""
+    """Type of plain values of any kind; dicts become the open config class."""
 
     name = "a plain value"
 
@@ -156,7 +160,7 @@ class NoneType(FieldType):
 
 
 class ScalarType(FieldType):
-    """A text, a boolean, an integer within 64 bits, or a float."""
+    """Type of a string, a boolean, a 64-bit integer, or a float."""
 
     _ABSTRACT: typing.ClassVar[dict[type, type]] = {
         str: str,
@@ -183,7 +187,7 @@ class ScalarType(FieldType):
 
 
 class LiteralType(FieldType):
-    """One of a few given values."""
+    """Type of a value from a fixed set of choices."""
 
     def __init__(self, choices: tuple[Any, ...]) -> None:
         self.name = " or ".join(repr(choice) for choice in choices)
@@ -199,7 +203,7 @@ class LiteralType(FieldType):
 
 
 class ConfigType(FieldType):
-    """A config of one class or of its subclasses; dicts are merged or built."""
+    """Type of a config of one class or its subclasses; dicts are merged or built."""
 
     def __init__(self, config_class: ConfigClass) -> None:
         self.name = config_class.__name__
@@ -226,7 +230,7 @@ class ConfigType(FieldType):
 
 
 class MappingType(FieldType):
-    """A dict with free keys and annotated values; it is stored as an open config."""
+    """Type of a dict with arbitrary keys and annotated values, stored as an open config."""
 
     def __init__(self, value_type: FieldType, open_class: ConfigClass) -> None:
         self.name = f"a dict of {value_type.name}"
@@ -248,7 +252,7 @@ class MappingType(FieldType):
 
 
 class SequenceType(FieldType):
-    """Any number of elements of one type, in a list or in a tuple."""
+    """Type of a list or tuple with any number of elements of one type."""
 
     def __init__(self, item_type: FieldType, sequence_class: SequenceClass) -> None:
         self.name = f"{sequence_class.__name__}[{item_type.name}]"
@@ -268,7 +272,7 @@ class SequenceType(FieldType):
 
 
 class TupleType(FieldType):
-    """A tuple of fixed length with a type for each place."""
+    """Type of a fixed-length tuple with a type for each position."""
 
     def __init__(self, item_types: list[FieldType]) -> None:
         self.name = f"tuple[{', '.join(item_type.name for item_type in item_types)}]"
@@ -295,10 +299,10 @@ class TupleType(FieldType):
 
 
 class UnionType(FieldType):
-    """The first of several types that takes the value."""
+    """Type that converts a value with the first of several types that accepts it."""
 
     def __init__(self, members: list[FieldType]) -> None:
-        # `float` takes integers as well, so an `int` beside it is asked first.
+        # `float` also accepts integers, so try an `int` alternative first.
         self._members = sorted(members, key=lambda member: member.name == "float")
         self.name = " | ".join(member.name for member in members)
 
@@ -311,13 +315,13 @@ class UnionType(FieldType):
                 return member.convert(value, current, cursor)
         values = [member for member in self._members if not isinstance(member, NoneType)]
         if len(values) == 1 and _is_sequence(value):
-            # It knows which element is wrong.
+            # The sequence type reports which element is wrong.
             return values[0].convert(value, current, cursor)
         raise self.mismatch(value, cursor)
 
 
 def describe(value: Any) -> str:
-    """A value and its type for an error message, cut to a readable length."""
+    """Return a value and its type for an error message, shortened to a readable length."""
     if value is None:
         return "null"
     if isinstance(value, params_dict.ParamsDict):
@@ -349,14 +353,14 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _is_mapping(value: Any) -> bool:
-    """A dict, or parameters without declared fields, which say no more than a dict does."""
+    """Return whether the value is a dict or an open config, which is equivalent to a dict."""
     if isinstance(value, params_dict.ParamsDict):
         return value._is_open()
     return isinstance(value, Mapping) and not isinstance(value, overrides.ListItems)
 
 
 def _plain_scalar(value: Any, cursor: Cursor) -> yaml_scalars.Scalar:
-    """Turns numbers and texts of other libraries, and text enums, into Python's own."""
+    """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
     if value is None or type(value) in (bool, float, str):
         return value
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Configs without declared fields, for values whose meaning is known elsewhere."""
+"""Configs without declared fields, for values that are interpreted elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from official_lite.modeling.hyperparams.overrides import Cursor
 
 
 class FreeConfig(base_config.Config):
-    """Takes any keys at any time, and values nested in any way."""
+    """Config that accepts any keys at any time, with values nested in any way."""
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
         super()._merge(params, cursor._replace(strict=False))
@@ -21,10 +21,10 @@ class FreeConfig(base_config.Config):
 
 
 class PluginConfig(FreeConfig):
-    """The `name` of a class, and the arguments that it is called with.
+    """Config with the `name` of a class and the arguments to call it with.
 
-    An override with a `name` takes the place of the whole entry, so that no argument of another
-    class stays behind; one without it changes single arguments.
+    An override that contains a `name` replaces the whole entry, so that no arguments of another
+    class remain. An override without a `name` changes individual arguments.
     """
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:

@@ -1,4 +1,4 @@
-"""`OneOfConfig`: a choice between alternatives, of which one is selected by name."""
+"""Config that selects one of several alternatives by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from official_lite.modeling.hyperparams.overrides import Cursor
 
 @dataclasses.dataclass
 class OneOfConfig(base_config.Config):
-    """Holds alternatives in its fields and selects one of them by its field `type`.
+    """Config that holds alternatives in its fields and selects one of them by its field `type`.
 
     ::
 
@@ -24,17 +24,17 @@ class OneOfConfig(base_config.Config):
 
         WarmupConfig({"type": "linear", "linear": {"warmup_steps": 500}}).get()
 
-    Only the selected alternative is exported and validated. An override that sets another one, or
-    one while nothing is selected, is an error, since it would have no effect.
+    Only the selected alternative is exported and validated. An override that sets an alternative
+    that is not selected would have no effect, so it raises an error.
 
     Attributes:
-      type: the name of the selected field; None or empty selects nothing.
+      type: The name of the selected field; None or an empty string selects nothing.
     """
 
     type: str | None = None
 
     def get(self) -> Any:  # type: ignore[override]  # the signature of the Model Garden
-        """The selected alternative, or None."""
+        """Return the selected alternative, or None."""
         return self.__dict__[self.type] if self.type else None
 
     def __setattr__(self, key: str, value: Any) -> None:
@@ -69,6 +69,6 @@ class OneOfConfig(base_config.Config):
         )
 
     def _alternatives(self) -> set[str]:
-        # While the dataclass is being built, `type` is set before the alternatives are.
+        # While the dataclass is being initialized, `type` is set before the alternatives.
         declared = {field.name for field in dataclasses.fields(self)}
         return (declared | set(self._keys())) - {"type"}

@@ -1,4 +1,4 @@
-"""What an override is made of: nested mappings, list elements by index, places for messages."""
+"""Building blocks of overrides: located mappings, list items by index, and config positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from official_lite.common import errors
 
 
 class LocatedDict(dict[str, Any]):
-    """A mapping read from a text; it remembers the line of each key for error messages."""
+    """Mapping read from a text that records the line of each key for error messages."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -18,12 +18,15 @@ class LocatedDict(dict[str, Any]):
 
 
 class ListItems(dict[int, Any]):
-    """New values for some elements of a list, by index: what `a[0]=1,a[2].b=3` says about `a`."""
+    """New values for some elements of a list, by index: the effect of `a[0]=1,a[2].b=3` on `a`."""
 
     def over(self, current: Any, cursor: Cursor) -> list[tuple[Any, Any]]:
-        """Pairs (new value, present value), one for each element of the resulting list.
+        """Return a pair (new value, current value) for each element of the resulting list.
 
-        An index just behind the end appends; one further out is a `ConfigValueError`.
+        An index equal to the length appends.
+
+        Raises:
+          ConfigValueError: An index is greater than the length.
         """
         present = list(current) if isinstance(current, list | tuple) else []
         pairs = [(value, value) for value in present]
@@ -39,13 +42,13 @@ class ListItems(dict[int, Any]):
 
 
 class Cursor(NamedTuple):
-    """Where in a config tree an override is at work, and how strict it is.
+    """Position in a config tree where an override applies, and whether it is strict.
 
     Attributes:
-      root: the class at the top of the tree.
-      path: the dotted path from there.
-      source: file and line, if the value was read from one.
-      strict: whether new keys are errors.
+      root: The name of the class at the root of the tree.
+      path: The dotted path from the root.
+      source: File and line, if the value was read from a file.
+      strict: Whether new keys are errors.
     """
 
     root: str
@@ -54,7 +57,7 @@ class Cursor(NamedTuple):
     strict: bool = True
 
     def key(self, key: str, mapping: Mapping[str, Any] | None = None) -> Cursor:
-        """The cursor one key deeper; a `LocatedDict` also tells the file and the line."""
+        """Return the cursor one key deeper; a `LocatedDict` also provides the file and line."""
         source = self.source
         if isinstance(mapping, LocatedDict):
             source = f"{mapping.source}:{mapping.lines[key]}"
@@ -70,9 +73,10 @@ class Cursor(NamedTuple):
 
 
 def pair_elements(value: Any, current: Any, cursor: Cursor) -> list[tuple[Any, Any]]:
-    """Pairs each new element with the present one that it may be merged into, or with None.
+    """Pair each new element with the current element to merge it into, or with None.
 
-    Lists of equal length are merged element by element; any other length replaces the list.
+    Lists of equal length are merged element by element. Otherwise the new list replaces the old
+    one.
     """
     if isinstance(value, ListItems):
         return value.over(current, cursor)
@@ -84,10 +88,10 @@ def pair_elements(value: Any, current: Any, cursor: Cursor) -> list[tuple[Any, A
 def rename(
     mapping: Mapping[str, Any], aliases: Mapping[str, str], cursor: Cursor
 ) -> Mapping[str, Any]:
-    """The mapping with the keys that `aliases` (other name -> key) says; lines are kept.
+    """Return the mapping with its keys renamed by `aliases` (alias -> key); line numbers are kept.
 
     Raises:
-      ConfigValueError: two keys mean the same.
+      ConfigValueError: Two keys refer to the same field.
     """
     if not aliases.keys() & mapping.keys():
         return mapping

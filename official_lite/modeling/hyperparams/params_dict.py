@@ -1,4 +1,4 @@
-"""An untyped tree of parameters, and the functions that override, read and write one."""
+"""Untyped tree of parameters, with functions to override, read and write it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 class UnknownAttributeError(errors.UnknownKeyError, AttributeError):
-    """A key that was read as an attribute and is not there; `hasattr` understands it."""
+    """Error for a missing key that was read as an attribute; `hasattr` recognizes it."""
 
 
 class ParamsDict:
-    """Parameters read as attributes, nested as deep as you like.
+    """Parameters that are read as attributes and may be nested to any depth.
 
-    New keys come in through the constructor or `override(..., is_strict=False)` only; assignment
-    to an unknown attribute is an error. Dicts become `ParamsDict`s, other values are copied.
+    New keys are accepted only by the constructor and by `override(..., is_strict=False)`. Assigning
+    to an unknown attribute raises an error. Dicts become `ParamsDict`s; other values are copied.
 
     Args:
-      default_params: the first keys and values.
-      restrictions: rules that `validate` checks, see `restrictions.Restriction`.
+      default_params: The initial keys and values.
+      restrictions: Rules that `validate` checks; see `restrictions.Restriction`.
     """
 
     RESERVED_ATTR = ("_locked", "_restrictions")
@@ -63,7 +63,7 @@ class ParamsDict:
         self._set(key, value, None, cursor)
 
     def __getattr__(self, key: str) -> Any:
-        # Python asks for the special methods that are not there quite often.
+        # Python looks up missing special methods often, so skip the costly error message for them.
         if key.startswith("__"):
             raise AttributeError(key)
         raise UnknownAttributeError(
@@ -81,37 +81,37 @@ class ParamsDict:
         return key in self.__dict__ and key not in self.RESERVED_ATTR
 
     def get(self, key: str, value: Any = None) -> Any:
-        """The value of `key`, or `value` if there is no such key."""
+        """Return the value of `key`, or `value` if the key does not exist."""
         return self.__dict__[key] if key in self else value
 
     def override(
         self, override_params: Mapping[str, Any] | ParamsDict, is_strict: bool = True
     ) -> None:
-        """Merges nested values into this tree; lists are replaced.
+        """Merge nested values into this tree; lists are replaced.
 
         Raises:
-          UnknownKeyError: a key that is not there yet, if `is_strict`.
-          LockedConfigError: after `lock()`.
+          UnknownKeyError: A key does not exist yet and `is_strict` is True.
+          LockedConfigError: `lock()` was called before.
         """
         self._override(override_params, self._cursor()._replace(strict=is_strict))
 
     def lock(self) -> None:
-        """Forbids every further assignment, here and in all nested parameters."""
+        """Forbid all further assignments, here and in all nested parameters."""
         self.__dict__["_locked"] = True
         for _, child in self._descend(self._items(), self._cursor()):
             child.lock()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain nested dicts, lists and tuples; a copy."""
+        """Return a copy as plain nested dicts, lists and tuples."""
         return {key: to_plain(value) for key, value in self._active_items()}
 
     def validate(self) -> None:
-        """Checks the restrictions of this tree and of every nested one.
+        """Check the restrictions of this tree and of every nested one.
 
         Raises:
-          RestrictionError: the first rule that is broken (also a `KeyError`).
-          UnknownKeyError: a rule names a key that does not exist.
-          ConfigValueError: a rule that can't be understood.
+          RestrictionError: The first rule that is violated (also a `KeyError`).
+          UnknownKeyError: A rule names a key that does not exist.
+          ConfigValueError: A rule is malformed.
         """
         self._validate(self._cursor())
 
@@ -141,7 +141,7 @@ class ParamsDict:
             self._set(key, value, self.__dict__.get(key), below)
 
     def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
-        """Stores `value`; dicts are merged into `current`, which is None to replace it."""
+        """Store `value`; merge a dict into `current`, or replace the value if `current` is None."""
         is_nested = isinstance(value, Mapping) and not isinstance(value, overrides.ListItems)
         if is_nested and isinstance(current, ParamsDict):
             current._override(value, cursor)
@@ -156,11 +156,11 @@ class ParamsDict:
 
     @classmethod
     def _is_open(cls) -> bool:
-        """Whether instances say no more than a dict does: there are no declared fields."""
+        """Return whether the class has no declared fields, like a plain dict."""
         return True
 
     def _copy(self: _Params) -> _Params:
-        """An unlocked deep copy of the same class; not public, `copy` may be a key."""
+        """Return an unlocked deep copy of the same class; private, because `copy` may be a key."""
         copied = object.__new__(type(self))
         copied.__dict__.update(
             {key: copy_value(value) for key, value in self.__dict__.items()}, _locked=False
@@ -171,7 +171,7 @@ class ParamsDict:
         return ((key, self.__dict__[key]) for key in self._keys())
 
     def _active_items(self) -> Iterator[tuple[str, Any]]:
-        """The items that count: all of them, unless a subclass says otherwise."""
+        """Return the items to export and validate: all, unless a subclass overrides this."""
         return self._items()
 
     def _keys(self) -> list[str]:
@@ -180,7 +180,7 @@ class ParamsDict:
     def _descend(
         self, items: Iterable[tuple[str, Any]], cursor: Cursor
     ) -> Iterator[tuple[Cursor, ParamsDict]]:
-        """The nested parameters among `items`, also those in lists, with their places."""
+        """Yield the nested parameters among `items`, also those in lists, with their cursors."""
         for key, value in items:
             below = cursor.key(key)
             if isinstance(value, ParamsDict):
@@ -214,7 +214,7 @@ _Params = TypeVar("_Params", bound=ParamsDict)
 
 
 def copy_value(value: Any) -> Any:
-    """A deep copy of a value in a tree; nested parameters come out unlocked."""
+    """Return a deep copy of a value in a tree; nested parameters are unlocked in the copy."""
     if isinstance(value, ParamsDict):
         return value._copy()
     if isinstance(value, list | tuple):
@@ -223,7 +223,7 @@ def copy_value(value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """A deep copy without `ParamsDict`s: dicts, lists, tuples and what they hold."""
+    """Return a deep copy that contains no `ParamsDict`: only dicts, lists, tuples and scalars."""
     if isinstance(value, ParamsDict):
         return value.as_dict()
     if isinstance(value, overrides.ListItems):
@@ -240,15 +240,16 @@ def override_params_dict(
     dict_or_string_or_yaml_file: Mapping[str, Any] | ParamsDict | str | os.PathLike[str] | None,
     is_strict: bool,
 ) -> _Params:
-    """Overrides `params` in place and returns it.
+    """Override `params` in place and return it.
 
-    A text is one of, in this order: the name of an existing file, a `a.b=1,c=[1,2]` override, a
-    name that ends in .yaml, .yml or .json, a YAML or JSON text. An empty override changes nothing.
+    A string is interpreted as the first of these that applies: the name of an existing file; an
+    override such as `a.b=1,c=[1,2]`; a file name that ends in .yaml, .yml or .json; a YAML or JSON
+    text. An empty override changes nothing.
 
     Raises:
-      ConfigFileError: a file that can't be read.
-      ConfigValueError: a text that is none of these.
-      UnknownKeyError, ConfigTypeError, LockedConfigError: as for `ParamsDict.override`.
+      ConfigFileError: The file cannot be read.
+      ConfigValueError: The string is none of these.
+      UnknownKeyError, ConfigTypeError, LockedConfigError: As for `ParamsDict.override`.
     """
     given = dict_or_string_or_yaml_file
     if not given:
@@ -266,12 +267,12 @@ def override_params_dict(
 
 
 def read_yaml_to_params_dict(file_path: str | os.PathLike[str]) -> ParamsDict:
-    """Reads a YAML or JSON file; see `yaml_io.read_yaml` for what is refused."""
+    """Read a YAML or JSON file; see `yaml_io.read_yaml` for what it rejects."""
     return ParamsDict(yaml_io.read_yaml(file_path))
 
 
 def save_params_dict_to_yaml(params: ParamsDict, file_path: str | os.PathLike[str]) -> None:
-    """Writes plain YAML that reads back as the same values (tuples as lists)."""
+    """Write plain YAML that reads back as the same values (tuples as lists)."""
     files.write_text(os.fspath(file_path), yaml_io.to_yaml(params.as_dict()))
 
 

@@ -1,4 +1,4 @@
-"""Rules between the values of a config: `'task.stride <= model.window'`, or a function."""
+"""Rules that relate values of a config: `'task.stride <= model.window'`, or a function."""
 
 import operator
 import re
@@ -9,10 +9,10 @@ from official_lite.common import errors, suggestions
 from official_lite.modeling.hyperparams import overrides
 
 Restriction = str | Callable[[Any], bool | None]
-"""Two operands around one of `== != <= < >= >`, or a function of the config that returns False
-(or raises a `ConfigError`) when the rule is broken.
+"""Two operands joined by one of `== != <= < >= >`, or a function of the config.
 
-An operand is a dotted path, a number, None, True, False, or a text in quotes.
+The function returns False or raises a `ConfigError` when the rule is violated. An operand is a
+dotted path, a number, None, True, False, or a quoted string.
 """
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -28,16 +28,16 @@ _NUMBER = re.compile(r"-?[.\d].*")
 
 
 class RestrictionError(errors.ConfigValueError, KeyError):
-    """Values that break a restriction. A `KeyError` too, as in the Model Garden."""
+    """Error for values that violate a restriction; also a `KeyError`, as in the Model Garden."""
 
 
 def check(restriction: Restriction, config: Any, cursor: overrides.Cursor) -> None:
-    """Raises if `config` breaks `restriction`; `cursor` says where in the whole tree it stands.
+    """Raise if `config` violates `restriction`; `cursor` is its position in the whole tree.
 
     Raises:
-      RestrictionError: the rule is broken, or the two values can't be compared.
-      UnknownKeyError: a path that the config does not have.
-      ConfigValueError: the restriction itself makes no sense.
+      RestrictionError: The rule is violated, or the two values cannot be compared.
+      UnknownKeyError: A path does not exist in the config.
+      ConfigValueError: The restriction is malformed.
     """
     inside = f" in {cursor}" if cursor.path else ""
     if callable(restriction):

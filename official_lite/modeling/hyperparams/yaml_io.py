@@ -1,7 +1,7 @@
-"""Reads and writes the YAML of configs: no tags, no surprises, bounded time and memory.
+"""Reader and writer of config YAML without tags, in bounded time and memory.
 
-PyYAML scans and composes; the values are built here, so that nothing but mappings, lists, texts,
-numbers, booleans and null can come out, and PyYAML's global tables stay as they are.
+PyYAML scans and composes the text; this module builds the values. The result therefore contains
+only mappings, lists, strings, numbers, booleans and null, and PyYAML's global tables do not change.
 """
 
 import os
@@ -18,28 +18,28 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 100
 MAX_NODES = 50_000
 
-# `{workspace}/file`, which YAML would take for a mapping.
+# Matches `{workspace}/file`, which YAML would parse as a mapping.
 _PLACEHOLDER = re.compile(r"(?<!\S)\{\w+\}[^\s,}\]]")
 _TUPLE_TAG = "tag:yaml.org,2002:python/tuple"
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 class ConfigFileError(errors.ConfigError, OSError):
-    """A config file that is missing or can't be opened."""
+    """Error for a config file that is missing or cannot be opened."""
 
 
 def read_yaml(file_path: str | os.PathLike[str]) -> overrides.LocatedDict:
-    """The mapping in a YAML or JSON file, local or remote; empty if the file holds nothing.
+    """Return the mapping in a local or remote YAML or JSON file; empty if the file is empty.
 
     Raises:
-      ConfigFileError: the file can't be opened.
-      ConfigValueError: it is not one plain YAML mapping in UTF-8 within the limits of this module;
-        the message names file and line.
+      ConfigFileError: The file cannot be opened.
+      ConfigValueError: The file is not a single plain YAML mapping in UTF-8 within the limits of
+          this module; the message names file and line.
     """
     path = os.fspath(file_path)
     try:
         with files.open_file(path, "rb") as file:
-            # Not `read()`: the size of a remote or special file is unknown beforehand.
+            # Limit the read, because the size of a remote or special file is not known in advance.
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigFileError(f"Can't read the config file {path}: {error}") from error
@@ -47,10 +47,10 @@ def read_yaml(file_path: str | os.PathLike[str]) -> overrides.LocatedDict:
 
 
 def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
-    """The mapping in a YAML text; `source` stands before the line number in messages.
+    """Return the mapping in a YAML text; `source` precedes the line number in messages.
 
     Raises:
-      ConfigValueError: as for `read_yaml`.
+      ConfigValueError: As for `read_yaml`.
     """
     node = _compose(text, source)
     if node is None:
@@ -67,7 +67,7 @@ def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
 
 
 def parse_value(text: str, source: str) -> Any:
-    """One value: a quoted text, a flow list or mapping, or a plain scalar."""
+    """Return one value: a quoted string, a flow list or mapping, or a plain scalar."""
     stripped = text.strip()
     if _PLACEHOLDER.match(stripped):
         return stripped
@@ -78,10 +78,10 @@ def parse_value(text: str, source: str) -> Any:
 
 
 def to_yaml(mapping: Mapping[str, Any]) -> str:
-    """YAML text that `parse_yaml` reads back as the same values (tuples as lists).
+    """Return YAML text that `parse_yaml` reads back as the same values (tuples as lists).
 
     Raises:
-      ConfigTypeError: a value is not a mapping, list, tuple, text, number, boolean or None.
+      ConfigTypeError: A value is not a mapping, list, tuple, string, number, boolean or None.
     """
     try:
         return yaml.dump(
@@ -116,7 +116,7 @@ def _decode(content: bytes, path: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes the nodes of one document; refuses tags, depth and size as it goes."""
+    """Loader that composes one document and rejects tags and excessive depth or size."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -139,7 +139,7 @@ class _Loader(yaml.SafeLoader):
 
     def _refuse_tag(self, event: yaml.Event) -> None:
         tag = getattr(event, "tag", None)
-        # Configs written by the Model Garden hold tuples under this tag.
+        # Configs written by the Model Garden use this tag for tuples.
         is_tuple = tag == _TUPLE_TAG and isinstance(event, yaml.SequenceStartEvent)
         if tag is not None and not is_tuple:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
@@ -149,7 +149,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Builder:
-    """Turns composed nodes into plain values; an alias counts as often as it is used."""
+    """Builder of plain values from composed nodes; each use of an alias counts as a value."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -214,7 +214,7 @@ class _Builder:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes tuples as lists, and quotes every text that some YAML reader takes for no text."""
+    """Dumper that writes tuples as lists and quotes any string that a YAML reader might convert."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -222,7 +222,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = None if yaml_scalars.is_plain_text(text) else "'"
-    # In single quotes PyYAML would read these line breaks back as other ones.
+    # Single-quoted, PyYAML would read these line breaks back as different ones.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -261,7 +261,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
             f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML."
         ) from error
     except (ValueError, OverflowError) as error:
-        # PyYAML lets `chr` fail on an escape such as "\Uffffffff".
+        # PyYAML lets `chr` raise on an escape such as "\Uffffffff".
         raise errors.ConfigValueError(f"{source}: an escape is no character: {error}") from error
 
 

@@ -1,8 +1,8 @@
-"""Which value a plain, unquoted text stands for: the same rules in YAML, CSV and `--set`.
+"""Resolution of plain, unquoted text to a value, shared by YAML, CSV overrides and `--set`.
 
-YAML 1.1 has surprises that cost experiments: `off` is false, `010` is 8, `12:30` is 750, `1e-3` is
-text. Here null, true, false, decimal integers and decimal floats have a meaning, and all else is
-text.
+YAML 1.1 has surprising conversions that spoil experiments: `off` is false, `010` is 8, `12:30` is
+750 and `1e-3` is text. Here only null, true, false, decimal integers and decimal floats are
+converted; everything else is text.
 """
 
 import re
@@ -27,10 +27,10 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
 def resolve_scalar(text: str, where: str) -> Scalar:
-    """The value of a plain text; `where` opens the message of an error.
+    """Return the value of a plain text; `where` starts any error message.
 
     Raises:
-      ConfigValueError: an integer with a leading zero (decimal or octal?) or beyond 64 bits.
+      ConfigValueError: An integer has a leading zero (decimal or octal?) or exceeds 64 bits.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -45,14 +45,14 @@ def resolve_scalar(text: str, where: str) -> Scalar:
 
 
 def is_plain_text(text: str) -> bool:
-    """Whether `text`, unquoted, stands for itself."""
+    """Return whether `text`, unquoted, resolves to itself."""
     return text not in _WORDS and not any(
         pattern.fullmatch(text) for pattern in (_INTEGER, _LEADING_ZERO, _FLOAT)
     )
 
 
 def _bounded_int(text: str, where: str) -> int:
-    # Python refuses to parse thousands of digits, so the length is asked first.
+    # Python refuses to parse integers of thousands of digits, so check the length first.
     value = int(text) if len(text) <= 20 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         raise errors.ConfigValueError(

@@ -1,4 +1,4 @@
-"""Optimizers, learning rates and averages of the weights, from a config or by themselves.
+"""Optimizers, learning-rate schedules and moving averages of weights.
 
 ::
 
@@ -11,8 +11,8 @@
     factory = optimization.OptimizerFactory(config)
     optimizer = factory.build_optimizer(factory.build_learning_rate())
 
-The configs are here at once. What needs TensorFlow is imported when it is first used, so that
-describing and listing experiments does not wait for it.
+Importing this package loads only the configs. Names that need TensorFlow are imported on first
+use, so listing or describing experiments does not load TensorFlow.
 """
 
 import importlib
@@ -160,7 +160,7 @@ _MODULE_OF = {
     "PowerDecayWithOffset": f"{__name__}.lr_schedule",
     "StepCosineDecayWithOffset": f"{__name__}.lr_schedule",
 }
-# `optimization.ema_optimizer.…` works without an import of its own, as in the Model Garden.
+# `optimization.ema_optimizer.…` works without importing the submodule, as in the Model Garden.
 _MODULES = ("adamw", "ema_optimizer", "lamb", "lars", "lr_schedule", "optimizer_factory")
 
 

@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay, as BERT was trained."""
+"""Adam with decoupled weight decay, as used to train BERT."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,25 @@ __all__ = ["AdamWeightDecay"]
 
 @keras.saving.register_keras_serializable("official_lite")
 class AdamWeightDecay(keras.optimizers.AdamW):
-    """Keras' AdamW with lists of what decays, and gradients clipped to a global norm of 1.
+    """Keras' AdamW with lists of decaying variables and gradients clipped to a global norm of 1.
 
-    The weights decay by `learning_rate * weight_decay_rate` of themselves before Adam's step
+    Before each Adam step, a weight shrinks by `learning_rate * weight_decay_rate` times its value
     (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101).
+
+    Args:
+        learning_rate: A number or a schedule.
+        beta_1: The decay of the first moment.
+        beta_2: The decay of the second moment.
+        epsilon: A small number added to the square root of the second moment.
+        amsgrad: Whether to use the maximum of all second moments so far, so that it never shrinks.
+        weight_decay_rate: The fraction of a weight to subtract, before multiplying by the learning
+            rate.
+        include_in_weight_decay: Patterns of variables that always decay; they take precedence over
+            `exclude_from_weight_decay`.
+        exclude_from_weight_decay: Patterns of variables that do not decay.
+        gradient_clip_norm: The maximum L2 norm of all gradients together; 0 disables clipping.
+        name: The optimizer's name.
+        **kwargs: Arguments of any Keras optimizer.
     """
 
     def __init__(
@@ -33,21 +48,6 @@ class AdamWeightDecay(keras.optimizers.AdamW):
         name: str = "AdamWeightDecay",
         **kwargs: Any,
     ) -> None:
-        """Sets the hyperparameters.
-
-        Args:
-            learning_rate: A number or a schedule.
-            beta_1: Decay of the first moment.
-            beta_2: Decay of the second moment.
-            epsilon: Added to the root of the second moment.
-            amsgrad: Whether the second moment never shrinks.
-            weight_decay_rate: How much of itself a weight loses, times the learning rate.
-            include_in_weight_decay: Patterns of variables that decay whatever the next list says.
-            exclude_from_weight_decay: Patterns of variables that do not decay.
-            gradient_clip_norm: Bound of the L2 norm of all gradients together; 0 is none.
-            name: The optimizer's name.
-            **kwargs: As for any Keras optimizer.
-        """
         super().__init__(
             learning_rate=learning_rate,
             weight_decay=weight_decay_rate,
@@ -63,7 +63,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
         self.exclude_patterns = exclude_from_weight_decay
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         config = super().get_config()
         config["weight_decay_rate"] = config.pop("weight_decay")
         return config | {
@@ -80,7 +80,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
     def _use_weight_decay(self, variable: Any) -> bool:
         if not self.weight_decay:
             return False
-        # Keras hands in the raw variable of one replica, which knows its name but not its path.
+        # Keras passes the raw variable of one replica, which has a name but no path.
         variable = self._trainable_variables[self._get_variable_index(variable)]
         if variable_patterns.matches_any(variable, self.include_in_weight_decay):
             return True

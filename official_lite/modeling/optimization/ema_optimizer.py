@@ -1,4 +1,4 @@
-"""A moving average of the weights, kept by the optimizer that changes them."""
+"""Optimizer wrapper that keeps a moving average of the weights."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ __all__ = ["ExponentialMovingAverage", "averaged_weights", "get_moving_average"]
 
 
 def get_moving_average(optimizer: Any) -> "ExponentialMovingAverage | None":
-    """The moving average that `optimizer` keeps, however deep inside; None if there is none."""
+    """Return the moving average inside `optimizer`, at any nesting depth, or None."""
     for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
         if isinstance(wrapped, ExponentialMovingAverage):
             return wrapped
@@ -24,9 +24,10 @@ def get_moving_average(optimizer: Any) -> "ExponentialMovingAverage | None":
 
 @contextlib.contextmanager
 def averaged_weights(optimizer: Any) -> Iterator[None]:
-    """Within it the model has its averaged weights; the trained ones come back however it ends.
+    """Switch the model to its averaged weights for the duration of the `with` block.
 
-    Without a moving average in `optimizer` nothing changes.
+    The trained weights are restored on exit, even if the block raises. If `optimizer` keeps no
+    moving average, nothing changes.
     """
     average = get_moving_average(optimizer)
     if average is None:
@@ -43,7 +44,7 @@ def averaged_weights(optimizer: Any) -> Iterator[None]:
 class ExponentialMovingAverage(
     distributed_gradients.DistributedOptimizer, keras.optimizers.Optimizer
 ):
-    """Averages the weights after each update of the optimizer inside.
+    """Optimizer wrapper that averages the weights after each update of the inner optimizer.
 
     ::
 
@@ -54,12 +55,27 @@ class ExponentialMovingAverage(
         ...  # evaluate with the averages
         optimizer.swap_weights()
 
-    The average `a` of a weight `w` starts as `w` and becomes `d * a + (1 - d) * w`, where `d` is
-    `average_decay`, or `min(average_decay, (1 + t) / (10 + t))` with dynamic decay, `t` being the
-    updates since `start_step`. Before `start_step` it follows the weight.
+    The average `a` of a weight `w` starts as `w` and becomes `d * a + (1 - d) * w` after each
+    update. The decay `d` is `average_decay`. With dynamic decay, it is
+    `min(average_decay, (1 + t) / (10 + t))`, where `t` is the number of updates since
+    `start_step`. Before `start_step` the average equals the weight.
 
-    With loss scaling this goes inside the `LossScaleOptimizer`, which skips the average together
-    with the update when gradients overflow.
+    With loss scaling, put this optimizer inside the `LossScaleOptimizer`. When gradients overflow,
+    the `LossScaleOptimizer` then skips both the update and the averaging.
+
+    Args:
+        optimizer: The optimizer that updates the weights. It is made distributed
+            (see `make_distributed`).
+        trainable_weights_only: Whether to average only trainable weights, which excludes for
+            example the moving statistics of batch normalization.
+        average_decay: The fraction of the average that is kept at each update.
+        start_step: The number of updates after which averaging starts.
+        dynamic_decay: Whether the decay grows from 2/11 to `average_decay`.
+        name: The optimizer's name.
+        **kwargs: Keras' clipping arguments, which must be None.
+
+    Raises:
+        ConfigValueError: A clipping argument is not None.
     """
 
     def __init__(
@@ -72,21 +88,6 @@ class ExponentialMovingAverage(
         name: str = "ExponentialMovingAverage",
         **kwargs: Any,
     ) -> None:
-        """Wraps `optimizer`, and makes it a distributed one.
-
-        Args:
-            optimizer: What updates the weights.
-            trainable_weights_only: Whether to leave out such weights as the moving statistics of
-                batch normalization.
-            average_decay: How much of the average survives an update.
-            start_step: The number of updates after which averaging starts.
-            dynamic_decay: Whether the decay grows from 2/11 to `average_decay`.
-            name: The optimizer's name.
-            **kwargs: Keras' clip arguments, if they are None.
-
-        Raises:
-            ConfigValueError: A clip argument is not None.
-        """
         _refuse_clipping(kwargs)
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = distributed_gradients.make_distributed(optimizer)
@@ -94,7 +95,7 @@ class ExponentialMovingAverage(
         self._average_decay = average_decay
         self._start_step = start_step
         self._dynamic_decay = dynamic_decay
-        # Past `__setattr__`, which would take the model's weights for the optimizer's own.
+        # Bypass `__setattr__`, which would track the model's weights as the optimizer's own.
         self.__dict__["_shadows"] = []
 
     @property
@@ -104,23 +105,24 @@ class ExponentialMovingAverage(
 
     @property
     def averages(self) -> list[Any]:
-        """The averages that exist, one for each averaged weight."""
+        """The existing averages, one for each averaged weight."""
         return [average for _, average in self._shadows]
 
     def shadow_copy(self, model: keras.Model) -> None:
-        """Creates an average for each weight of a built model, equal to the weight.
+        """Create an average for each weight of a built model, initialized to the weight.
 
-        Weights that have one keep it. Only floating-point weights have averages: the mean of two
-        counters or of two random seeds means nothing.
+        Weights that already have an average keep it. Only floating-point weights are averaged: the
+        mean of two counters or of two random seeds is meaningless.
         """
         is_trainable_only = self._trainable_weights_only
         self._add_shadows(model.trainable_variables if is_trainable_only else model.variables)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the inner optimizer's variables, and averages if `shadow_copy` has not.
+        """Create the inner optimizer's variables, and the averages if there are none yet.
 
         Raises:
-            ConfigValueError: All weights are to be averaged, but which these are is not known.
+            ConfigValueError: `trainable_weights_only` is False and `shadow_copy` has not been
+                called, so the set of weights to average is unknown.
         """
         if self.built:
             return
@@ -131,17 +133,17 @@ class ExponentialMovingAverage(
         super().build(variables)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Updates the weights, then their averages."""
+        """Update the weights, then their averages."""
         if not self.built and trainable_variables is not None:
             self.build(list(trainable_variables))
         self.inner_optimizer.apply(grads, trainable_variables)
         self.update_average()
 
     def update_average(self, strategy: tf.distribute.Strategy | None = None) -> None:
-        """Moves the averages towards the weights; call it in a replica, or across replicas.
+        """Move the averages towards the weights, in a replica or in a cross-replica context.
 
         Args:
-            strategy: The strategy in force, which it is by default.
+            strategy: The distribution strategy; the current one by default.
         """
         strategy = strategy or tf.distribute.get_strategy()
         if tf.distribute.in_cross_replica_context():
@@ -151,10 +153,10 @@ class ExponentialMovingAverage(
             merge_call(self._update_average, strategy)
 
     def swap_weights(self) -> None:
-        """Exchanges weights and averages, exactly; twice is as if nothing had happened.
+        """Exchange the weights and their averages exactly; a second call undoes the first.
 
         Raises:
-            ValueError: The call is in a replica, or there are no averages yet.
+            ValueError: The method was called in a replica, or there are no averages yet.
         """
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
@@ -169,10 +171,10 @@ class ExponentialMovingAverage(
 
     @contextlib.contextmanager
     def following_weights(self) -> Iterator[None]:
-        """Within it the averages equal the weights; after it they are what they were.
+        """Make the averages equal to the weights within the `with` block, and restore them on exit.
 
-        For saving averaged weights in the place of trained ones: whoever restores them and swaps
-        gets the same model.
+        Use this to save averaged weights in place of the trained ones. A program that restores the
+        checkpoint and swaps weights then gets the same model.
         """
         kept = [
             [tf.identity(one.read_value()) for one in _local_values(average)]
@@ -187,13 +189,13 @@ class ExponentialMovingAverage(
                     one.assign(value)
 
     def follow_weights(self) -> None:
-        """Sets every average to its weight: for weights that were loaded after `shadow_copy`."""
+        """Set every average to its weight, for weights that were loaded after `shadow_copy`."""
         for weight, average in self._shadows:
             for one, other in zip(_local_values(weight), _local_values(average), strict=True):
                 other.assign(one.read_value())
 
     def assign_average_vars(self, var_list: Iterable[Any]) -> None:
-        """Sets the trainable ones among the variables to their averages.
+        """Set each trainable variable in `var_list` to its average.
 
         Raises:
             ValueError: A variable has no average.
@@ -210,7 +212,7 @@ class ExponentialMovingAverage(
 
     @property
     def iterations(self) -> Any:
-        """How many updates there have been."""
+        """The number of updates so far."""
         return self.inner_optimizer.iterations
 
     @property
@@ -224,23 +226,23 @@ class ExponentialMovingAverage(
 
     @property
     def variables(self) -> list[Any]:
-        """Averages first, then the inner optimizer's variables."""
+        """The averages, followed by the inner optimizer's variables."""
         return [*self._variables, *self.inner_optimizer.variables]
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """As the inner optimizer sums them."""
+        """Return the gradients as summed by the inner optimizer."""
         return self.inner_optimizer.sum_gradients(gradients, variables)
 
     def scale_loss(self, loss: Any) -> Any:
-        """As the inner optimizer scales it."""
+        """Return the loss as scaled by the inner optimizer."""
         return self.inner_optimizer.scale_loss(loss)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Leaves the weights to the inner optimizer."""
+        """Let the inner optimizer finalize the weights."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             "optimizer": keras.optimizers.serialize(self.inner_optimizer),
             "trainable_weights_only": self._trainable_weights_only,
@@ -254,7 +256,7 @@ class ExponentialMovingAverage(
     def from_config(
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> "ExponentialMovingAverage":
-        """The inverse of `get_config`."""
+        """Build an optimizer from the result of `get_config`."""
         optimizer = keras.optimizers.deserialize(config["optimizer"], custom_objects)
         return cls(**(config | {"optimizer": optimizer}))
 
@@ -302,21 +304,21 @@ def _refuse_clipping(kwargs: dict[str, Any]) -> None:
 
 
 def _raw(variable: Any) -> Any:
-    """The `tf.Variable` of a Keras variable; others as they are."""
+    """Return the `tf.Variable` of a Keras variable, or any other variable unchanged."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def _local_values(variable: Any) -> tuple[tf.Variable, ...]:
-    """This worker's copies of a variable, one for each replica."""
+    """Return this worker's copies of a variable, one for each replica."""
     raw = _raw(variable)
     return getattr(raw, "values", (raw,))
 
 
 def _value_of(weight: Any, shape: Any, dtype: Any) -> tf.Tensor:
-    """An initializer, in Keras' form."""
+    """Return the value of `weight`; the signature is that of a Keras initializer."""
     return tf.cast(tf.convert_to_tensor(weight), dtype)
 
 
 def _move_average(average: tf.Variable, weight: tf.Variable, decay: tf.Tensor) -> None:
-    # In this form a decay of 0 gives the weight to the last bit.
+    # Written this way, a decay of 0 reproduces the weight bit for bit.
     average.assign(weight + tf.cast(decay, average.dtype) * (average - weight))

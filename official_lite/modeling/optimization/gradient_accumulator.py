@@ -1,4 +1,4 @@
-"""Gradient accumulation: several micro-batches, one update."""
+"""Gradient accumulation: one optimizer update from several micro-batches."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -15,11 +15,11 @@ GradientsAndVariables = Iterable[tuple[Any, keras.Variable]]
 
 
 class GradientSink:
-    """Stands where the optimizer stands in a task's `train_step`, and drops the gradients.
+    """Stand-in for the optimizer in a task's `train_step` that discards the gradients.
 
-    Every other attribute is the optimizer's, `isinstance` included, so that a task that asks for
-    loss scaling or for the learning rate can't tell the difference. Useful by itself for tracing a
-    train step without training.
+    Every other attribute, including the result of `isinstance`, is the optimizer's. A task that
+    queries loss scaling or the learning rate therefore cannot tell the difference. On its own, a
+    sink is useful for tracing a train step without training.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
@@ -33,21 +33,31 @@ class GradientSink:
         return type(self._optimizer)
 
     def apply_gradients(self, grads_and_vars: GradientsAndVariables, **kwargs: Any) -> None:
-        """Takes what the optimizer would have taken."""
+        """Accept and discard the gradients that the optimizer would apply."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """As `apply_gradients`, in Keras 3's form."""
+        """Accept gradients through the Keras 3 method and pass them to `apply_gradients`."""
         variables = trainable_variables or self._optimizer._trainable_variables
         self.apply_gradients(zip(grads, variables, strict=True))
 
 
 class GradientAccumulator(GradientSink):
-    """Averages the gradients of `num_micro_batches` calls, each on every replica.
+    """Optimizer stand-in that averages the gradients of `num_micro_batches` calls on every replica.
 
-    The sums are kept per replica and meet only in the optimizer, once per update, so that the
-    number of all-reduces does not grow with the number of micro-batches. Keras' own
-    `gradient_accumulation_steps` raises under more than one replica. The sums are dense, also those
-    of tables of which a step looks up some rows, unless `tables` says otherwise.
+    The sums are kept per replica and are reduced over the replicas by the optimizer, once per
+    update. The number of all-reduces therefore does not grow with the number of micro-batches.
+    (Keras' own `gradient_accumulation_steps` raises with more than one replica.) All sums are
+    dense, including those of embedding tables of which a step looks up only some rows, unless the
+    table is listed in `tables`.
+
+    Create the accumulator in the strategy's scope.
+
+    Args:
+        optimizer: The optimizer that receives the averaged gradients.
+        variables: The variables that may receive gradients.
+        num_micro_batches: The number of `apply_gradients` calls per update.
+        tables: Variables for which only the looked-up rows are kept, so that no sum has the size
+            of the table.
     """
 
     def __init__(
@@ -57,15 +67,6 @@ class GradientAccumulator(GradientSink):
         num_micro_batches: int,
         tables: Sequence[keras.Variable] = (),
     ) -> None:
-        """Creates the sums; call it in the strategy's scope.
-
-        Args:
-            optimizer: Where the averaged gradients go.
-            variables: The variables that may get gradients.
-            num_micro_batches: How many calls of `apply_gradients` make an update.
-            tables: Those of which the rows that were looked up are kept, and nothing of the size
-                of the table.
-        """
         super().__init__(optimizer)
         self._variables = list(variables)
         self._num_micro_batches = num_micro_batches
@@ -76,7 +77,7 @@ class GradientAccumulator(GradientSink):
         self._touched: set[int] = set()
 
     def apply_gradients(self, grads_and_vars: GradientsAndVariables, **kwargs: Any) -> None:
-        """Adds to the sums. Call it in a replica's context."""
+        """Add the gradients to the sums; call this in a replica context."""
         for gradient, variable in grads_and_vars:
             if gradient is None:
                 continue
@@ -95,9 +96,9 @@ class GradientAccumulator(GradientSink):
             )
 
     def flush(self) -> None:
-        """Applies the average and starts anew. Call it in a replica's context, after tracing."""
-        # A variable that no micro-batch gave a gradient to must not be touched by the optimizer:
-        # a zero gradient would still move it by momentum and weight decay.
+        """Apply the averages and reset the sums; call this in a replica context, after tracing."""
+        # The optimizer must not touch a variable that received no gradient from any micro-batch:
+        # a zero gradient would still move it through momentum and weight decay.
         touched = [v for v in self._variables if id(v) in self._touched]
         averages = [self._sums[id(v)].divide_by(self._num_micro_batches) for v in touched]
         self._optimizer.apply_gradients(list(zip(averages, touched, strict=True)))
@@ -106,12 +107,12 @@ class GradientAccumulator(GradientSink):
 
 
 class _Sum(Protocol):
-    """The sum of one variable's gradients, on each replica."""
+    """Running sum of one variable's gradients on each replica."""
 
     def add(self, gradient: Any) -> None: ...
 
     def divide_by(self, count: int) -> Any:
-        """The sum over that number."""
+        """Return the sum divided by `count`."""
 
     def reset(self) -> None: ...
 
@@ -132,7 +133,7 @@ class _DenseSum:
 
 
 class _RowSum:
-    """All look-ups one after the other, as `tf.IndexedSlices` have them."""
+    """Concatenation of all looked-up rows, as in `tf.IndexedSlices`."""
 
     def __init__(self, table: keras.Variable) -> None:
         self._num_rows, *width = table.shape
@@ -142,7 +143,7 @@ class _RowSum:
 
     def add(self, gradient: Any) -> None:
         if not isinstance(gradient, tf.IndexedSlices):
-            # The table is used in another way as well.
+            # The table is also used in another way, so its gradient is dense.
             gradient = tf.IndexedSlices(gradient, tf.range(self._num_rows))
         for kept, new in ((self._rows, gradient.indices), (self._values, gradient.values)):
             kept.assign(tf.concat([kept.read_value(), tf.cast(new, kept.dtype)], 0))
@@ -167,10 +168,11 @@ def _per_replica(value: tf.Tensor, shape: Sequence[int | None] | None = None) ->
 
 
 class GradientCollector(GradientSink):
-    """Keeps the gradients of one traced call, so that they can be applied somewhere else.
+    """Optimizer stand-in that keeps the gradients of one traced call, to be applied elsewhere.
 
-    XLA can't compile the exchange between replicas: the step is compiled with a collector in the
-    optimizer's place, and what it collected is applied outside.
+    XLA cannot compile the exchange between replicas. The step is therefore compiled with a
+    collector in place of the optimizer, and the collected gradients are applied outside the
+    compiled step.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
@@ -178,5 +180,5 @@ class GradientCollector(GradientSink):
         self.grads_and_vars: list[tuple[tf.Tensor, keras.Variable]] = []
 
     def apply_gradients(self, grads_and_vars: GradientsAndVariables, **kwargs: Any) -> None:
-        """Keeps what has a gradient."""
+        """Collect the pairs that have a gradient."""
         self.grads_and_vars += [(g, v) for g, v in grads_and_vars if g is not None]

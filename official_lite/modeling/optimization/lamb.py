@@ -1,4 +1,4 @@
-"""LAMB: Adam whose step is as long as the layer's weights allow."""
+"""LAMB: Adam with a step size proportional to the norm of the layer's weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +13,24 @@ __all__ = ["LAMB"]
 
 @keras.saving.register_keras_serializable("official_lite")
 class LAMB(keras.optimizers.Lamb):
-    """Keras' Lamb with the weight decay inside the adapted step, and lists of exceptions.
+    """Keras' Lamb with weight decay inside the adapted step and lists of excluded variables.
 
     From "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"
-    (You et al., https://arxiv.org/abs/1904.00962), where the norm that scales the step is that of
-    Adam's update and the decay together; Keras' own `weight_decay` stays outside of it.
+    (You et al., https://arxiv.org/abs/1904.00962). In the paper, the norm that scales the step is
+    that of Adam's update plus the weight decay. Keras applies its own `weight_decay` outside of the
+    scaled step.
+
+    Args:
+        learning_rate: A number or a schedule.
+        beta_1: The decay of the first moment.
+        beta_2: The decay of the second moment.
+        epsilon: A small number added to the square root of the second moment.
+        weight_decay_rate: The fraction of the weights that is added to the update.
+        exclude_from_weight_decay: Patterns of variables without weight decay.
+        exclude_from_layer_adaptation: Patterns of variables that use Adam's step unscaled. If empty
+            or None, `exclude_from_weight_decay` is used.
+        name: The optimizer's name.
+        **kwargs: Arguments of any Keras optimizer.
     """
 
     def __init__(
@@ -32,20 +45,6 @@ class LAMB(keras.optimizers.Lamb):
         name: str = "LAMB",
         **kwargs: Any,
     ) -> None:
-        """Sets the hyperparameters.
-
-        Args:
-            learning_rate: A number or a schedule.
-            beta_1: Decay of the first moment.
-            beta_2: Decay of the second moment.
-            epsilon: Added to the root of the second moment.
-            weight_decay_rate: How much of the weights is added to the update.
-            exclude_from_weight_decay: Patterns of variables without decay.
-            exclude_from_layer_adaptation: Patterns of variables whose step is plain Adam's; those
-                without decay if there are none.
-            name: The optimizer's name.
-            **kwargs: As for any Keras optimizer.
-        """
         super().__init__(
             learning_rate=learning_rate,
             beta_1=beta_1,
@@ -59,7 +58,7 @@ class LAMB(keras.optimizers.Lamb):
         self.no_adaptation_patterns = exclude_from_layer_adaptation or exclude_from_weight_decay
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one variable."""
+        """Update one variable."""
         index = self._get_variable_index(variable)
         reference = self._trainable_variables[index]
         gradient = tf.cast(gradient, variable.dtype)
@@ -74,7 +73,7 @@ class LAMB(keras.optimizers.Lamb):
         self.assign_sub(variable, step_size * update)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return super().get_config() | {
             "weight_decay_rate": self.weight_decay_rate,
             "exclude_from_weight_decay": self.no_decay_patterns,

@@ -1,4 +1,4 @@
-"""LARS: momentum whose step is as long as the layer's weights allow."""
+"""LARS: momentum with a step size proportional to the norm of the layer's weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,24 @@ __all__ = ["LARS"]
 
 @keras.saving.register_keras_serializable("official_lite")
 class LARS(keras.optimizers.Optimizer):
-    """Layer-wise adaptive rate scaling, for large batches.
+    """Layer-wise adaptive rate scaling, for training with large batches.
 
     From "Large Batch Training of Convolutional Networks" (You, Gitman and Ginsburg,
     https://arxiv.org/abs/1708.03888).
+
+    Args:
+        learning_rate: A number or a schedule.
+        momentum: The fraction of the previous step that is kept.
+        weight_decay_rate: The fraction of the weights that is added to the gradient.
+        eeta: The coefficient of the ratio between the norms of the weights and the gradient.
+        nesterov: Whether to use Nesterov momentum.
+        classic_momentum: Whether the scaled learning rate multiplies the gradient before it enters
+            the momentum, as in the paper. If False, it multiplies the finished step.
+        exclude_from_weight_decay: Patterns of variables without weight decay.
+        exclude_from_layer_adaptation: Patterns of variables whose learning rate is not scaled. If
+            empty or None, `exclude_from_weight_decay` is used.
+        name: The optimizer's name.
+        **kwargs: Arguments of any Keras optimizer.
     """
 
     def __init__(
@@ -32,22 +46,6 @@ class LARS(keras.optimizers.Optimizer):
         name: str = "LARS",
         **kwargs: Any,
     ) -> None:
-        """Sets the hyperparameters.
-
-        Args:
-            learning_rate: A number or a schedule.
-            momentum: How much of the last step is kept.
-            weight_decay_rate: How much of the weights is added to the gradient.
-            eeta: The coefficient of the ratio between the norms of weights and gradient.
-            nesterov: Whether the step looks ahead.
-            classic_momentum: Whether the scaled learning rate goes into the momentum, as in the
-                paper; otherwise it scales the finished step.
-            exclude_from_weight_decay: Patterns of variables without decay.
-            exclude_from_layer_adaptation: Patterns of variables whose learning rate is not scaled;
-                those without decay if there are none.
-            name: The optimizer's name.
-            **kwargs: As for any Keras optimizer.
-        """
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.momentum = momentum
         self.weight_decay_rate = weight_decay_rate
@@ -58,14 +56,14 @@ class LARS(keras.optimizers.Optimizer):
         self.no_adaptation_patterns = exclude_from_layer_adaptation or exclude_from_weight_decay
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates a momentum for each variable."""
+        """Create a momentum variable for each variable."""
         if self.built:
             return
         super().build(variables)
         self._momentums = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one variable."""
+        """Update one variable."""
         index = self._get_variable_index(variable)
         reference, momentum = self._trainable_variables[index], self._momentums[index]
         gradient = tf.cast(gradient, variable.dtype)
@@ -85,7 +83,7 @@ class LARS(keras.optimizers.Optimizer):
         self.assign_sub(variable, step)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return super().get_config() | {
             "momentum": self.momentum,
             "weight_decay_rate": self.weight_decay_rate,

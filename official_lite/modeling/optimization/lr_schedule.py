@@ -1,6 +1,6 @@
-"""Learning-rate schedules beyond Keras': with an offset, with a warm-up, of powers.
+"""Learning-rate schedules that extend Keras' with offsets, warm-ups and power laws.
 
-A schedule is a function of the number of updates made so far, and finite for each of them.
+A schedule is a function of the number of updates made so far. Its value is finite at every step.
 """
 
 import abc
@@ -32,25 +32,26 @@ __all__ = [
 if TYPE_CHECKING:
     from keras.optimizers.schedules import LearningRateSchedule as _ScheduleHalf
 else:
-    # A mixin comes before the class of a schedule, which has the other half.
+    # At runtime the mixin derives from `object`; the schedule class provides the other half.
     _ScheduleHalf = object
 
 
 class _WithOffset(_ScheduleHalf):
-    """Mixin before a Keras schedule: what that gives `offset` steps later, constant before."""
+    """Mixin that delays a Keras schedule by `offset` steps and holds it constant until then.
+
+    List the mixin before the Keras schedule among the base classes.
+
+    Args:
+        offset: The step at which the schedule begins.
+        **kwargs: Arguments of the Keras schedule.
+    """
 
     def __init__(self, offset: int = 0, **kwargs: Any) -> None:
-        """Delays the schedule.
-
-        Args:
-            offset: The step at which the schedule begins.
-            **kwargs: What the schedule itself takes.
-        """
         super().__init__(**kwargs)
         self.offset = offset
 
     def __call__(self, step: Any) -> tf.Tensor:
-        # Before its beginning a decay would be a growth backwards in time.
+        # With a negative step, a decay would increase the learning rate.
         since_offset = tf.maximum(tf.convert_to_tensor(step) - self.offset, 0)
         return super().__call__(since_offset)
 
@@ -60,34 +61,37 @@ class _WithOffset(_ScheduleHalf):
 
 @keras.saving.register_keras_serializable("official_lite")
 class PiecewiseConstantDecayWithOffset(_WithOffset, schedules.PiecewiseConstantDecay):
-    """One value up to and including each boundary, the next one after it."""
+    """Piecewise constant schedule: each value applies up to and including its boundary.
+
+    The next value applies from the step after the boundary.
+    """
 
     base_lr_class = schedules.PiecewiseConstantDecay
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class PolynomialDecayWithOffset(_WithOffset, schedules.PolynomialDecay):
-    """From the initial to the end learning rate along a polynomial."""
+    """Polynomial decay from the initial to the end learning rate."""
 
     base_lr_class = schedules.PolynomialDecay
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class ExponentialDecayWithOffset(_WithOffset, schedules.ExponentialDecay):
-    """Multiplied by a rate every so many steps."""
+    """Exponential decay: the rate is multiplied by `decay_rate` every `decay_steps` steps."""
 
     base_lr_class = schedules.ExponentialDecay
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class CosineDecayWithOffset(_WithOffset, schedules.CosineDecay):
-    """Half a cosine from the initial learning rate to `alpha` times it."""
+    """Cosine decay from the initial learning rate to `alpha` times that rate."""
 
     base_lr_class = schedules.CosineDecay
 
 
 class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
-    """Takes the place of another schedule, or of a constant, for the first `warmup_steps`."""
+    """Base class of schedules that replace another schedule for the first `warmup_steps`."""
 
     def __init__(
         self,
@@ -102,13 +106,14 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
     def __call__(self, step: Any) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
         target = self._after(self._warmup_steps)
-        # A warm-up of no steps is never chosen below, but must not divide by zero either.
+        # `tf.where` below never selects a warm-up of 0 steps, but evaluates it: avoid dividing by
+        # 0.
         warming = self._warming(float_step, max(self._warmup_steps, 1), target)
         return tf.where(float_step < self._warmup_steps, warming, self._after(step))
 
     @abc.abstractmethod
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
-        """The rate at a float32 step of the warm-up, which ends at `target`."""
+        """Return the learning rate at a float32 step of the warm-up, which ends at `target`."""
 
     def _after(self, step: Any) -> tf.Tensor:
         after = self._after_warmup_lr_sched
@@ -117,7 +122,7 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
         return tf.cast(after, tf.float32)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, the schedule with its class."""
+        """Return the constructor arguments, with the wrapped schedule serialized."""
         after = self._after_warmup_lr_sched
         if isinstance(after, schedules.LearningRateSchedule):
             after = schedules.serialize(after)
@@ -129,7 +134,7 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The inverse of `get_config`."""
+        """Build a schedule from the result of `get_config`."""
         after = config["after_warmup_lr_sched"]
         if isinstance(after, dict):
             after = schedules.deserialize(after)
@@ -138,7 +143,15 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
 
 @keras.saving.register_keras_serializable("official_lite")
 class LinearWarmup(_WarmUp):
-    """In a straight line to what the schedule gives at the end of the warm-up."""
+    """Linear warm-up to the value that the wrapped schedule has at the end of the warm-up.
+
+    Args:
+        after_warmup_lr_sched: A schedule or a constant.
+        warmup_steps: The length of the warm-up in steps. The warm-up does not delay the wrapped
+            schedule.
+        warmup_learning_rate: The learning rate at step 0.
+        name: The schedule's name.
+    """
 
     def __init__(
         self,
@@ -147,14 +160,6 @@ class LinearWarmup(_WarmUp):
         warmup_learning_rate: float,
         name: str | None = None,
     ) -> None:
-        """Sets the line.
-
-        Args:
-            after_warmup_lr_sched: A schedule or a constant.
-            warmup_steps: The length of the warm-up, which the schedule is not delayed by.
-            warmup_learning_rate: Where the line begins.
-            name: The schedule's name.
-        """
         super().__init__(after_warmup_lr_sched, warmup_steps, name)
         self._warmup_learning_rate = warmup_learning_rate
 
@@ -163,15 +168,23 @@ class LinearWarmup(_WarmUp):
         return start + step / warmup_steps * (target - start)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return super().get_config() | {"warmup_learning_rate": self._warmup_learning_rate}
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class PolynomialWarmUp(_WarmUp):
-    """`(step / warmup_steps) ** power` of what the schedule gives at the end of the warm-up.
+    """Polynomial warm-up to the value that the wrapped schedule has at the end of the warm-up.
 
-    Step 0 counts as step 1, so that the first update is not lost.
+    The learning rate is `(step / warmup_steps) ** power` times that value. Step 0 counts as step 1,
+    so that the first update is not lost to a learning rate of 0.
+
+    Args:
+        after_warmup_lr_sched: A schedule or a constant.
+        warmup_steps: The length of the warm-up in steps. The warm-up does not delay the wrapped
+            schedule.
+        power: The exponent; 1 gives a straight line.
+        name: The schedule's name.
     """
 
     def __init__(
@@ -181,14 +194,6 @@ class PolynomialWarmUp(_WarmUp):
         power: float = 1.0,
         name: str | None = "PolynomialWarmup",
     ) -> None:
-        """Sets the curve.
-
-        Args:
-            after_warmup_lr_sched: A schedule or a constant.
-            warmup_steps: The length of the warm-up, which the schedule is not delayed by.
-            power: 1 is a straight line.
-            name: The schedule's name.
-        """
         super().__init__(after_warmup_lr_sched, warmup_steps, name)
         self._power = power
 
@@ -196,13 +201,13 @@ class PolynomialWarmUp(_WarmUp):
         return target * tf.pow(tf.maximum(step, 1.0) / warmup_steps, self._power)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return super().get_config() | {"power": self._power}
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class DirectPowerDecay(schedules.LearningRateSchedule):
-    """`initial_learning_rate * max(step, 1) ** power`."""
+    """Power-law schedule: `initial_learning_rate * max(step, 1) ** power`."""
 
     def __init__(
         self,
@@ -218,7 +223,7 @@ class DirectPowerDecay(schedules.LearningRateSchedule):
         return self._initial_learning_rate * _power(tf.cast(step, tf.float32), self._power)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             "initial_learning_rate": self._initial_learning_rate,
             "power": self._power,
@@ -228,10 +233,11 @@ class DirectPowerDecay(schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("official_lite")
 class PowerAndLinearDecay(schedules.LearningRateSchedule):
-    """A power of the step that a straight line takes to zero at the end.
+    """Power-law schedule that decays linearly to zero at the end.
 
-    With `s = step - offset`: `initial_learning_rate * max(s, 1) ** power`, times what is left of
-    the last `linear_decay_fraction` of `total_decay_steps`; zero after them.
+    With `s = step - offset`, the learning rate is `initial_learning_rate * max(s, 1) ** power`.
+    Over the last `linear_decay_fraction` of `total_decay_steps` it is also multiplied by a factor
+    that falls linearly from 1 to 0. After `total_decay_steps` it is zero.
     """
 
     def __init__(
@@ -261,7 +267,7 @@ class PowerAndLinearDecay(schedules.LearningRateSchedule):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             "initial_learning_rate": self._initial_learning_rate,
             "total_decay_steps": self._total_decay_steps,
@@ -274,9 +280,10 @@ class PowerAndLinearDecay(schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("official_lite")
 class PowerDecayWithOffset(schedules.LearningRateSchedule):
-    """`initial_learning_rate * (step - offset) ** power` after `offset` steps.
+    """Power-law schedule that starts after `offset` steps.
 
-    Up to then it is `pre_offset_learning_rate`, and never more than that.
+    After `offset` steps the learning rate is `initial_learning_rate * (step - offset) ** power`, at
+    most `pre_offset_learning_rate`. Up to then it is `pre_offset_learning_rate`.
     """
 
     def __init__(
@@ -300,7 +307,7 @@ class PowerDecayWithOffset(schedules.LearningRateSchedule):
         return tf.where(step > 0, tf.minimum(after, before), before)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             "initial_learning_rate": self._initial_learning_rate,
             "power": self._power,
@@ -312,10 +319,20 @@ class PowerDecayWithOffset(schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("official_lite")
 class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
-    """Half a cosine from each value to the next, each beginning at its boundary.
+    """Cosine decay from each value to the next, starting at the boundary of the value.
 
-    With boundaries `[0, 1000]` and values `[1.0, 0.5]` it falls from 1.0 to 0.5 within a thousand
-    steps, and stays there.
+    With boundaries `[0, 1000]` and values `[1.0, 0.5]`, the learning rate falls from 1.0 to 0.5
+    over 1000 steps and then stays at 0.5.
+
+    Args:
+        boundaries: The steps at which the values are reached, in ascending order.
+        values: The learning rates, one for each boundary.
+        offset: A number of steps added to every boundary.
+        name: The schedule's name.
+
+    Raises:
+        ConfigValueError: There are no values, the numbers of values and boundaries differ, or the
+            boundaries do not ascend.
     """
 
     def __init__(
@@ -325,18 +342,6 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
         offset: int = 0,
         name: str = "StepCosineDecayWithOffset",
     ) -> None:
-        """Sets the corner points.
-
-        Args:
-            boundaries: The steps at which the values are reached, in ascending order.
-            values: The learning rates, one for each boundary.
-            offset: Added to every boundary.
-            name: The schedule's name.
-
-        Raises:
-            ConfigValueError: There is no value, or not one for each boundary, or the boundaries do
-                not ascend.
-        """
         if not values or len(boundaries) != len(values):
             raise errors.ConfigValueError(
                 f"Wanted one value for each boundary, got boundaries {list(boundaries)} and values "
@@ -361,7 +366,7 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
         return learning_rate
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             "boundaries": self.boundaries,
             "values": self.values,
@@ -371,5 +376,5 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
 
 
 def _power(step: tf.Tensor, power: float) -> tf.Tensor:
-    """`step ** power`. Step 0 counts as 1: to a negative power it would be infinite."""
+    """Return `max(step, 1) ** power`; step 0 to a negative power would be infinite."""
     return tf.pow(tf.maximum(step, 1.0), power)

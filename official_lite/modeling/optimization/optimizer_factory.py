@@ -1,4 +1,4 @@
-"""From an `OptimizationConfig` to a learning rate and an optimizer."""
+"""Factory that builds a learning rate and an optimizer from an `OptimizationConfig`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ __all__ = ["OptimizerFactory", "register_optimizer_cls"]
 
 LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
 
-# One table under three names: the old optimizers are gone from Keras.
+# All three names refer to the same table because Keras has removed the legacy optimizers.
 OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "sgd": keras.optimizers.SGD,
     "sgd_experimental": keras.optimizers.SGD,
@@ -55,11 +55,11 @@ WARMUP_CLS: dict[str, Callable[..., Any]] = {
     "polynomial": lr_schedule.PolynomialWarmUp,
 }
 
-# Fields that configs still carry and optimizers no longer take, with the value that means nothing.
+# Config fields that optimizers no longer accept, each with its no-op value.
 _DEAD_FIELDS: dict[str, Any] = {"decay": 0.0, "jit_compile": False}
 _MAY_BE_NONE = ("staircase",)
 _MUST_BE_POSITIVE = ("decay_steps", "total_decay_steps")
-# What Adafactor's authors call the arguments of Keras' Adafactor.
+# Maps the argument names of the Adafactor authors to those of Keras' Adafactor.
 _ADAFACTOR_NAMES = {
     "decay_rate": "beta_2_decay",
     "clipping_threshold": "clip_threshold",
@@ -79,16 +79,16 @@ _ADAFACTOR_FIXED = (
 def register_optimizer_cls(
     key: str, optimizer_config_cls: Callable[..., Any], use_legacy_optimizer: bool = True
 ) -> None:
-    """Adds an optimizer that a config can name.
+    """Register an optimizer that a config can select by name.
 
     Args:
-        key: The name; a subclass of `OptimizerConfig` needs a field of this name too.
-        optimizer_config_cls: The optimizer's class (not its config's), called with the fields of
-            its config and `learning_rate`.
-        use_legacy_optimizer: Without effect: there is one kind of optimizer.
+        key: The name. A subclass of `OptimizerConfig` also needs a field with this name.
+        optimizer_config_cls: The optimizer class (not its config class). It is called with the
+            fields of its config and `learning_rate`.
+        use_legacy_optimizer: Ignored; there is only one kind of optimizer.
 
     Raises:
-        ConfigValueError: The name is taken.
+        ConfigValueError: The name is already registered.
     """
     if key in OPTIMIZERS_CLS:
         raise errors.ConfigValueError(
@@ -98,20 +98,21 @@ def register_optimizer_cls(
 
 
 class OptimizerFactory:
-    """Builds what an `OptimizationConfig` describes.
+    """Factory for the optimizer and the learning rate described by an `OptimizationConfig`.
 
     ::
 
         factory = OptimizerFactory(config)
         optimizer = factory.build_optimizer(factory.build_learning_rate())
+
+    Args:
+        config: The config; `optimizer.type` and `learning_rate.type` must be set.
+
+    Raises:
+        ConfigValueError: The type of the optimizer or of the learning rate is not set.
     """
 
     def __init__(self, config: optimization_config.OptimizationConfig) -> None:
-        """Takes the config.
-
-        Raises:
-            ConfigValueError: The optimizer's or the learning rate's type is not set.
-        """
         choices = {"optimizer": config.optimizer, "learning_rate": config.learning_rate}
         missing = [
             f"`{name}.type` must be set to one of the fields of {type(choice).__name__}."
@@ -129,11 +130,11 @@ class OptimizerFactory:
         self._ema_config = config.ema
 
     def build_learning_rate(self) -> LearningRate:
-        """The learning-rate schedule, behind its warm-up if there is one; a float if constant.
+        """Return the learning-rate schedule, including the warm-up, or a float if it is constant.
 
         Raises:
-            ConfigValueError: A field that the schedule needs is not set, or makes no sense.
-            UnknownNameError: No schedule has the name.
+            ConfigValueError: A field that the schedule requires is not set or is invalid.
+            UnknownNameError: No schedule is registered under the config's type.
         """
         learning_rate: LearningRate
         if self._lr_type == "constant":
@@ -157,21 +158,21 @@ class OptimizerFactory:
         | None = None,
         use_legacy_optimizer: bool = True,
     ) -> keras.optimizers.Optimizer:
-        """The optimizer, which sums gradients over replicas before it clips them.
+        """Build an optimizer that sums gradients over replicas before it clips them.
 
         Args:
-            lr: What `build_learning_rate` gave.
-            gradient_aggregator: Takes a replica's pairs of gradient and variable and returns the
-                sums over all replicas; None is an all-reduce.
-            gradient_transformers: Applied in turn to the pairs after the sum and before the
+            lr: The result of `build_learning_rate`.
+            gradient_aggregator: Takes the (gradient, variable) pairs of one replica and returns the
+                pairs summed over all replicas. None uses an all-reduce.
+            gradient_transformers: Functions applied to the pairs in order, after the sum and before
                 clipping.
             postprocessor: Takes the finished optimizer and returns the one to use.
-            use_legacy_optimizer: Without effect: there is one kind of optimizer.
+            use_legacy_optimizer: Ignored; there is only one kind of optimizer.
 
         Raises:
-            ConfigValueError: A field has a value that the optimizer can't honour.
+            ConfigValueError: A field has a value that the optimizer does not support.
             UnknownNameError: No optimizer is registered under the config's type.
-            TypeError: `postprocessor` returned something else than an optimizer.
+            TypeError: `postprocessor` returned something other than an optimizer.
         """
         path = f"optimizer.{self._optimizer_type}"
         arguments = _optimizer_arguments(self._optimizer_config, path)
@@ -195,7 +196,7 @@ class OptimizerFactory:
 def _build(
     classes: Mapping[str, Callable[..., Any]], path: str, arguments: Mapping[str, Any]
 ) -> Any:
-    """Calls the class that the last part of `path` names."""
+    """Call the class that the last part of `path` names."""
     kind, _, name = path.partition(".")
     if name not in classes:
         raise errors.UnknownNameError(
@@ -206,7 +207,7 @@ def _build(
 
 
 def _complete(config: Any, path: str) -> dict[str, Any]:
-    """The fields of a schedule's config, all of them set."""
+    """Return the fields of a schedule's config, all of which must be set."""
     arguments: dict[str, Any] = config.as_dict()
     for ratio in type(config).CLEARS.values():
         if arguments.pop(ratio, None) is not None:
@@ -251,6 +252,6 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
         for name, value in fields.items()
         if name not in _ADAFACTOR_FIXED
     }
-    # Keras writes the exponent with its sign.
+    # Adafactor's authors write the exponent without its minus sign; Keras expects it signed.
     arguments["beta_2_decay"] *= -1.0
     return arguments | {"relative_step": False}

@@ -1,4 +1,4 @@
-"""What an optimizer needs before the first step is traced."""
+"""Preparation of an optimizer before the first step is traced."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ __all__ = ["prepare_optimizer"]
 
 
 def prepare_optimizer(optimizer: Any, model: Any) -> Any:
-    """Makes the optimizer fit for several replicas, and gives it all its variables; returns it.
+    """Make the optimizer distributed, create all its variables, and return it.
 
-    On all variables at once, because an optimizer that was built on some refuses the others. What
-    is no Keras optimizer is left alone.
+    The optimizer is built on all variables at once, because an optimizer that was built on some
+    variables rejects the others. An object that is not a Keras optimizer is returned unchanged.
 
     Args:
-        optimizer: The optimizer, from a config or of the task's own making.
-        model: Anything with its variables built, and `trainable_variables`.
+        optimizer: The optimizer, built from a config or by the task.
+        model: Any object with built variables and a `trainable_variables` attribute.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer

@@ -1,4 +1,4 @@
-"""Which variables an optimizer treats differently: regular expressions on their names."""
+"""Regular expressions that select variables for special treatment by an optimizer."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ __all__ = ["matches_any"]
 
 
 def matches_any(variable: Any, patterns: Iterable[str] | None) -> bool:
-    """Whether a pattern is found in the variable's path (`encoder/layer_norm/gamma`) or its name.
+    """Return whether a pattern matches the variable's path (`encoder/layer_norm/gamma`) or name.
 
     Args:
         variable: A `keras.Variable` or a `tf.Variable`.

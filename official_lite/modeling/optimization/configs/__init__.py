@@ -1,3 +1,3 @@
-"""What an optimizer and its learning rate are made from: plain values, without TensorFlow."""
+"""Configs of optimizers and learning rates, importable without TensorFlow."""
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
 """Configs of the learning-rate schedules and warm-ups in `lr_schedule`.
 
-A field whose default is None must be set before the schedule can be built. A ratio, a fraction of
-`trainer.train_steps`, sets the steps whose place it takes; `core.epochs` works them out. So with a
-`decay_ratio` of 1 a decay ends with the training, however long that is made.
+A field whose default is None must be set before the schedule can be built. A ratio field is a
+fraction of `trainer.train_steps` and stands in for the corresponding field in steps;
+`core.epochs` converts it. For example, with a `decay_ratio` of 1 the decay ends with the training,
+whatever its length.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ __all__ = [
     "PolynomialWarmupConfig",
 ]
 
-# Field in steps -> the ratio that may be given in its place.
+# Maps a field in steps to the ratio that may replace it.
 _WARMUP = {"warmup_steps": "warmup_ratio"}
 _DECAY = {"decay_steps": "decay_ratio"}
 _TOTAL_DECAY = {"total_decay_steps": "decay_ratio"}
@@ -35,7 +36,7 @@ _BOUNDARIES = {"boundaries": "boundary_ratios"}
 
 
 class _WithRatios(base_config.Config):
-    """Checks the ratios that `CLEARS` names: one, or an ascending list."""
+    """Config that validates the ratios listed in `CLEARS`: a single ratio or an ascending list."""
 
     def validate_fields(self) -> None:
         for name in self.CLEARS.values():
@@ -51,7 +52,7 @@ class _WithRatios(base_config.Config):
 
 @dataclasses.dataclass
 class ConstantLrConfig(base_config.Config):
-    """The same learning rate throughout."""
+    """A constant learning rate."""
 
     name: str = "Constant"
     learning_rate: float = 0.1
@@ -59,13 +60,13 @@ class ConstantLrConfig(base_config.Config):
 
 @dataclasses.dataclass
 class StepwiseLrConfig(_WithRatios):
-    """One value up to and including each boundary, the next one after it.
+    """Piecewise constant schedule: each value applies up to and including its boundary.
 
     Attributes:
-        boundaries: The last step of each value but the last, ascending.
+        boundaries: The last step of each value except the final one, in ascending order.
         values: The learning rates, one more than there are boundaries.
-        offset: Added to every boundary.
-        boundary_ratios: The boundaries, as fractions of the training.
+        offset: A number of steps added to every boundary.
+        boundary_ratios: The boundaries as fractions of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _BOUNDARIES
@@ -79,12 +80,12 @@ class StepwiseLrConfig(_WithRatios):
 
 @dataclasses.dataclass
 class ExponentialLrConfig(_WithRatios):
-    """`initial_learning_rate * decay_rate ** (step / decay_steps)`.
+    """Exponential decay: `initial_learning_rate * decay_rate ** (step / decay_steps)`.
 
     Attributes:
-        staircase: Whether the exponent is rounded down; None is False.
+        staircase: Whether the exponent is rounded down; None means False.
         offset: The step at which the decay begins.
-        decay_ratio: `decay_steps`, as a fraction of the training.
+        decay_ratio: `decay_steps` as a fraction of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _DECAY
@@ -100,13 +101,14 @@ class ExponentialLrConfig(_WithRatios):
 
 @dataclasses.dataclass
 class PolynomialLrConfig(_WithRatios):
-    """From the initial to the end learning rate in `decay_steps`, along a polynomial.
+    """Polynomial decay from the initial to the end learning rate in `decay_steps`.
 
     Attributes:
-        power: 1 is a straight line.
-        cycle: Whether to start anew after `decay_steps`, over twice, three times … the length.
+        power: The exponent; 1 gives a straight line.
+        cycle: Whether the decay restarts after `decay_steps`. The next multiple of `decay_steps`
+            after the current step then becomes the length of the decay.
         offset: The step at which the decay begins.
-        decay_ratio: `decay_steps`, as a fraction of the training.
+        decay_ratio: `decay_steps` as a fraction of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _DECAY
@@ -123,12 +125,12 @@ class PolynomialLrConfig(_WithRatios):
 
 @dataclasses.dataclass
 class CosineLrConfig(_WithRatios):
-    """Half a cosine over `decay_steps`.
+    """Cosine decay over `decay_steps`.
 
     Attributes:
-        alpha: What is left at the end, as a fraction of `initial_learning_rate`.
+        alpha: The final learning rate as a fraction of `initial_learning_rate`.
         offset: The step at which the decay begins.
-        decay_ratio: `decay_steps`, as a fraction of the training.
+        decay_ratio: `decay_steps` as a fraction of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _DECAY
@@ -143,7 +145,7 @@ class CosineLrConfig(_WithRatios):
 
 @dataclasses.dataclass
 class DirectPowerLrConfig(base_config.Config):
-    """`initial_learning_rate * step ** power`."""
+    """Power-law schedule: `initial_learning_rate * step ** power`."""
 
     name: str = "DirectPowerDecay"
     initial_learning_rate: float | None = None
@@ -152,13 +154,14 @@ class DirectPowerLrConfig(base_config.Config):
 
 @dataclasses.dataclass
 class PowerAndLinearDecayLrConfig(_WithRatios):
-    """A power of the step that a straight line takes to zero at the end.
+    """Power-law schedule that decays linearly to zero at the end.
 
     Attributes:
-        total_decay_steps: When zero is reached, counted from `offset`.
-        linear_decay_fraction: Which part of these steps the straight line takes.
+        total_decay_steps: The step at which the learning rate reaches zero, counted from `offset`.
+        linear_decay_fraction: The fraction of `total_decay_steps` over which the rate also decays
+            linearly to zero.
         offset: The step at which the decay begins.
-        decay_ratio: `total_decay_steps`, as a fraction of the training.
+        decay_ratio: `total_decay_steps` as a fraction of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _TOTAL_DECAY
@@ -174,10 +177,10 @@ class PowerAndLinearDecayLrConfig(_WithRatios):
 
 @dataclasses.dataclass
 class PowerDecayWithOffsetLrConfig(base_config.Config):
-    """`initial_learning_rate * (step - offset) ** power` after `offset` steps.
+    """Power-law schedule: `initial_learning_rate * (step - offset) ** power` after `offset` steps.
 
     Attributes:
-        pre_offset_learning_rate: The learning rate until then, and an upper bound afterwards.
+        pre_offset_learning_rate: The learning rate up to `offset`, and an upper bound afterwards.
     """
 
     name: str = "PowerDecayWithOffset"
@@ -189,13 +192,13 @@ class PowerDecayWithOffsetLrConfig(base_config.Config):
 
 @dataclasses.dataclass
 class StepCosineLrConfig(_WithRatios):
-    """Half a cosine from each value to the next.
+    """Cosine decay from each value to the next.
 
     Attributes:
-        boundaries: The steps at which the values are reached, ascending.
+        boundaries: The steps at which the values are reached, in ascending order.
         values: The learning rates, one for each boundary.
-        offset: Added to every boundary.
-        boundary_ratios: The boundaries, as fractions of the training.
+        offset: A number of steps added to every boundary.
+        boundary_ratios: The boundaries as fractions of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _BOUNDARIES
@@ -209,12 +212,12 @@ class StepCosineLrConfig(_WithRatios):
 
 @dataclasses.dataclass
 class LinearWarmupConfig(_WithRatios):
-    """In a straight line to what the schedule gives at the end of the warm-up.
+    """Linear warm-up to the value that the schedule has at the end of the warm-up.
 
     Attributes:
-        warmup_learning_rate: Where the line begins.
-        warmup_steps: The length of the warm-up, which the schedule is not delayed by.
-        warmup_ratio: `warmup_steps`, as a fraction of the training.
+        warmup_learning_rate: The learning rate at step 0.
+        warmup_steps: The length of the warm-up. The warm-up does not delay the schedule.
+        warmup_ratio: `warmup_steps` as a fraction of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _WARMUP
@@ -227,10 +230,10 @@ class LinearWarmupConfig(_WithRatios):
 
 @dataclasses.dataclass
 class PolynomialWarmupConfig(_WithRatios):
-    """`(step / warmup_steps) ** power` of what the schedule gives at the end of the warm-up.
+    """Polynomial warm-up: `(step / warmup_steps) ** power` times the schedule's value at its end.
 
     Attributes:
-        warmup_ratio: `warmup_steps`, as a fraction of the training.
+        warmup_ratio: `warmup_steps` as a fraction of the training.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _WARMUP

@@ -1,4 +1,4 @@
-"""`OptimizationConfig`: the optimizer, its learning rate and the average of its weights.
+"""Config of the optimizer, its learning rate and the moving average of the weights.
 
 ::
 
@@ -29,7 +29,7 @@ __all__ = ["OptimizerConfig", "LrConfig", "WarmupConfig", "OptimizationConfig"]
 
 @dataclasses.dataclass
 class OptimizerConfig(oneof.OneOfConfig):
-    """Which optimizer: `type` names one of the other fields."""
+    """Choice of the optimizer: `type` names one of the other fields."""
 
     type: str | None = None
     sgd: opt_cfg.SGDConfig = dataclasses.field(default_factory=opt_cfg.SGDConfig)
@@ -63,7 +63,7 @@ class OptimizerConfig(oneof.OneOfConfig):
 
 @dataclasses.dataclass
 class LrConfig(oneof.OneOfConfig):
-    """Which learning-rate schedule: `type` names one of the other fields."""
+    """Choice of the learning-rate schedule: `type` names one of the other fields."""
 
     type: str | None = None
     constant: lr_cfg.ConstantLrConfig = dataclasses.field(default_factory=lr_cfg.ConstantLrConfig)
@@ -91,7 +91,7 @@ class LrConfig(oneof.OneOfConfig):
 
 @dataclasses.dataclass
 class WarmupConfig(oneof.OneOfConfig):
-    """Which warm-up: `type` names one of the other fields, None is no warm-up."""
+    """Choice of the warm-up: `type` names one of the other fields; None disables the warm-up."""
 
     type: str | None = None
     linear: lr_cfg.LinearWarmupConfig = dataclasses.field(default_factory=lr_cfg.LinearWarmupConfig)
@@ -102,13 +102,13 @@ class WarmupConfig(oneof.OneOfConfig):
 
 @dataclasses.dataclass
 class OptimizationConfig(base_config.Config):
-    """How the weights are updated.
+    """Config of how the weights are updated.
 
     Attributes:
         optimizer: The optimizer; its `type` must be set.
-        ema: The moving average of the weights, None for none.
+        ema: The moving average of the weights; None disables it.
         learning_rate: The learning rate; its `type` must be set.
-        warmup: What takes the learning rate's place in the first steps.
+        warmup: The warm-up, which replaces the learning rate during the first steps.
     """
 
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)

@@ -1,4 +1,4 @@
-"""Configs of the optimizers; the fields are the arguments of the optimizer's constructor."""
+"""Configs of the optimizers; their fields are the arguments of the optimizer's constructor."""
 
 import dataclasses
 
@@ -30,14 +30,14 @@ __all__ = [
 
 @dataclasses.dataclass
 class BaseOptimizerConfig(base_config.Config):
-    """How gradients are clipped; at most one of the three may be set.
+    """Gradient clipping settings; at most one of the three may be set.
 
-    Gradients are clipped after they were summed over the replicas.
+    Gradients are clipped after they are summed over the replicas.
 
     Attributes:
-        clipnorm: Bound of each gradient's L2 norm.
-        clipvalue: Bound of each element's absolute value.
-        global_clipnorm: Bound of the L2 norm of all gradients together.
+        clipnorm: The maximum L2 norm of each gradient.
+        clipvalue: The maximum absolute value of each element.
+        global_clipnorm: The maximum L2 norm of all gradients together.
     """
 
     clipnorm: float | None = None
@@ -47,12 +47,12 @@ class BaseOptimizerConfig(base_config.Config):
 
 @dataclasses.dataclass
 class LazyRowsConfig(BaseOptimizerConfig):
-    """For optimizers that can update some rows of a table.
+    """Base config of optimizers that can update individual rows of an embedding table.
 
     Attributes:
-        lazy_rows: Whether rows of an embedding that a step has not looked up stay as they are,
-            where the optimizer would move them by momentum or let them decay. A step then costs
-            the same whatever the size of the table. See docs/embeddings.md.
+        lazy_rows: Whether embedding rows that a step did not look up stay unchanged. If False, the
+            optimizer moves them by momentum or weight decay. If True, the cost of a step does not
+            depend on the size of the table. See docs/embeddings.md.
     """
 
     lazy_rows: bool = False
@@ -60,10 +60,10 @@ class LazyRowsConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class SGDConfig(LazyRowsConfig):
-    """Gradient descent, with momentum or without.
+    """Gradient descent, with or without momentum.
 
     Attributes:
-        decay: Without effect; let the learning rate decay instead.
+        decay: Has no effect; use a learning-rate schedule instead.
     """
 
     name: str = "SGD"
@@ -74,10 +74,10 @@ class SGDConfig(LazyRowsConfig):
 
 @dataclasses.dataclass
 class SGDExperimentalConfig(LazyRowsConfig):
-    """The same as `SGDConfig`, under its name of old.
+    """Same as `SGDConfig`, under its former name.
 
     Attributes:
-        jit_compile: Without effect.
+        jit_compile: Has no effect.
     """
 
     name: str = "SGD"
@@ -91,8 +91,8 @@ class RMSPropConfig(LazyRowsConfig):
     """RMSprop.
 
     Attributes:
-        rho: Decay of the mean square.
-        centered: Whether to divide by the standard deviation and not by the root mean square.
+        rho: The decay of the mean square.
+        centered: Whether to divide by the standard deviation instead of the root mean square.
     """
 
     name: str = "RMSprop"
@@ -116,9 +116,9 @@ class AdamConfig(LazyRowsConfig):
     """Adam.
 
     Attributes:
-        beta_1: Decay of the first moment.
-        beta_2: Decay of the second moment.
-        amsgrad: Whether the second moment never shrinks.
+        beta_1: The decay of the first moment.
+        beta_2: The decay of the second moment.
+        amsgrad: Whether to use the maximum of all second moments so far.
     """
 
     name: str = "Adam"
@@ -130,10 +130,10 @@ class AdamConfig(LazyRowsConfig):
 
 @dataclasses.dataclass
 class AdamExperimentalConfig(LazyRowsConfig):
-    """The same as `AdamConfig`, under its name of old.
+    """Same as `AdamConfig`, under its former name.
 
     Attributes:
-        jit_compile: Without effect.
+        jit_compile: Has no effect.
     """
 
     name: str = "Adam"
@@ -146,14 +146,17 @@ class AdamExperimentalConfig(LazyRowsConfig):
 
 @dataclasses.dataclass
 class AdamWeightDecayConfig(LazyRowsConfig):
-    """Adam with decoupled weight decay; gradients are clipped unless you say otherwise.
+    """Adam with decoupled weight decay; gradients are clipped by default.
 
     Attributes:
-        weight_decay_rate: How much of itself a weight loses, times the learning rate.
-        include_in_weight_decay: Patterns of variables that decay whatever the next list says.
+        weight_decay_rate: The fraction of a weight to subtract, before multiplying by the learning
+            rate.
+        include_in_weight_decay: Patterns of variables that always decay; they take precedence over
+            `exclude_from_weight_decay`.
         exclude_from_weight_decay: Patterns of variables that do not decay. A pattern is a regular
-            expression that is looked for in the variable's path and name.
-        gradient_clip_norm: Bound of the L2 norm of all gradients together, 1 by default; 0 is none.
+            expression that is searched for in the variable's path and name.
+        gradient_clip_norm: The maximum L2 norm of all gradients together; 1 by default, 0 disables
+            clipping.
     """
 
     name: str = "AdamWeightDecay"
@@ -169,11 +172,12 @@ class AdamWeightDecayConfig(LazyRowsConfig):
 
 @dataclasses.dataclass
 class AdamWeightDecayExperimentalConfig(LazyRowsConfig):
-    """Keras' AdamW, with gradients clipped unless you say otherwise.
+    """Keras' AdamW; gradients are clipped by default.
 
     Attributes:
-        global_clipnorm: Bound of the L2 norm of all gradients together, 1 by default; None is none.
-        jit_compile: Without effect.
+        global_clipnorm: The maximum L2 norm of all gradients together; 1 by default, None disables
+            clipping.
+        jit_compile: Has no effect.
     """
 
     name: str = "AdamWeightDecayExperimental"
@@ -188,12 +192,12 @@ class AdamWeightDecayExperimentalConfig(LazyRowsConfig):
 
 @dataclasses.dataclass
 class LAMBConfig(BaseOptimizerConfig):
-    """LAMB: Adam whose step is as long as the layer's weights allow.
+    """LAMB: Adam with a step size proportional to the norm of the layer's weights.
 
     Attributes:
-        exclude_from_weight_decay: Patterns of variables without decay.
-        exclude_from_layer_adaptation: Patterns of variables whose step is plain Adam's; those
-            without decay if it is None.
+        exclude_from_weight_decay: Patterns of variables without weight decay.
+        exclude_from_layer_adaptation: Patterns of variables that use Adam's step unscaled. If empty
+            or None, `exclude_from_weight_decay` is used.
     """
 
     name: str = "LAMB"
@@ -207,14 +211,14 @@ class LAMBConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class EMAConfig(BaseOptimizerConfig):
-    """A moving average of the weights, which evaluation and the best checkpoint then use.
+    """Moving average of the weights, which evaluation and the best checkpoint use.
 
-    The clip fields are here by inheritance only: set them on the optimizer.
+    The clipping fields exist only through inheritance: set them on the optimizer.
 
     Attributes:
-        trainable_weights_only: Whether to leave out such weights as the moving statistics of batch
-            normalization.
-        average_decay: How much of the average survives an update.
+        trainable_weights_only: Whether to average only trainable weights, which excludes for
+            example the moving statistics of batch normalization.
+        average_decay: The fraction of the average that is kept at each update.
         start_step: The number of updates after which averaging starts.
         dynamic_decay: Whether the decay grows towards `average_decay` over the first updates.
     """
@@ -228,14 +232,15 @@ class EMAConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class LARSConfig(BaseOptimizerConfig):
-    """LARS: momentum whose step is as long as the layer's weights allow.
+    """LARS: momentum with a step size proportional to the norm of the layer's weights.
 
     Attributes:
-        eeta: The coefficient of the ratio between the norms of weights and gradient.
-        classic_momentum: Whether the learning rate goes into the momentum, as in the paper.
-        exclude_from_weight_decay: Patterns of variables without decay.
-        exclude_from_layer_adaptation: Patterns of variables whose learning rate is not scaled;
-            those without decay if it is None.
+        eeta: The coefficient of the ratio between the norms of the weights and the gradient.
+        classic_momentum: Whether the learning rate multiplies the gradient before it enters the
+            momentum, as in the paper.
+        exclude_from_weight_decay: Patterns of variables without weight decay.
+        exclude_from_layer_adaptation: Patterns of variables whose learning rate is not scaled. If
+            empty or None, `exclude_from_weight_decay` is used.
     """
 
     name: str = "LARS"
@@ -250,11 +255,11 @@ class LARSConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class AdafactorConfig(BaseOptimizerConfig):
-    """Adafactor with an outside learning rate, in the words of its authors.
+    """Adafactor with an external learning rate; the fields have the names that its authors use.
 
-    Keras' Adafactor is what is built. It has `decay_rate` (for `beta_2_decay`),
-    `clipping_threshold`, both epsilons and `weight_decay`; the other fields must keep their
-    defaults.
+    The factory builds Keras' Adafactor, which supports `decay_rate` (as `beta_2_decay`),
+    `clipping_threshold`, `epsilon1`, `epsilon2` and `weight_decay`. The other fields must keep
+    their defaults.
     """
 
     name: str = "Adafactor"
@@ -276,8 +281,8 @@ class AdafactorKerasConfig(BaseOptimizerConfig):
     """Keras' Adafactor.
 
     Attributes:
-        learning_rate: Without effect: the learning rate is that of `LrConfig`.
-        relative_step: Whether a constant learning rate is bounded by `1 / sqrt(step)`.
+        learning_rate: Has no effect; set the learning rate in `LrConfig`.
+        relative_step: Whether a constant learning rate is limited to `1 / sqrt(step)`.
     """
 
     name: str = "Adafactor"
@@ -291,7 +296,7 @@ class AdafactorKerasConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class LionConfig(BaseOptimizerConfig):
-    """Lion (https://arxiv.org/abs/2302.06675): steps of one size, in the momentum's direction."""
+    """Lion (https://arxiv.org/abs/2302.06675): fixed-size steps in the momentum's direction."""
 
     name: str = "Lion"
     beta_1: float = 0.9
@@ -304,11 +309,12 @@ class MuonConfig(BaseOptimizerConfig):
     """Muon (https://arxiv.org/abs/2502.16982): orthogonal steps for matrices, AdamW for the rest.
 
     Attributes:
-        exclude_layers: Patterns of paths whose matrices AdamW updates too: name the output layer.
+        exclude_layers: Patterns of paths whose matrices are also updated by AdamW. List the output
+            layer here.
         exclude_embeddings: Whether AdamW updates embeddings.
-        adam_lr_ratio: AdamW's learning rate in proportion to Muon's.
-        ns_steps: Newton-Schulz iterations for each step.
-        rms_rate: Root mean square of the step; None leaves it as it is.
+        adam_lr_ratio: AdamW's learning rate as a multiple of Muon's.
+        ns_steps: The number of Newton-Schulz iterations per step.
+        rms_rate: The root mean square of the step; None leaves the step unscaled.
     """
 
     name: str = "Muon"
@@ -339,7 +345,7 @@ class NadamConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class AdamaxConfig(BaseOptimizerConfig):
-    """Adam with the infinity norm in the place of the second moment."""
+    """Adam with the infinity norm in place of the second moment."""
 
     name: str = "Adamax"
     beta_1: float = 0.9
@@ -350,7 +356,7 @@ class AdamaxConfig(BaseOptimizerConfig):
 
 @dataclasses.dataclass
 class FtrlConfig(BaseOptimizerConfig):
-    """Follow the regularized leader, for sparse linear models."""
+    """Follow the regularized leader (FTRL), for sparse linear models."""
 
     name: str = "Ftrl"
     learning_rate_power: float = -0.5
