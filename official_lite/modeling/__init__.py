@@ -1,1 +1,1 @@
-"""Configs, optimizers and numerics that tasks and models are made of."""
+"""Building blocks of tasks and models: configs, optimizers and numerics."""

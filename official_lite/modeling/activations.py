@@ -1,4 +1,4 @@
-"""The Model Garden's activations, under the names that its saved models know them by."""
+"""Activation functions of the Model Garden, registered under the names its saved models use."""
 
 from typing import Any
 
@@ -10,43 +10,46 @@ __all__ = ["gelu", "hard_sigmoid", "hard_swish", "identity", "mish", "relu6", "s
 
 @keras.saving.register_keras_serializable(package="Text")
 def gelu(x: Any) -> tf.Tensor:
-    """The Gaussian error linear unit, by its tanh approximation. https://arxiv.org/abs/1606.08415"""
+    """Return the Gaussian error linear unit (tanh approximation).
+
+    See https://arxiv.org/abs/1606.08415.
+    """
     return keras.activations.gelu(x, approximate=True)
 
 
 @keras.saving.register_keras_serializable(package="Text")
 def mish(x: Any) -> tf.Tensor:
-    """`x * tanh(softplus(x))`. https://arxiv.org/abs/1908.08681"""
+    """Return `x * tanh(softplus(x))`; see https://arxiv.org/abs/1908.08681."""
     return keras.activations.mish(x)
 
 
 @keras.saving.register_keras_serializable(package="Text")
 def relu6(features: Any) -> tf.Tensor:
-    """`min(max(x, 0), 6)`. https://arxiv.org/abs/1704.04861"""
+    """Return `min(max(x, 0), 6)`; see https://arxiv.org/abs/1704.04861."""
     return keras.activations.relu6(features)
 
 
 @keras.saving.register_keras_serializable(package="Text")
 def hard_sigmoid(features: Any) -> tf.Tensor:
-    """`relu6(x + 3) / 6`. https://arxiv.org/abs/1905.02244"""
+    """Return `relu6(x + 3) / 6`; see https://arxiv.org/abs/1905.02244."""
     features = tf.convert_to_tensor(features)
-    # Not exactly a sixth: weights from the Model Garden were trained with this number.
+    # Not exactly 1/6: weights from the Model Garden were trained with this constant.
     return relu6(features + tf.cast(3.0, features.dtype)) * 0.16667
 
 
 @keras.saving.register_keras_serializable(package="Text")
 def simple_swish(features: Any) -> tf.Tensor:
-    """`x * sigmoid(x)`. https://arxiv.org/abs/1710.05941"""
+    """Return `x * sigmoid(x)`; see https://arxiv.org/abs/1710.05941."""
     return keras.activations.silu(features)
 
 
 @keras.saving.register_keras_serializable(package="Text")
 def hard_swish(features: Any) -> tf.Tensor:
-    """`x * relu6(x + 3) / 6`. https://arxiv.org/abs/1905.02244"""
+    """Return `x * relu6(x + 3) / 6`; see https://arxiv.org/abs/1905.02244."""
     return keras.activations.hard_swish(features)
 
 
 @keras.saving.register_keras_serializable(package="Text")
 def identity(features: Any) -> tf.Tensor:
-    """Its argument, as a tensor: a place where quantization may be put."""
+    """Return the argument as a tensor; quantization may be inserted here."""
     return tf.identity(features)

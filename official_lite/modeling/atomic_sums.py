@@ -1,9 +1,10 @@
-"""Keras variables to which several processes may add at the same time.
+"""Keras variables that several processes can add to at the same time.
 
-Keras 3 adds to a variable by reading it, adding, and assigning the sum. Under a parameter server
-another worker may have added something between the two, which is then lost: about a tenth of an
-optimizer's `iterations`, and with them the learning rate of a schedule, the correction of Adam's
-bias and the decay of averages. Counts and sums of metrics are made in the same way.
+Keras 3 adds to a variable by reading it, adding, and assigning the sum. Under a parameter server,
+another worker may add to the variable between the read and the assignment, and that addition is
+lost. About a tenth of the increments of an optimizer's `iterations` are lost this way, which
+distorts learning-rate schedules, Adam's bias correction and the decay of averages. The counts and
+sums of metrics are affected too.
 """
 
 import functools
@@ -18,10 +19,11 @@ __all__ = ["make_atomic"]
 
 
 def make_atomic(variables: Iterable[Any]) -> None:
-    """Has sums be made where the variable is, at once; what is no Keras variable is left alone.
+    """Make additions to the given Keras variables atomic; other objects are left unchanged.
 
-    That is `variable.assign_add(x)`, and `variable.assign(variable + x)`. Each variable stays the
-    same object, and becomes an instance of a subclass of its class. Doing it twice does no harm.
+    This covers `variable.assign_add(x)` and `variable.assign(variable + x)`. Each variable remains
+    the same object, but its class becomes a subclass of its original class. Calling this function
+    twice has no further effect.
     """
     for variable in variables:
         if isinstance(variable, keras.Variable) and not isinstance(variable, _AtomicSums):
@@ -30,11 +32,11 @@ def make_atomic(variables: Iterable[Any]) -> None:
 
 
 class _AtomicSums:
-    """Mixin before a class of Keras variables, which `super()` is."""
+    """Mixin that precedes a class of Keras variables, which is reached through `super()`."""
 
-    # Of Keras'; without the cast of mixed precision.
+    # Keras' underlying variable, without the automatic cast of mixed precision.
     _value: tf.Variable
-    # The last sum of the variable and something else, and that.
+    # The result of the latest addition to the variable, and the added value.
     _sum: tuple[Any, Any] | None = None
 
     def __add__(self, other: Any) -> Any:
@@ -44,7 +46,7 @@ class _AtomicSums:
         return result
 
     def assign(self, value: Any) -> Any:
-        """Assigns; adds if it is to be the sum of the variable and something else."""
+        """Assign the value; add instead if it is the sum of the variable and another value."""
         last_sum, self._sum = self._sum, None
         if last_sum is None or value is not last_sum[0] or stateless_scope.in_stateless_scope():
             variable: Any = super()
@@ -53,7 +55,7 @@ class _AtomicSums:
         return value
 
     def assign_add(self, value: Any) -> Any:
-        """Adds."""
+        """Add the value atomically."""
         if stateless_scope.in_stateless_scope():
             variable: Any = super()
             return variable.assign_add(value)
@@ -67,6 +69,6 @@ class _AtomicSums:
 
 @functools.cache
 def _atomic_class(variable_cls: Any) -> Any:
-    # Under the name of its class, which is written down when a variable is saved.
+    # Keep the name of the class, which is recorded when a variable is saved.
     namespace = {"__module__": variable_cls.__module__, "__qualname__": variable_cls.__qualname__}
     return type(variable_cls.__name__, (_AtomicSums, variable_cls), namespace)

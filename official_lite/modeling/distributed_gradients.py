@@ -1,12 +1,12 @@
-"""Optimizers that are right under `tf.distribute`: gradients are summed first, then clipped.
+"""Optimizers that sum gradients over replicas before clipping them, for use with `tf.distribute`.
 
-A Keras optimizer clips what each replica hands in and adds up afterwards: the update then depends
-on the number of replicas. `make_distributed` turns any Keras optimizer into one that sums first::
+A Keras optimizer clips the gradients of each replica and then sums them, so the update depends on
+the number of replicas. `make_distributed` makes any Keras optimizer sum first::
 
     optimizer = make_distributed(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
     isinstance(optimizer, keras.optimizers.SGD)  # still true
 
-Two replicas then make the same update as one that sees the whole batch.
+Two replicas then make the same update as one replica that sees the whole batch.
 """
 
 import contextlib
@@ -37,30 +37,31 @@ __all__ = [
 
 GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
 
-# Set per thread, and each replica of a `MirroredStrategy` has a thread of its own.
+# A context variable is set per thread, and each replica of a `MirroredStrategy` has its own thread.
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 
 
 def make_distributed(
     optimizer: keras.optimizers.Optimizer, *, lazy_rows: bool = False
 ) -> keras.optimizers.Optimizer:
-    """Makes `optimizer` sum gradients over replicas before anything else; returns it.
+    """Make `optimizer` sum gradients over replicas before any other processing, and return it.
 
-    It stays the same object, keeps its variables and its class's name, and becomes an instance of
-    a subclass of its class: `DistributedOptimizer`. Wrapped optimizers are treated alike. Doing it
-    twice does no harm.
+    The optimizer remains the same object and keeps its variables and its class name. Its class
+    becomes a subclass of its original class and of `DistributedOptimizer`. Wrapped optimizers are
+    converted too. Calling this function twice has no further effect.
 
     Args:
         optimizer: Any Keras optimizer.
-        lazy_rows: Whether an update of a table leaves alone all rows that the step has not looked
-            up: moments and weight decay, too. A step then costs the same whatever the size of the
-            table, and its results are not those of the dense update. See docs/embeddings.md.
+        lazy_rows: Whether an update of an embedding table skips all rows that the step did not look
+            up, including their moments and weight decay. The cost of a step then does not depend on
+            the size of the table, but the results differ from those of the dense update. See
+            docs/embeddings.md.
 
     Raises:
-        ConfigValueError: The optimizer can't update rows of a table.
+        ConfigValueError: `lazy_rows` is set, but the optimizer cannot update individual rows.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
-    # `keras.optimizers.MultiOptimizer` gives each of its own optimizers some of the variables.
+    # `keras.optimizers.MultiOptimizer` assigns a subset of the variables to each of its optimizers.
     for wrapped in [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]:
         make_distributed(wrapped)
     if not isinstance(optimizer, DistributedOptimizer):
@@ -78,12 +79,12 @@ def _make_lazy(optimizer: Any) -> None:
             f"`lazy_rows` is for Adam, AdamW, SGD, RMSprop and Adagrad; {type(optimizer).__name__} "
             "updates tables as a whole."
         )
-    # Past `__setattr__`, which would put it among the things to save.
+    # Bypass `__setattr__`, which would track the value for saving.
     optimizer.__dict__["lazy_rows"] = True
 
 
 def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
-    """The optimizer itself, then the `inner_optimizer` of each, from the outside in."""
+    """Yield the optimizer, then each nested `inner_optimizer`, from the outside in."""
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)
@@ -92,30 +93,31 @@ def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
 def observe_gradients(
     optimizer: Any, observer: Callable[[Sequence[tuple[Any, Any]]], None]
 ) -> None:
-    """Shows `observer` the pairs of gradient and variable of each update, in every replica.
+    """Call `observer` with the (gradient, variable) pairs of each update, in every replica.
 
-    The gradients are summed over replicas, not yet transformed or clipped, and never None. Those of
-    a table whose rows are updated are `tf.IndexedSlices` with each row once. What is no
-    `DistributedOptimizer` shows nothing.
+    The gradients are summed over replicas, not yet transformed or clipped, and never None. The
+    gradient of a table whose rows are updated individually is a `tf.IndexedSlices` in which each
+    row occurs once. The observer is not called for optimizers that are not a
+    `DistributedOptimizer`.
     """
     for one in _innermost(optimizer):
         if isinstance(one, DistributedOptimizer):
-            # Past `__setattr__`, which would put it among the things to save.
+            # Bypass `__setattr__`, which would track the value for saving.
             one.__dict__["gradient_observer"] = observer
 
 
 def updates_rows(optimizer: Any) -> bool:
-    """Whether the update of a table can leave rows alone that have no gradient."""
+    """Return whether an update of a table can leave rows without a gradient unchanged."""
     return any(getattr(one, "leaves_other_rows", False) for one in _innermost(optimizer))
 
 
 def has_lazy_rows(optimizer: Any) -> bool:
-    """Whether it was asked to leave rows alone that its formula would move."""
+    """Return whether `lazy_rows` is set, so that rows the optimizer would move stay unchanged."""
     return any(getattr(one, "lazy_rows", False) for one in _innermost(optimizer))
 
 
 def _innermost(optimizer: Any) -> Iterable[Any]:
-    """The optimizers that change the variables."""
+    """Return the optimizers that change the variables."""
     *_, innermost = wrapped_optimizers(optimizer)
     optimizers: Iterable[Any] = getattr(innermost, "optimizers", [innermost])
     return optimizers
@@ -123,7 +125,7 @@ def _innermost(optimizer: Any) -> Iterable[Any]:
 
 @contextlib.contextmanager
 def gradients_already_summed() -> Iterator[None]:
-    """Within it, in this thread, optimizers take the gradients for sums over all replicas."""
+    """Make optimizers in this thread treat gradients as already summed, within the block."""
     token = _already_summed.set(True)
     try:
         yield
@@ -132,12 +134,12 @@ def gradients_already_summed() -> Iterator[None]:
 
 
 def sum_over_replicas(gradients: Sequence[Any]) -> list[tf.Tensor]:
-    """The sum of each gradient over all replicas, dense, on each of them.
+    """Return the dense sum of each gradient over all replicas, on each replica.
 
-    Sparse gradients travel sparse and are made dense on arrival.
+    Sparse gradients are transferred sparse and made dense on arrival.
 
     Raises:
-        RuntimeError: The call is outside `strategy.run`.
+        RuntimeError: The function was called outside `strategy.run`.
     """
     return [tf.convert_to_tensor(gradient) for gradient in _all_reduce(gradients)]
 
@@ -156,16 +158,20 @@ def _all_reduce(gradients: Sequence[Any]) -> list[Any]:
 
 
 class DistributedOptimizer(update_steps.OptimizerHalf):
-    """Mixin before a Keras optimizer class: sums over replicas, then clips, then applies.
+    """Mixin that makes a Keras optimizer sum over replicas, then clip, then apply.
 
-    A variable without a gradient is left out, with one warning that names it. If no variable has
-    one nothing is updated; `iterations` advances all the same, in step with the caller's own count.
+    List the mixin before the Keras optimizer class among the base classes.
+
+    A variable without a gradient is skipped, with one warning that names it. If no variable has a
+    gradient, nothing is updated, but `iterations` still advances so that it matches the caller's
+    step count.
 
     Attributes:
-        gradient_aggregator: Takes this replica's pairs of gradient and variable and returns the
-            sums over all; None is an all-reduce.
-        gradient_transformers: Applied in turn to the pairs after the sum and before the clipping.
-        gradient_observer: Shown the pairs after the sum; see `observe_gradients`.
+        gradient_aggregator: Takes the (gradient, variable) pairs of this replica and returns the
+            pairs summed over all replicas. None uses an all-reduce.
+        gradient_transformers: Functions applied to the pairs in order, after the sum and before
+            clipping.
+        gradient_observer: Called with the pairs after the sum; see `observe_gradients`.
     """
 
     gradient_observer: Callable[[Sequence[tuple[Any, Any]]], None] | None = None
@@ -180,14 +186,15 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         experimental_aggregate_gradients: bool = True,
         skip_gradients_aggregation: bool = False,
     ) -> Any:
-        """Updates the variables; call it in a replica.
+        """Update the variables; call this in a replica.
 
         Args:
             grads_and_vars: Pairs of a gradient, which may be None, and its variable.
-            name: Ignored; here for callers written for Keras 2.
-            experimental_aggregate_gradients: False if the gradients are sums over all replicas
-                already.
-            skip_gradients_aggregation: The opposite of it, by its later name.
+            name: Ignored; accepted for callers written for Keras 2.
+            experimental_aggregate_gradients: False if the gradients are already summed over all
+                replicas.
+            skip_gradients_aggregation: The inverse of `experimental_aggregate_gradients`, under its
+                newer name.
 
         Returns:
             `iterations`.
@@ -205,15 +212,15 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         gradient_aggregator: GradientTransformer | None,
         gradient_transformers: Sequence[GradientTransformer],
     ) -> None:
-        """Sets both attributes."""
-        # Past `__setattr__`, which would put them among the things to save.
+        """Set `gradient_aggregator` and `gradient_transformers`."""
+        # Bypass `__setattr__`, which would track the values for saving.
         self.__dict__["gradient_aggregator"] = gradient_aggregator
         self.__dict__["gradient_transformers"] = tuple(gradient_transformers)
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients summed over replicas, unless they are so already. None stays None.
+        """Return the gradients summed over replicas, unless they already are. None stays None.
 
-        What was sparse may be so still.
+        Sparse gradients may remain sparse.
         """
         if _already_summed.get():
             return list(gradients)
@@ -224,7 +231,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
             summed = iter(_all_reduce([gradient for gradient, _ in pairs]))
         return [None if gradient is None else next(summed) for gradient in gradients]
 
-    # The methods below are steps of Keras' `apply`, in the order in which it takes them.
+    # The methods below override steps of Keras' `apply`, in the order in which it calls them.
 
     def _filter_empty_gradients(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
@@ -234,13 +241,13 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         present = [(g, v) for g, v in pairs if g is not None]
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
-            # Keras divides them, which sparse ones do not know how to do.
+            # Keras divides the gradients by the scale, which sparse gradients do not support.
             gradients = self._make_dense(gradients, "the loss is scaled")
         return gradients, [v for _, v in present]
 
     def _warn_of_missing(self, variables: Sequence[Any]) -> None:
-        # Past `__setattr__`, which would put the set among the things to save. A step is traced
-        # more than once and on every replica; the warning is not repeated.
+        # Bypass `__setattr__`, which would track the set for saving. A step is traced more than
+        # once and on every replica; the set prevents repeated warnings.
         warned: set[str] = self.__dict__.setdefault("_warned_of_missing", set())
         names = [getattr(variable, "path", variable.name) for variable in variables]
         if set(names) - warned:
@@ -267,7 +274,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         )
 
     def _why_not_rows(self) -> str | None:
-        """Why a sparse gradient has to become dense to have its effect; None if it need not."""
+        """Return why sparse gradients must become dense, or None if they may stay sparse."""
         if not getattr(self, "leaves_other_rows", False):
             return "the optimizer changes all rows"
         if self.gradient_transformers:
@@ -279,7 +286,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         return None
 
     def _make_dense(self, gradients: Sequence[Any], reason: str) -> list[Any]:
-        """The gradients of all rows, unless that would be another update than was asked for."""
+        """Return dense gradients; raise if a dense update would contradict `lazy_rows`."""
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         if is_sparse and has_lazy_rows(self):
             raise errors.ConfigValueError(
@@ -288,7 +295,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        # The rows that a sparse gradient has not are zeros, which add nothing to a norm.
+        # Rows missing from a sparse gradient are zero and contribute nothing to a norm.
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         clipped = super()._clip_gradients(values)
         return [
@@ -301,7 +308,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
     ) -> None:
-        # As a tensor, so that it is not read once for each variable.
+        # Convert to a tensor, so that the rate is not read once per variable.
         rate = tf.convert_to_tensor(learning_rate)
         super()._backend_update_step(grads, trainable_variables, rate)
 
@@ -310,22 +317,23 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
 
 
 class DistributedLossScaleOptimizer(DistributedOptimizer):
-    """Mixin before `keras.optimizers.LossScaleOptimizer`: all replicas judge the same sums.
+    """Mixin for `keras.optimizers.LossScaleOptimizer` that checks summed gradients for overflow.
 
-    Keras sums after looking for overflows, and takes the first replica's word for all. The methods
-    of Keras 2 are here too, so that a train step written for it goes on working.
+    List the mixin before the Keras class among the base classes. Keras looks for overflows before
+    summing, and uses the result of the first replica for all replicas. The class also provides the
+    methods of Keras 2, so that train steps written for Keras 2 keep working.
     """
 
     def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss times the scale: Keras 3's `scale_loss` by its older name."""
+        """Return the loss times the scale; the Keras 2 name of `scale_loss`."""
         return self.scale_loss(loss)
 
     def get_unscaled_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        """The gradients as they are, because `apply_gradients` divides them by the scale."""
+        """Return the gradients unchanged, because `apply_gradients` divides them by the scale."""
         return list(grads)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Skips the update and halves the scale if a summed gradient is infinite or NaN."""
+        """Skip the update and halve the scale if a summed gradient is infinite or NaN."""
         variables = list(trainable_variables or self._trainable_variables)
         *_, innermost = wrapped_optimizers(self)
         summed = innermost.sum_gradients(grads, variables)
@@ -334,7 +342,7 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
     def _stateful_handle_finite_grads(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        # In here, because Keras may call this in threads of their own.
+        # Set the flag here, because Keras may call this method in separate threads.
         with gradients_already_summed():
             super()._stateful_handle_finite_grads(grads, trainable_variables)
         self._bound_scale()
@@ -348,14 +356,14 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
         scale.assign(tf.clip_by_value(scale.value, *self._scale_bounds()))
 
     def _scale_bounds(self) -> tuple[float, float]:
-        # A scale of 0 or infinity never changes again, and 0 makes zeros of NaN gradients.
+        # A scale of 0 or infinity never changes again, and 0 turns NaN gradients into zeros.
         initial: float = self.initial_scale
         return min(1.0, initial), max(2.0**126, initial)
 
 
 @functools.cache
 def _distributed_class(optimizer_cls: Any) -> type:
-    # Keras saves an optimizer under its class's name and module: they stay.
+    # Keras saves an optimizer under the name and module of its class, so keep both.
     namespace = {
         "__module__": optimizer_cls.__module__,
         "__qualname__": optimizer_cls.__qualname__,

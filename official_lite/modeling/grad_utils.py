@@ -1,7 +1,7 @@
-"""One optimizer step with the reduction over replicas in the open.
+"""Optimizer step with an explicit all-reduce of the gradients over replicas.
 
-Between computing and applying gradients stands one all-reduce, and callbacks may act on either side
-of it: on each replica's own gradients before, on the sum after.
+Callbacks can act on either side of the all-reduce: on each replica's own gradients before it, and
+on the summed gradients after it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,21 +26,23 @@ def minimize_using_explicit_allreduce(
     post_allreduce_callbacks: Sequence[Callback] | None = None,
     allreduce_bytes_per_pack: int = 0,
 ) -> None:
-    """Updates `trainable_variables` by one step down the gradient of `loss`.
+    """Update `trainable_variables` by one step down the gradient of `loss`.
 
-    With loss scaling gradients are reduced in float16, and scaled while they are. The optimizer's
-    own clipping sees the sum, whatever the number of replicas.
+    With loss scaling, the gradients are reduced in float16 while they are scaled. The optimizer's
+    own clipping applies to the sum, whatever the number of replicas.
 
     Args:
         tape: The tape that recorded `loss`.
-        optimizer: Must be built beforehand where there are several replicas.
-        loss: This replica's loss, already divided by the number of replicas if gradients are to be
-            averaged.
-        trainable_variables: What to update.
-        pre_allreduce_callbacks: Applied in turn to the pairs of gradients and variables before the
-            reduction, while the gradients are scaled.
-        post_allreduce_callbacks: The same after it, when they no longer are.
-        allreduce_bytes_per_pack: The size of a pack in the reduction; 0 is one pack for all.
+        optimizer: The optimizer. With several replicas it must already be built.
+        loss: This replica's loss. To average the gradients, divide it by the number of replicas
+            first.
+        trainable_variables: The variables to update.
+        pre_allreduce_callbacks: Functions applied in order to the (gradient, variable) pairs before
+            the reduction, while the gradients are scaled.
+        post_allreduce_callbacks: Functions applied in order to the pairs after the reduction, when
+            the gradients are no longer scaled.
+        allreduce_bytes_per_pack: The size of a pack in the reduction; 0 puts everything in one
+            pack.
 
     Raises:
         ValueError: No variable has a gradient.
@@ -65,7 +67,7 @@ def minimize_using_explicit_allreduce(
 
 
 def _loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
-    """What the optimizer will divide gradients by, None if it won't."""
+    """Return the factor that the optimizer will divide gradients by, or None if it will not."""
     is_dynamic = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not is_dynamic and optimizer.loss_scale_factor is None:
         return None
@@ -95,7 +97,7 @@ def _with_gradient(pairs: GradientsAndVariables) -> list[tuple[Any, Any]]:
 
 
 def _all_reduce(gradients: list[Any], bytes_per_pack: int, dtype: tf.DType | None) -> list[Any]:
-    """The sums over all replicas, in float32 if they travelled in `dtype`."""
+    """Return the sums over all replicas in the original types, reduced in `dtype` if given."""
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
     context = tf.distribute.get_replica_context()
     types = [gradient.dtype for gradient in gradients]
@@ -111,17 +113,17 @@ def _on_unscaled(
     if scale is None:
         return list(_run_callbacks(callbacks, pairs))
     unscaled = [(_times(gradient, 1.0 / scale), variable) for gradient, variable in pairs]
-    # The optimizer divides by the scale itself; scales are powers of two, so nothing is lost.
+    # The optimizer divides by the scale itself. Scales are powers of two, so no precision is lost.
     pairs = _run_callbacks(callbacks, unscaled)
     return [(_times(gradient, scale), variable) for gradient, variable in pairs]
 
 
 def _apply_reduced(optimizer: keras.optimizers.Optimizer, pairs: Sequence[tuple[Any, Any]]) -> None:
-    """Applies gradients that are equal on all replicas once.
+    """Apply gradients that are equal on all replicas exactly once.
 
-    A Keras optimizer clips what each replica hands in and then adds it up. If the first hands in
-    the sum and the others nothing, that is what it clips and applies. "Nothing" is the gradient
-    times zero: an infinity stays visible to every replica as NaN.
+    A Keras optimizer clips the gradients of each replica and then sums them. The first replica
+    therefore passes the sum and the others pass zeros, so that the sum is clipped and applied. The
+    zeros are the gradient times zero, which keeps an infinity visible to every replica as NaN.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         context = tf.distribute.get_replica_context()

@@ -1,8 +1,8 @@
-"""Gradients of tables of which a step touches some rows: `tf.IndexedSlices`.
+"""Sparse gradients (`tf.IndexedSlices`) of tables of which a step uses only some rows.
 
-They come from looking rows up (`keras.layers.Embedding`, `tf.gather`), and hold a row for each
-look-up, so that a token that is twice in a batch is there twice. Nothing but a sum may be taken of
-such a gradient before equal rows are one.
+Row look-ups (`keras.layers.Embedding`, `tf.gather`) produce these gradients. They contain one row
+per look-up, so a token that occurs twice in a batch has two rows. Sum the equal rows before
+computing anything other than a sum from such a gradient.
 """
 
 from typing import Any
@@ -14,17 +14,17 @@ __all__ = ["are_wanted", "sum_equal_rows"]
 
 
 def are_wanted() -> bool:
-    """Whether to update rows only, in what is being traced.
+    """Return whether the function being traced should update individual rows.
 
-    Not in a program that XLA compiles: how many different rows there are is not known to it, so
-    that it computes with as many as there are look-ups, one after the other.
+    XLA programs should not. XLA does not know the number of distinct rows, so it would process as
+    many rows as there are look-ups, one after the other.
     """
     in_xla: bool = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
     return not in_xla
 
 
 def sum_equal_rows(gradient: Any) -> Any:
-    """The same gradient with each row at most once; a dense one as it is."""
+    """Return the gradient with each row at most once; a dense gradient is returned unchanged."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, places = tf.unique(gradient.indices)

@@ -1,8 +1,8 @@
-"""Losses of Keras as plain means over the examples of a replica.
+"""Context manager that makes Keras losses plain means over the examples of a replica.
 
-Keras 3 divides the loss of a `keras.losses.Loss` object by the number of replicas, as `fit` adds
-up the gradients of all replicas. A task divides its loss by itself, as in the Model Garden: with
-both, loss and gradients under several replicas would be too small by that number.
+Keras 3 divides the loss of a `keras.losses.Loss` object by the number of replicas, because `fit`
+sums the gradients of all replicas. A task divides its loss itself, as in the Model Garden. With
+both divisions, the loss and the gradients would be too small by a factor of the number of replicas.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _state = threading.local()
 
 @contextlib.contextmanager
 def undivided() -> Iterator[None]:
-    """Compute losses of Keras without a division by the number of replicas, on this thread."""
+    """Compute Keras losses in this thread without dividing by the number of replicas."""
     before = getattr(_state, "is_undivided", False)
     _state.is_undivided = True
     try:
@@ -37,6 +37,7 @@ def _unless_told(scale: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor
     return scale_unless_told
 
 
-# Keras has no switch for it, and looks the functions up in their module whenever it needs them.
+# Keras has no option for this. It looks the functions up in their module on each use, so replace
+# them there.
 for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
     setattr(keras_loss, _name, _unless_told(getattr(keras_loss, _name)))

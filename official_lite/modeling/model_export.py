@@ -1,4 +1,4 @@
-"""Writes a Keras model as a file or folder that others can serve."""
+"""Export of a Keras model to a file or directory for serving."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ from official_lite.common import errors, files
 __all__ = ["FORMATS", "write_model"]
 
 FORMATS = {"keras": ".keras", "tf_saved_model": "", "litert": ".tflite", "onnx": ".onnx"}
-"""How the name of what is written ends, by format. A SavedModel is a folder."""
+"""The file name extension of each format. A SavedModel is a directory and has none."""
 
 _UNFINISHED = ".unfinished-"
 
@@ -26,19 +26,19 @@ def write_model(
     *,
     input_signature: Sequence[Any] | None = None,
 ) -> None:
-    """Writes a model: what is there under the path is complete, or what was there before.
+    """Write a model atomically: `path` holds either the complete new model or its previous content.
 
     Args:
-        model: The model, with its variables. For `onnx` it has to have been called, unless there
-            is a signature.
-        path: Where to, with the ending of the format.
+        model: The model, with its variables. For `onnx` without an `input_signature`, it must have
+            been called before.
+        path: The destination, with the extension of the format.
         format: One of `FORMATS`.
-        input_signature: The specs of the model's arguments, for models that are called with what
-            Keras does not know of. Not for `keras`, which holds a model and not a function.
+        input_signature: The specs of the model's arguments, for models whose inputs Keras does not
+            know. Not used for `keras`, which saves a model rather than a function.
 
     Raises:
-        errors.ConfigValueError: For `onnx`: tf2onnx is not installed, or the model computes in
-            another precision than float32.
+        errors.ConfigValueError: For `onnx`: tf2onnx is not installed, or the model does not compute
+            in float32.
     """
     if format == "onnx":
         _require_onnx(model)
@@ -49,7 +49,7 @@ def write_model(
         model.save(unfinished)
     else:
         with warnings.catch_warnings():
-            # Of Keras itself, as it looks for names that NumPy once had.
+            # Keras itself triggers this warning by looking up names that NumPy has removed.
             warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
             model.export(unfinished, format=format, verbose=False, input_signature=input_signature)
     if tf.io.gfile.isdir(path):

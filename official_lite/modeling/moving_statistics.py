@@ -1,6 +1,7 @@
-"""The moving statistics of batch normalization under several replicas.
+"""Averaging of batch normalization's moving statistics over replicas.
 
-Keras 3 has each replica keep those of its own part of the batch, and saves those of the first.
+In Keras 3 each replica keeps the statistics of its own part of the batch, and only those of the
+first replica are saved.
 """
 
 import math
@@ -13,13 +14,14 @@ __all__ = ["MovingStatistics"]
 
 
 class MovingStatistics:
-    """Averages the moving means and variances of a model over the replicas.
+    """Synchronizer that averages the moving means and variances of a model over the replicas.
 
-    They are moving averages, so that to average them after each step is the same as to average what
-    goes into them. Layers with `synchronized=True` do so themselves.
+    The statistics are moving averages, so averaging them after each step is equivalent to averaging
+    the values that enter them. Layers with `synchronized=True` are skipped, because they do so
+    themselves.
 
     Args:
-        model: A built Keras model; of anything else nothing is averaged.
+        model: A built Keras model. For any other object, nothing is averaged.
     """
 
     def __init__(self, model: Any) -> None:
@@ -31,7 +33,7 @@ class MovingStatistics:
         ]
 
     def average(self) -> None:
-        """Averages them, in all replicas at once: one exchange for all layers."""
+        """Average the statistics of all layers in one all-reduce; call this in every replica."""
         context = tf.distribute.get_replica_context()
         variables = [
             variable

@@ -1,4 +1,4 @@
-"""Numeric precision: the policy that layers compute in, and the scaling of the loss that it needs.
+"""Numeric precision: the dtype policy of layers and the loss scaling that float16 requires.
 
 ::
 
@@ -34,16 +34,16 @@ _POLICIES = {
 
 
 def set_mixed_precision_policy(dtype: Any, loss_scale: None = None) -> None:
-    """Sets Keras' policy for the layers that are made from now on.
+    """Set Keras' dtype policy for layers that are created from now on.
 
     Args:
-        dtype: `float16` and `bfloat16`, with or without `mixed_` before, compute in that type and
-            keep the weights in float32; `float32` does everything in it; None changes nothing. A
-            `tf.DType` does as well.
-        loss_scale: Must be None: `configure_optimizer` takes it.
+        dtype: A name or a `tf.DType`. `float16` and `bfloat16`, with or without the prefix
+            `mixed_`, compute in that type and keep the weights in float32. `float32` uses float32
+            for both. None changes nothing.
+        loss_scale: Must be None; pass it to `configure_optimizer` instead.
 
     Raises:
-        ConfigValueError: There is no such policy, or a loss scale is given.
+        ConfigValueError: The policy is unknown, or a loss scale is given.
     """
     if loss_scale is not None:
         raise errors.ConfigValueError(
@@ -56,7 +56,7 @@ def set_mixed_precision_policy(dtype: Any, loss_scale: None = None) -> None:
 
 @contextlib.contextmanager
 def mixed_precision_policy(dtype: Any) -> Iterator[None]:
-    """Sets Keras' policy as `set_mixed_precision_policy` does, and puts the old one back after."""
+    """Set Keras' policy like `set_mixed_precision_policy`, and restore the previous one on exit."""
     previous = keras.mixed_precision.dtype_policy()
     set_mixed_precision_policy(dtype)
     try:
@@ -71,13 +71,13 @@ def configure_optimizer(
     loss_scale: str | float | None = None,
     use_graph_rewrite: bool | None = None,
 ) -> keras.optimizers.Optimizer:
-    """Adds loss scaling for float16; otherwise returns the optimizer as it is.
+    """Add loss scaling for float16; otherwise return the optimizer unchanged.
 
     Args:
-        optimizer: What to wrap.
+        optimizer: The optimizer to wrap.
         use_float16: Whether the model computes in float16.
-        loss_scale: A fixed scale; `dynamic` or None adapts it to what the gradients bear.
-        use_graph_rewrite: Without effect.
+        loss_scale: A fixed scale. `dynamic` or None adapts the scale to the gradients.
+        use_graph_rewrite: Has no effect.
 
     Raises:
         ConfigValueError: `loss_scale` is neither `dynamic` nor a positive number.
@@ -99,12 +99,22 @@ def configure_optimizer(
 class LossScaleOptimizer(
     distributed_gradients.DistributedLossScaleOptimizer, keras.optimizers.LossScaleOptimizer
 ):
-    """Keras' loss scaling, right on several replicas and with the methods of Keras 2.
+    """Keras' loss scaling, made correct for several replicas and with the methods of Keras 2.
 
-    The loss is multiplied by a scale so that small gradients survive in float16, and gradients are
-    divided by it in `apply_gradients`. If one of them, summed over the replicas, is infinite or
-    NaN, the update is skipped, `iterations` stays and the scale is halved; after
-    `dynamic_growth_steps` updates without that it is doubled. A moving average goes inside.
+    The loss is multiplied by a scale so that small gradients do not vanish in float16, and
+    `apply_gradients` divides the gradients by the scale. If a gradient, summed over the replicas,
+    is infinite or NaN, the update is skipped, `iterations` does not change and the scale is halved.
+    After `dynamic_growth_steps` updates without overflow, the scale is doubled. Put a moving
+    average inside this optimizer.
+
+    Args:
+        inner_optimizer: The optimizer that updates the weights. It is made distributed.
+        initial_scale: The initial scale.
+        dynamic_growth_steps: The number of updates without overflow before the scale grows.
+        dynamic: Whether the scale changes. With a fixed scale no update is skipped: an overflow
+            makes the weights NaN and ends the run, because it would recur at every step.
+        name: The optimizer's name.
+        **kwargs: Arguments of Keras' `LossScaleOptimizer`.
     """
 
     def __init__(
@@ -116,17 +126,6 @@ class LossScaleOptimizer(
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Wraps `inner_optimizer`, and makes it a distributed one.
-
-        Args:
-            inner_optimizer: What updates the weights.
-            initial_scale: The first scale.
-            dynamic_growth_steps: Updates without overflow before the scale grows.
-            dynamic: Whether the scale changes. A fixed one skips nothing: an overflow makes the
-                weights NaN and ends the run, for it would come back at every step.
-            name: The optimizer's name.
-            **kwargs: As for Keras' own.
-        """
         super().__init__(
             inner_optimizer=distributed_gradients.make_distributed(inner_optimizer),
             initial_scale=initial_scale,
@@ -136,15 +135,15 @@ class LossScaleOptimizer(
         )
         self.dynamic = dynamic
         for wrapped in distributed_gradients.wrapped_optimizers(inner_optimizer):
-            # Keras clears it on the first only; a second scale would never be divided out.
+            # Keras clears only the outermost factor; a second scale would never be divided out.
             wrapped.loss_scale_factor = None
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return super().get_config() | {"dynamic": self.dynamic}
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Whether to make the update: always with a fixed scale."""
+        """Return whether to apply the update, which is always True with a fixed scale."""
         return super().check_finite(grads) if self.dynamic else keras.ops.array(True)
 
     def _scale_bounds(self) -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""An embedding whose table lies on several parameter servers.
+"""Embedding layer whose table is distributed over several parameter servers.
 
-`tf.distribute.ParameterServerStrategy` can divide variables by itself (`variable_partitioner`), but
-no optimizer of Keras 3 takes what comes of that: it has no `handle`. Here each shard is a variable
-of its own, with its own slots in the optimizer, which any optimizer and any checkpoint handles.
+`tf.distribute.ParameterServerStrategy` can partition variables itself (`variable_partitioner`),
+but no Keras 3 optimizer accepts the result, because it has no `handle`. Here each shard is a
+separate variable with its own optimizer slots, which any optimizer and any checkpoint supports.
 """
 
 from typing import Any
@@ -12,19 +12,29 @@ import tensorflow as tf
 
 __all__ = ["ShardedEmbedding"]
 
-# A smaller shard is not worth a call to another server.
+# A smaller shard is not worth an extra call to another server.
 _FEWEST_BYTES = 2**18
 
 
 @keras.saving.register_keras_serializable("official_lite")
 class ShardedEmbedding(keras.layers.Layer):
-    """As `keras.layers.Embedding`, with a table that is divided into shards.
+    """Layer like `keras.layers.Embedding` with a table that is split into shards.
 
-    Row `i` is in shard `i % num_shards`, so that ids that are frequent, and therefore often small
-    numbers, are not all in one. A look-up asks each shard for its own rows and reads nothing else;
-    an optimizer that updates rows does so on the server that holds them.
+    Row `i` is in shard `i % num_shards`. Frequent ids are often small numbers; this spreads them
+    over all shards. A look-up requests only the required rows from each shard. An optimizer that
+    updates individual rows does so on the server that holds them.
 
     Under `parameter_server`, variables are placed on the servers in turn.
+
+    Args:
+        input_dim: The number of rows.
+        output_dim: The length of a row.
+        num_shards: The number of shards. None uses one shard per parameter server, but no shard
+            smaller than 256 KB, and a single shard without parameter servers. A checkpoint can only
+            be restored with the same number of shards.
+        embeddings_initializer: The initializer of the rows; each shard gets different values.
+        mask_zero: Whether the id 0 is padding to be masked.
+        **kwargs: Arguments of `keras.layers.Layer`.
     """
 
     def __init__(
@@ -36,18 +46,6 @@ class ShardedEmbedding(keras.layers.Layer):
         mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Takes what `keras.layers.Embedding` takes.
-
-        Args:
-            input_dim: The number of rows.
-            output_dim: The length of a row.
-            num_shards: How many shards. None is one for each parameter server, but none of less
-                than 256 KB; and a single one without parameter servers. A checkpoint can only be
-                restored with the same number.
-            embeddings_initializer: Of the rows; each shard gets values of its own.
-            mask_zero: Whether the id 0 stands for nothing.
-            **kwargs: See `keras.layers.Layer`.
-        """
         super().__init__(**kwargs)
         self.input_dim = input_dim
         self.output_dim = output_dim
@@ -58,7 +56,7 @@ class ShardedEmbedding(keras.layers.Layer):
         self.autocast = False
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the shards."""
+        """Create the shards."""
         del input_shape
         count = self.num_shards or self._default_count()
         self._names = [f"embeddings_{index}" for index in range(count)]
@@ -68,32 +66,32 @@ class ShardedEmbedding(keras.layers.Layer):
                 initializer=self._initializer_of(index),
                 name=name,
             )
-            # In a list TensorFlow's checkpoints would not find it.
+            # TensorFlow checkpoints would not find a variable inside a list.
             setattr(self, name, shard)
         self.built = True
 
     @property
     def shards(self) -> list[keras.Variable]:
-        """Shard `s` holds the rows `s`, `s + n`, `s + 2 n` …, where `n` is how many there are."""
+        """The shards; with `n` shards, shard `s` holds the rows `s`, `s + n`, `s + 2 n`, …."""
         return [getattr(self, name) for name in self._names]
 
     @property
     def embeddings(self) -> tf.Tensor:
-        """The whole table, (input_dim, output_dim). It is put together in each call."""
+        """The whole table of shape (input_dim, output_dim), assembled on each access."""
         count = len(self._names)
         rows = [tf.range(index, self.input_dim, count) for index in range(count)]
         return tf.dynamic_stitch(rows, [tf.convert_to_tensor(shard) for shard in self.shards])
 
     def call(self, inputs: Any) -> tf.Tensor:
-        """Rows of shape `(*inputs.shape, output_dim)`."""
+        """Return the rows, of shape `(*inputs.shape, output_dim)`."""
         ids = tf.convert_to_tensor(inputs)
         ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
-        # As in Keras, negative ones count from the end.
+        # As in Keras, negative ids count from the end.
         ids = tf.where(ids < 0, ids + tf.cast(self.input_dim, ids.dtype), ids)
         return tf.cast(self._look_up(ids), self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Where the ids are not 0, if 0 stands for nothing."""
+        """Return a mask that is True where the id is not 0, or None without `mask_zero`."""
         del mask
         return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
 
@@ -101,7 +99,7 @@ class ShardedEmbedding(keras.layers.Layer):
         return (*input_shape, self.output_dim)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             **super().get_config(),
             "input_dim": self.input_dim,
@@ -132,7 +130,7 @@ class ShardedEmbedding(keras.layers.Layer):
         return int(max(1, min(num_servers, num_bytes // _FEWEST_BYTES)))
 
     def _initializer_of(self, index: int) -> Any:
-        """One that draws other numbers for each shard."""
+        """Return an initializer that draws different numbers for each shard."""
         config = self.embeddings_initializer.get_config()
         if isinstance(config.get("seed"), int):
             config["seed"] += index

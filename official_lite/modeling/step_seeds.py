@@ -1,7 +1,8 @@
-"""Random numbers of layers as a function of the run's seed, the step and the replica.
+"""Random seeds of layers, derived from the run's seed, the step and the replica.
 
-Keras 3 keeps the state of dropout in variables of which all replicas have the same value, so that
-they drop the same units; and an interrupted run goes on with others than it would have drawn.
+Keras 3 keeps the state of dropout in variables that have the same value on all replicas, so all
+replicas drop the same units. Also, an interrupted run would resume with different random numbers
+than an uninterrupted one.
 """
 
 from typing import Any
@@ -10,16 +11,16 @@ import tensorflow as tf
 
 __all__ = ["StepSeeds", "is_seed"]
 
-# Seeds are of several integer types, all of which hold this.
+# Seed variables have various integer types, all of which can represent this maximum.
 _MOST = 2**31 - 1
 
 
 class StepSeeds:
-    """Gives every `keras.random.SeedGenerator` of a model its state at the beginning of a step.
+    """Seeder that sets the state of a model's `keras.random.SeedGenerator`s at the start of a step.
 
     Args:
-        model: A built Keras model; of anything else nothing is set.
-        seed: That of the run.
+        model: A built Keras model. For any other object, nothing is set.
+        seed: The seed of the run.
     """
 
     def __init__(self, model: Any, seed: int) -> None:
@@ -27,10 +28,10 @@ class StepSeeds:
         self._seed = seed
 
     def set(self, step: tf.Tensor) -> None:
-        """Sets them on one replica.
+        """Set the states on the current replica.
 
         Args:
-            step: The steps completed, int64.
+            step: The number of completed steps, int64.
         """
         if not self._states:
             return
@@ -42,7 +43,7 @@ class StepSeeds:
             tf.random.experimental.stateless_fold_in(key, replica),
             maxval=_MOST,
             dtype=tf.int32,
-            # The same one with XLA and without.
+            # Name the algorithm, so that it is the same with and without XLA.
             alg="philox",
         )
         for state, number in zip(self._states, tf.unstack(numbers), strict=True):
@@ -50,5 +51,5 @@ class StepSeeds:
 
 
 def is_seed(variable: Any) -> bool:
-    """Whether a variable of a Keras model is the state of a `SeedGenerator`."""
+    """Return whether a variable of a Keras model is the state of a `SeedGenerator`."""
     return str(variable.path).endswith("seed_generator_state")

@@ -1,4 +1,4 @@
-"""Small things that models ported from the Model Garden call."""
+"""Utility functions used by models ported from the Model Garden."""
 
 import functools
 import warnings
@@ -36,13 +36,13 @@ _CUSTOM_ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 def get_activation(identifier: Any, use_keras_layer: bool = False, **kwargs: Any) -> Any:
-    """The activation function, or a layer that applies it.
+    """Return the activation function, or a layer that applies it.
 
     Args:
-        identifier: A name in any case, or anything else that `keras.activations.get` takes.
-        use_keras_layer: Whether to return a layer, for the names of `activations` and `relu`,
-            `linear`, `swish`, `sigmoid` and `leaky_relu`.
-        **kwargs: For `leaky_relu` and `gelu` as a layer, such as `alpha=0.1`.
+        identifier: A name in any case, or anything else that `keras.activations.get` accepts.
+        use_keras_layer: Whether to return a layer. Supported for the names in `activations` and for
+            `relu`, `linear`, `swish`, `sigmoid` and `leaky_relu`.
+        **kwargs: Arguments for `leaky_relu` and `gelu` as a layer, such as `alpha=0.1`.
     """
     if not isinstance(identifier, str):
         return keras.activations.get(identifier)
@@ -55,7 +55,7 @@ def get_activation(identifier: Any, use_keras_layer: bool = False, **kwargs: Any
 def get_shape_list(
     tensor: tf.Tensor, expected_rank: int | Sequence[int] | None = None, name: str | None = None
 ) -> list[Any]:
-    """The shape: an int for each dimension that is known, a scalar tensor for each other.
+    """Return the shape, with an int for each known dimension and a scalar tensor for the others.
 
     Raises:
         ValueError: The rank is not one of `expected_rank`.
@@ -72,7 +72,11 @@ def get_shape_list(
 def assert_rank(
     tensor: tf.Tensor, expected_rank: int | Sequence[int], name: str | None = None
 ) -> None:
-    """Raises a `ValueError` if the rank of `tensor` is not (one of) `expected_rank`."""
+    """Check that the rank of `tensor` is (one of) `expected_rank`.
+
+    Raises:
+        ValueError: The rank is not (one of) `expected_rank`.
+    """
     allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
     rank = tensor.shape.rank
     if rank not in allowed:
@@ -83,16 +87,16 @@ def assert_rank(
 
 
 def safe_mean(losses: tf.Tensor) -> tf.Tensor:
-    """The mean, a scalar; 0 of nothing."""
+    """Return the mean as a scalar, or 0 if `losses` is empty."""
     count = tf.cast(tf.size(losses), losses.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(losses), count)
 
 
 def get_replica_id() -> Any:
-    """The number of this replica, from 0; an int or a scalar tensor.
+    """Return the index of this replica, starting at 0, as an int or a scalar tensor.
 
     Raises:
-        RuntimeError: Outside `strategy.run`, in the scope of a strategy.
+        RuntimeError: The function was called in a strategy's scope but outside `strategy.run`.
     """
     context = tf.distribute.get_replica_context()
     if context is None:
@@ -103,16 +107,16 @@ def get_replica_id() -> Any:
 def cross_replica_concat(
     value: tf.Tensor, axis: int, name: str = "cross_replica_concat"
 ) -> tf.Tensor:
-    """The values of all replicas, one behind the other along `axis`, the same on each of them.
+    """Return the values of all replicas concatenated along `axis`, identical on every replica.
 
     Args:
-        value: This replica's part, equal in shape and type on all of them.
-        axis: Where to concatenate.
+        value: This replica's part, with the same shape and dtype on all replicas.
+        axis: The axis to concatenate along.
         name: A name scope.
 
     Raises:
         RuntimeError: The size of the first dimension is unknown, as in the last batch with
-            `drop_remainder=False`; or there is no replica, outside `strategy.run`.
+            `drop_remainder=False`, or the function was called outside `strategy.run`.
     """
     context = tf.distribute.get_replica_context()
     if context is None:
@@ -124,10 +128,10 @@ def cross_replica_concat(
 
 
 def clone_initializer(initializer: Any) -> Any:
-    """A new initializer of the same kind, so that two layers don't start with equal weights.
+    """Return a new initializer of the same kind, so that two layers start with different weights.
 
-    One with a fixed seed gives the same numbers again. Anything but an initializer, such as a
-    name, is returned as it is.
+    An initializer with a fixed seed produces the same numbers again. Anything other than an
+    initializer, such as a name, is returned unchanged.
     """
     if isinstance(initializer, keras.initializers.Initializer):
         return initializer.__class__.from_config(initializer.get_config())
@@ -135,7 +139,7 @@ def clone_initializer(initializer: Any) -> Any:
 
 
 def pack_inputs(inputs: Any) -> tuple[tf.Tensor, ...]:
-    """Deprecated: the flat inputs, with a scalar in the place of each None."""
+    """Return the flattened inputs, with a scalar in place of each None (deprecated)."""
     _warn_about_packing()
     return tuple(
         tf.constant(0, dtype=tf.int32) if x is None else x for x in tf.nest.flatten(inputs)
@@ -143,19 +147,19 @@ def pack_inputs(inputs: Any) -> tuple[tf.Tensor, ...]:
 
 
 def unpack_inputs(inputs: Any) -> Any:
-    """Deprecated: undoes `pack_inputs`; a single input comes without a tuple."""
+    """Revert `pack_inputs`; a single input is returned without a tuple (deprecated)."""
     _warn_about_packing()
     flat = tuple(None if is_special_none_tensor(x) else x for x in tf.nest.flatten(inputs))
     return flat[0] if len(flat) == 1 else flat
 
 
 def is_special_none_tensor(tensor: tf.Tensor) -> bool:
-    """Whether `pack_inputs` put it in the place of a None."""
+    """Return whether the tensor is the scalar that `pack_inputs` substitutes for None."""
     return bool(tensor.shape.rank == 0 and tensor.dtype == tf.int32)
 
 
 def serialize_keras_object(obj: Any) -> Any:
-    """See `keras.saving.serialize_keras_object`."""
+    """Call `keras.saving.serialize_keras_object`."""
     return keras.saving.serialize_keras_object(obj)
 
 
@@ -165,34 +169,34 @@ def deserialize_keras_object(
     custom_objects: Mapping[str, Any] | None = None,
     printable_module_name: str | None = None,
 ) -> Any:
-    """See `keras.saving.deserialize_keras_object`; `printable_module_name` is no longer used."""
+    """Call `keras.saving.deserialize_keras_object`; `printable_module_name` is ignored."""
     known = {**(module_objects or {}), **(custom_objects or {})}
     return keras.saving.deserialize_keras_object(config, custom_objects=known)
 
 
-# Keras 3 has one format: `use_legacy_format` is accepted from ported code and not read.
+# Keras 3 has a single format: `use_legacy_format` is accepted for ported code and ignored.
 def serialize_layer(layer: Any, use_legacy_format: bool = False) -> Any:
-    """See `keras.layers.serialize`."""
+    """Call `keras.layers.serialize`."""
     return keras.layers.serialize(layer)
 
 
 def serialize_initializer(initializer: Any, use_legacy_format: bool = False) -> Any:
-    """See `keras.initializers.serialize`."""
+    """Call `keras.initializers.serialize`."""
     return keras.initializers.serialize(initializer)
 
 
 def serialize_regularizer(regularizer: Any, use_legacy_format: bool = False) -> Any:
-    """See `keras.regularizers.serialize`."""
+    """Call `keras.regularizers.serialize`."""
     return keras.regularizers.serialize(regularizer)
 
 
 def serialize_constraint(constraint: Any, use_legacy_format: bool = False) -> Any:
-    """See `keras.constraints.serialize`."""
+    """Call `keras.constraints.serialize`."""
     return keras.constraints.serialize(constraint)
 
 
 def serialize_activation(activation: Any, use_legacy_format: bool = False) -> Any:
-    """See `keras.activations.serialize`."""
+    """Call `keras.activations.serialize`."""
     return keras.activations.serialize(activation)
 
 

@@ -1,11 +1,12 @@
-"""What Keras' optimizers compute, in fewer ops.
+"""Faster update steps for Keras optimizers, which compute the same results with fewer ops.
 
-Keras 3 writes the update of a variable as a dozen ops, most of which pass over all of it, and
-computes anew for each variable what all of them share. The classes here are mixins before the class
-of an optimizer; the results are Keras' own up to rounding, and so are the optimizer's variables.
+Keras 3 writes the update of a variable as a dozen ops, most of which traverse the whole variable.
+It also recomputes shared values for each variable. The classes here are mixins that precede an
+optimizer class. Apart from rounding, the results equal Keras' own, and the optimizer's variables
+are the same.
 
-The exception is `lazy_rows`, where results differ because somebody asked for it: of a table, the
-rows that a step looks up are updated as ever, and all else that belongs to the other rows stays.
+The exception is the opt-in `lazy_rows`, which changes the results: the rows of a table that a step
+looks up are updated as usual, and everything that belongs to the other rows stays unchanged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +29,12 @@ __all__ = [
 if TYPE_CHECKING:
     from keras.optimizers import Optimizer as OptimizerHalf
 else:
-    # A mixin comes before the class of an optimizer, which has the other half.
+    # At runtime the mixins derive from `object`; the optimizer class provides the other half.
     OptimizerHalf = object
 
 
 def mixins_for(optimizer_cls: Any) -> Iterator[type]:
-    """The mixins for an optimizer's class: those for what it has from Keras as it is there."""
+    """Yield the mixins for the methods that an optimizer class inherits unchanged from Keras."""
     if optimizer_cls._apply_weight_decay is keras.optimizers.Optimizer._apply_weight_decay:
         yield WeightDecay
     for keras_cls, mixin in _UPDATES.items():
@@ -42,13 +43,13 @@ def mixins_for(optimizer_cls: Any) -> Iterator[type]:
 
 
 class WeightDecay(OptimizerHalf):
-    """Mixin: `w -= learning_rate * weight_decay * w`, the product of the two computed once.
+    """Mixin for `w -= learning_rate * weight_decay * w`; the product of the rates is computed once.
 
     With `lazy_rows`, rows of a table decay in the steps that look them up.
     """
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        # With lazy rows it takes gradients to know which variables decay as a whole.
+        # With lazy rows, the gradients determine which variables decay as a whole.
         if not getattr(self, "lazy_rows", False):
             self._decay_whole(variables)
 
@@ -82,22 +83,22 @@ class WeightDecay(OptimizerHalf):
 
 
 class RowUpdate(OptimizerHalf):
-    """Mixin: what updates of some rows of a variable have in common.
+    """Base class of mixins that can update individual rows of a variable.
 
     Attributes:
-        lazy_rows: Whether a row without a gradient stays as it is, with its moments, where the
-            optimizer's formula would move it.
+        lazy_rows: Whether a row without a gradient and its moments stay unchanged even if the
+            optimizer's formula would move them.
     """
 
     lazy_rows = False
 
     @property
     def leaves_other_rows(self) -> bool:
-        """Whether rows without a gradient stay as they are."""
+        """Whether rows without a gradient stay unchanged."""
         return self.lazy_rows
 
     def _subtract(self, variable: Any, rows: tf.Tensor, step: tf.Tensor, rate: Any) -> None:
-        """Takes a step from rows of a variable, which decay first if nothing else sees to it."""
+        """Subtract `step` from rows of a variable; with `lazy_rows`, apply weight decay first."""
         optimizer: Any = self
         values = _read_rows(variable, rows)
         if self.lazy_rows and optimizer.weight_decay and optimizer._use_weight_decay(variable):
@@ -106,7 +107,10 @@ class RowUpdate(OptimizerHalf):
 
 
 class _AdamScalars(NamedTuple):
-    """What all variables of an update share; the last one makes up for the bias of the moments."""
+    """Scalars shared by all variables of an Adam update.
+
+    `unbiased_rate` is the learning rate with the correction for the bias of the moments.
+    """
 
     learning_rate: tf.Tensor
     beta_1_power: tf.Tensor
@@ -115,11 +119,11 @@ class _AdamScalars(NamedTuple):
 
 
 class AdamUpdate(RowUpdate):
-    """Mixin before `keras.optimizers.Adam` and its like: one kernel for a variable.
+    """Mixin for `keras.optimizers.Adam` and its subclasses that updates a variable with one kernel.
 
-    It takes 1 - beta from beta in float32, as it does the powers. Keras does so with the powers
-    only, by which its updates are off by 7 parts in a million for a `beta_2` of 0.999; these are
-    nearer to the formula.
+    This class computes `1 - beta` in float32, as it does the powers of beta. Keras uses float32
+    only for the powers, which makes its updates inexact by 7 parts per million for a `beta_2` of
+    0.999. The updates of this class are closer to the formula.
     """
 
     def _backend_update_step(
@@ -129,12 +133,12 @@ class AdamUpdate(RowUpdate):
         super()._backend_update_step(grads, trainable_variables, scalars)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one variable.
+        """Update one variable.
 
         Args:
             gradient: The gradient.
             variable: The variable of one replica.
-            learning_rate: A scalar; or all that the variables share.
+            learning_rate: A scalar, or an `_AdamScalars` shared by all variables.
         """
         optimizer: Any = self
         is_shared = isinstance(learning_rate, _AdamScalars)
@@ -207,26 +211,27 @@ class AdamUpdate(RowUpdate):
 
 
 def _has_fast_kernel(variable: tf.Variable) -> bool:
-    """Whether Adam's kernel takes less time than the ops.
+    """Return whether Adam's kernel is faster than separate ops.
 
-    On CPUs it hands all but the smallest variables out to threads, which up to a certain size takes
-    longer than the update itself: 30 µs at 1,024 elements, where the ops take 8.
+    On CPUs the kernel distributes all but the smallest variables over threads. Up to a certain size
+    this takes longer than the update itself: 30 µs for 1,024 elements, compared with 8 µs for the
+    ops.
     """
     is_middling = 512 <= variable.shape.num_elements() < 2**15
     return not (is_middling and "CPU" in variable.device)
 
 
 class SGDUpdate(RowUpdate):
-    """Mixin before `keras.optimizers.SGD`: one kernel for each variable, or some rows of it."""
+    """Mixin for `keras.optimizers.SGD` that updates a variable with one kernel, or some rows."""
 
     @property
     def leaves_other_rows(self) -> bool:
-        """Whether rows without a gradient stay as they are."""
+        """Whether rows without a gradient stay unchanged."""
         optimizer: Any = self
         return self.lazy_rows or not optimizer.momentum
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one variable."""
+        """Update one variable."""
         optimizer: Any = self
         rate, gradient = (tf.cast(x, variable.dtype) for x in (learning_rate, gradient))
         if isinstance(gradient, tf.IndexedSlices):
@@ -257,15 +262,15 @@ class SGDUpdate(RowUpdate):
 
 
 class AdagradUpdate(RowUpdate):
-    """Mixin before `keras.optimizers.Adagrad`: some rows of a variable."""
+    """Mixin for `keras.optimizers.Adagrad` that updates individual rows of a variable."""
 
     @property
     def leaves_other_rows(self) -> bool:
-        """Always: the dense update leaves them alone as well."""
+        """Always True: the dense update leaves rows without a gradient unchanged as well."""
         return True
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one variable."""
+        """Update one variable."""
         if not isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
             return
@@ -280,10 +285,10 @@ class AdagradUpdate(RowUpdate):
 
 
 class RMSpropUpdate(RowUpdate):
-    """Mixin before `keras.optimizers.RMSprop`: some rows of a variable."""
+    """Mixin for `keras.optimizers.RMSprop` that updates individual rows of a variable."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of one variable."""
+        """Update one variable."""
         if not isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
             return
@@ -320,7 +325,7 @@ def _read_rows(variable: Any, rows: tf.Tensor) -> tf.Tensor:
 
 
 def _move_rows(average: Any, rows: tf.Tensor, target: tf.Tensor, decay: float) -> tf.Tensor:
-    """Moves rows of an average towards new values; what they are then."""
+    """Move rows of a moving average towards `target`, and return their new values."""
     values = _read_rows(average, rows)
     values += (target - values) * (1.0 - tf.cast(decay, target.dtype))
     _write_rows(average, rows, values)
@@ -328,5 +333,5 @@ def _move_rows(average: Any, rows: tf.Tensor, target: tf.Tensor, decay: float) -
 
 
 def _write_rows(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> None:
-    # Rows are copied, and several times faster than added to.
+    # Copying rows is several times faster than adding to them.
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)

@@ -22,7 +22,7 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
 
     Raises:
       ConfigValueError: `config_cls` is not a class or already has a builder, or the builder is not
-          a class or a function.
+        a class or a function.
     """
     if not inspect.isclass(config_cls):
         raise errors.ConfigValueError(f"`bind` wants a config class, got {config_cls!r}.")

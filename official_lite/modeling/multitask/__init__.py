@@ -1,4 +1,4 @@
-"""Several tasks in one run: trained jointly or in turn, evaluated one after another.
+"""Multi-task runs: several tasks trained jointly or interleaved, and evaluated in turn.
 
 ::
 
@@ -12,7 +12,7 @@
         model_dir=model_dir,
     )
 
-A single task that is evaluated on several others goes through
+To train a single task and evaluate it on several tasks, use
 `train_lib.run_experiment_with_multitask_eval`.
 """
 

@@ -1,4 +1,4 @@
-"""A model of several tasks, made of one model for each."""
+"""Base class of multi-task models, which hold one model per task."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["MultiTaskBaseModel"]
 
 
 class MultiTaskBaseModel(tf.Module):
-    """Holds a model for each task; these may share layers.
+    """Base class of modules that hold a model for each task; the models may share layers.
 
     ::
 
@@ -24,18 +24,20 @@ class MultiTaskBaseModel(tf.Module):
             def _instantiate_sub_tasks(self):
                 return {"a": HeadModel(self.encoder), "b": HeadModel(self.encoder)}
 
-    A `checkpoint_items` attribute, a dictionary, names parts that a checkpoint shall hold under
-    names of their own, so that another model can load them.
+    An optional `checkpoint_items` attribute, a dictionary, names parts that a checkpoint stores
+    under separate names, so that another model can load them.
+
+    Args:
+        **kwargs: Arguments of `tf.Module`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Makes the models; `kwargs` go to `tf.Module`."""
         super().__init__(**kwargs)
         self._sub_tasks = self._instantiate_sub_tasks()
 
     def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
-        """To be overridden: the model of each task, by the task's name."""
-        # Not abstract: `tf.Module` has a metaclass of its own, which is none of `abc`'s.
+        """Return the model of each task, by task name; subclasses override this method."""
+        # Not abstract: the metaclass of `tf.Module` is not compatible with that of `abc`.
         raise NotImplementedError(
             f"{type(self).__name__} has no `_instantiate_sub_tasks`. Override it to return a Keras "
             "model for each task, by the task's name."
@@ -43,40 +45,43 @@ class MultiTaskBaseModel(tf.Module):
 
     @property
     def sub_tasks(self) -> dict[str, keras.Model]:
-        """The model of each task, by the task's name."""
+        """The model of each task, by task name."""
         return self._sub_tasks
 
-    # `tf.Module` looks for `tf.Variable`s, of which a Keras 3 layer has none to show.
+    # Override the properties of `tf.Module`, which does not find the variables of Keras 3 layers.
 
     @property
     def variables(self) -> tuple[Any, ...]:
-        """Every variable of the models and of all other attributes, each of them once."""
+        """All variables of the models and of all other attributes, without duplicates."""
         return _distinct(v for part in self._parts() for v in _variables_of(part))
 
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
-        """Those among `variables` that training may change."""
+        """The variables that training may change."""
         trainable = {id(v) for part in self._parts() for v in _trainable_variables_of(part)}
         return tuple(v for v in self.variables if id(v) in trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Any, ...]:
-        """The others."""
+        """The variables that training does not change."""
         trainable = {id(v) for v in self.trainable_variables}
         return tuple(v for v in self.variables if id(v) not in trainable)
 
     def initialize(self) -> None:
-        """To be overridden: loads pretrained weights. Called if there is no checkpoint yet."""
+        """Load pretrained weights; called if there is no checkpoint yet.
+
+        Subclasses may override this method. By default it does nothing.
+        """
 
     def build(self) -> None:
-        """Builds those models that know their `inputs`. The trainer builds the rest from data."""
+        """Build the models that define `inputs`; the trainer builds the others from data."""
         for model in self.sub_tasks.values():
             inputs = getattr(model, "inputs", None)
             if inputs is not None and not model_building.has_variables(model):
                 model(inputs)
 
     def _parts(self) -> list[Any]:
-        # Into modules and collections, but not into layers: these know their variables themselves.
+        # Descend into modules and collections, but not into layers, which list their own variables.
         return list(self._flatten(predicate=_is_part))
 
 
@@ -90,7 +95,8 @@ def _variables_of(part: Any) -> list[Any]:
 
 def _trainable_variables_of(part: Any) -> list[Any]:
     if isinstance(part, keras.layers.Layer):
-        # Not the `trainable` of each variable: a frozen layer leaves that as it was.
+        # Freezing a layer does not change the `trainable` attribute of its variables, so ask the
+        # layer.
         return list(part.trainable_variables)
     return [part] if part.trainable else []
 

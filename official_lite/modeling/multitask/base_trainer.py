@@ -1,4 +1,4 @@
-"""The trainer of several tasks, all of them in each step."""
+"""Trainer that trains all tasks jointly in each step."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -30,10 +30,24 @@ Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
 
 @gin.configurable
 class MultiTaskBaseTrainer(orbit.StandardTrainer):
-    """Trains all tasks jointly: a step takes a batch of each and makes one update.
+    """Trainer for joint training: a step takes a batch of each task and makes one update.
 
-    Create it in the strategy's scope. What it reports is nested: `{task: {metric: value}}`, beside
-    `learning_rate` and `training_loss`, which is what was minimized.
+    Create the trainer in the strategy's scope; its constructor also builds the models' variables.
+    The training logs are nested, `{task: {metric: value}}`, with two additional entries:
+    `learning_rate`, and `training_loss` for the minimized loss.
+
+    Args:
+        multi_task: The tasks.
+        multi_task_model: The models of the tasks, which may still be unbuilt.
+        optimizer: The optimizer of all tasks.
+        trainer_options: How the training loop is executed.
+        train_datasets: A distributed dataset for each task, used instead of `task.build_inputs`. A
+            resumed run reads these datasets from the beginning.
+        seed: The seed of the run. It is used for dropout, and for the order of data that has no
+            seed of its own.
+
+    Raises:
+        errors.UnknownKeyError: A task has no model.
     """
 
     def __init__(
@@ -45,20 +59,6 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         train_datasets: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """Builds what training needs, variables included.
-
-        Args:
-            multi_task: The tasks.
-            multi_task_model: Their models; they may still be unbuilt.
-            optimizer: The optimizer of all tasks.
-            trainer_options: How the loop is executed.
-            train_datasets: A distributed dataset for each task, in place of `task.build_inputs`.
-                A resumed training reads them from their beginning.
-            seed: That of the run, for the order of data without one and for dropout.
-
-        Raises:
-            errors.UnknownKeyError: A task has no model.
-        """
         self._strategy = tf.distribute.get_strategy()
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
@@ -80,7 +80,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             for name, task in self.multi_task.tasks.items()
         }
         self._build_models()
-        # Past `tf.Module`, which would make a dictionary of its own of it.
+        # Bypass `tf.Module`, which would wrap the dictionary.
         self.__dict__["_metric_groups"] = {}
         self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
         self._optimizer = preparation.prepare_optimizer(optimizer, multi_task_model)
@@ -100,7 +100,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     @property
     def model(self) -> Model:
-        """The same as `multi_task_model`, by the name that trainers of one task have for it."""
+        """Same as `multi_task_model`, under the name used by single-task trainers."""
         return self._multi_task_model
 
     @property
@@ -114,7 +114,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     @property
     def training_losses(self) -> dict[str, keras.metrics.Metric]:
-        """The mean loss of each task, and under `total_loss` of what was minimized."""
+        """The mean loss of each task, and the mean of the minimized loss under `total_loss`."""
         return self._training_losses
 
     @property
@@ -124,15 +124,15 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
-        """Everything that a resumed run needs."""
+        """The checkpoint with everything that a resumed run requires."""
         return self._checkpoint
 
     def initialize(self) -> None:
-        """Called when the run has no checkpoint yet: the model may load pretrained weights."""
+        """Let the model load pretrained weights; called if the run has no checkpoint yet."""
         initialize_model(self.multi_task_model, self.optimizer)
 
     def after_restore(self) -> None:
-        """Called when a checkpoint has been restored: the data of each task go on where it was."""
+        """Resume the data of each task at its position; called after a checkpoint is restored."""
         for name in self.multi_task.tasks:
             adapted_layers.follow_statistics(task_model(self.multi_task_model, name))
         if self._builds_datasets:
@@ -143,19 +143,19 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
                 }
 
     def train_loop_begin(self) -> None:
-        """Resets losses and metrics."""
+        """Reset losses and metrics."""
         for metric in self.training_losses.values():
             metric.reset_state()
         for name in self.multi_task.tasks:
             self._metric_group(name).reset()
 
     def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
-        """Makes one update from the next batch of each task."""
+        """Make one update from the next batch of each task."""
         inputs = {name: next(iterator) for name, iterator in iterator_map.items()}
         self.strategy.run(self._replica_train_step, args=(inputs,))
 
     def train_loop_end(self) -> dict[str, Any]:
-        """Reads losses and metrics. A task without a step in this interval is left out."""
+        """Return losses and metrics; a task without a step in this interval is omitted."""
         results: dict[str, Any] = {
             name: {loss.name: loss.result()}
             for name, loss in self.training_losses.items()
@@ -163,14 +163,14 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         }
         for name in results.keys() & self.training_metrics.keys():
             results[name] |= self._metric_group(name).results()
-        # Where whatever looks at a run's loss finds it: recovery from a blow-up, for one.
+        # Code that checks the loss of any run, such as recovery from divergence, reads this key.
         results["training_loss"] = self.training_losses["total_loss"].result()
-        # A schedule counts updates, whichever task they belong to.
+        # Schedules count the updates of all tasks.
         results["learning_rate"] = self.optimizer.learning_rate
         return results
 
     def _metric_group(self, task_name: str) -> metric_group.MetricGroup:
-        """The metrics of a task and of its model."""
+        """Return the metrics of a task and of its model."""
         if task_name not in self._metric_groups:
             metrics = metric_group.model_metrics(task_model(self.multi_task_model, task_name))
             self._metric_groups[task_name] = metric_group.MetricGroup(
@@ -179,7 +179,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         return self._metric_groups[task_name]
 
     def _num_batches(self, task_name: str) -> tf.Variable:
-        """How many batches of a task have been drawn."""
+        """Return the number of batches drawn from a task's data."""
         return self.global_step
 
     def _build_dataset(self, task_name: str, batch: int = 0) -> Any:
@@ -208,7 +208,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             )
 
     def _building_step(self, task_name: str, inputs: Any) -> None:
-        """What is traced to give a model its variables."""
+        """Run the computation that is traced to create a model's variables."""
         task, model = self.multi_task.tasks[task_name], task_model(self.multi_task_model, task_name)
         features, labels, weights = base_task.split_batch(inputs, model)
         outputs = model(features, training=True)
@@ -233,10 +233,10 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
 
 def task_model(model: Model, task_name: str) -> keras.Model:
-    """The model of one task; a plain Keras model serves all of them.
+    """Return the model of one task; a plain Keras model is used for all tasks.
 
     Raises:
-        errors.UnknownKeyError: There is none for this task.
+        errors.UnknownKeyError: The task has no model.
     """
     if not isinstance(model, base_model.MultiTaskBaseModel):
         return model
@@ -249,7 +249,7 @@ def task_model(model: Model, task_name: str) -> keras.Model:
 
 
 def initialize_model(model: Model, optimizer: keras.optimizers.Optimizer | None) -> None:
-    """Lets a model load pretrained weights, and averages of the weights follow."""
+    """Let a model load pretrained weights, then set the averages of the weights to the weights."""
     if isinstance(model, base_model.MultiTaskBaseModel):
         model.initialize()
     if average := ema_optimizer.get_moving_average(optimizer):
@@ -259,7 +259,7 @@ def initialize_model(model: Model, optimizer: keras.optimizers.Optimizer | None)
 def checkpoint_items(
     model: Model, optimizer: keras.optimizers.Optimizer | None, global_step: tf.Variable
 ) -> dict[str, Any]:
-    """What a checkpoint holds, with those parts of Keras models that TensorFlow does not find."""
+    """Return the items of a checkpoint, including model parts that TensorFlow does not track."""
     items: dict[str, Any] = {"model": model, "global_step": global_step}
     if optimizer is not None:
         items["optimizer"] = optimizer

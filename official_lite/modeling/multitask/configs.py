@@ -1,4 +1,4 @@
-"""The configs of runs with several tasks. Nothing in this module needs TensorFlow."""
+"""Configs of multi-task runs, importable without TensorFlow."""
 
 import collections
 import dataclasses
@@ -23,14 +23,16 @@ TRAINER_TYPES = ("interleaving", "joint")
 
 @dataclasses.dataclass
 class TaskRoutine(hyperparams.Config):
-    """One of the tasks, and what part it has in the whole.
+    """Config of one task within a multi-task run.
 
     Attributes:
-        task_name: Its name in logs and in the model's `sub_tasks`; empty for `task_config.name`.
-        task_config: The task's own config.
-        eval_steps: Batches in an evaluation of this task; None for `trainer.validation_steps`.
-        task_weight: The factor of its loss in joint training, and its weight for the sampler in
-            interleaved training; None is 1.
+        task_name: The task's name in logs and in the model's `sub_tasks`; if empty,
+            `task_config.name` is used.
+        task_config: The config of the task.
+        eval_steps: The number of batches in an evaluation of this task; None uses
+            `trainer.validation_steps`.
+        task_weight: The factor of the task's loss in joint training, or its weight for the sampler
+            in interleaved training. None means 1.
     """
 
     task_name: str = ""
@@ -40,10 +42,10 @@ class TaskRoutine(hyperparams.Config):
 
     @property
     def resolved_name(self) -> str:
-        """The name by which the task goes.
+        """The name of the task.
 
         Raises:
-            errors.ConfigValueError: It has none.
+            errors.ConfigValueError: The routine has no name.
         """
         name = self.task_name or getattr(self.task_config, "name", None)
         if not name:
@@ -68,12 +70,12 @@ class TaskRoutine(hyperparams.Config):
 
 @dataclasses.dataclass
 class MultiTaskConfig(hyperparams.Config):
-    """Tasks that are trained together.
+    """Config of tasks that are trained together.
 
     Attributes:
-        init_checkpoint: For the model's `initialize` to load; nothing else reads it.
-        model: The model's own config.
-        task_routines: The tasks, in the order in which the sampler counts them.
+        init_checkpoint: A checkpoint for the model's `initialize` to load; nothing else reads it.
+        model: The config of the model.
+        task_routines: The tasks, in the order that the sampler uses.
         differential_privacy_config: Accepted from Model Garden files, with a warning.
     """
 
@@ -88,18 +90,18 @@ class MultiTaskConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class ProportionalSampleConfig(hyperparams.Config):
-    """Tasks are drawn in proportion to `weight ** alpha`: 1 by weight, 0 all alike."""
+    """Sampling in proportion to `weight ** alpha`: 1 follows the weights, 0 ignores them."""
 
     alpha: float = 1.0
 
 
 @dataclasses.dataclass
 class AnnealingSampleConfig(hyperparams.Config):
-    """As proportional, with an `alpha` that falls from 1 in the first epoch to 0.2 in the last.
+    """Proportional sampling; `alpha` falls from 1 in the first epoch to 0.2 in the last.
 
     Attributes:
-        steps_per_epoch: Steps, of all tasks together, that make an epoch.
-        total_steps: Steps after which `alpha` falls no further.
+        steps_per_epoch: The number of steps per epoch, over all tasks together.
+        total_steps: The number of steps after which `alpha` stays constant.
     """
 
     steps_per_epoch: int = 5
@@ -115,7 +117,7 @@ class AnnealingSampleConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class TaskSamplingConfig(hyperparams.OneOfConfig):
-    """How the task of a step is drawn: `uniform`, `proportional` or `annealing`."""
+    """Choice of how the task of a step is drawn: `uniform`, `proportional` or `annealing`."""
 
     type: str = ""
     uniform: hyperparams.Config = dataclasses.field(default_factory=hyperparams.Config)
@@ -127,11 +129,12 @@ class TaskSamplingConfig(hyperparams.OneOfConfig):
 
 @dataclasses.dataclass
 class MultiTaskTrainerConfig(cfg.TrainerConfig):
-    """As `TrainerConfig`, for several tasks.
+    """`TrainerConfig` for several tasks.
 
     Attributes:
-        trainer_type: `interleaving` trains one task in each step, `joint` all of them.
-        task_sampler: Which one, when interleaving.
+        trainer_type: `interleaving` trains one task per step, `joint` trains all tasks in each
+            step.
+        task_sampler: How interleaved training draws the task of a step.
     """
 
     trainer_type: str = "interleaving"
@@ -160,9 +163,9 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
 
 @dataclasses.dataclass
 class MultiTaskExperimentConfig(cfg.ExperimentConfig):
-    """One experiment: several tasks, trained and evaluated together."""
+    """Config of an experiment with several tasks that are trained and evaluated together."""
 
-    # An `ExperimentConfig` wherever one is asked for, though its tasks are several: another type.
+    # This class is accepted as an `ExperimentConfig` everywhere, but its `task` has another type.
     task: MultiTaskConfig = dataclasses.field(  # type: ignore[assignment]
         default_factory=MultiTaskConfig
     )
@@ -172,10 +175,10 @@ class MultiTaskExperimentConfig(cfg.ExperimentConfig):
 
 @dataclasses.dataclass
 class MultiEvalExperimentConfig(cfg.ExperimentConfig):
-    """One experiment: a task that is trained, evaluated on several.
+    """Config of an experiment that trains one task and evaluates it on several.
 
     Attributes:
-        eval_tasks: The tasks of each evaluation; their weights mean nothing.
+        eval_tasks: The tasks of each evaluation; their weights are ignored.
     """
 
     eval_tasks: tuple[TaskRoutine, ...] = ()

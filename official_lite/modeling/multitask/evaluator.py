@@ -1,4 +1,4 @@
-"""The evaluator of several tasks, one after another, on one state of the weights."""
+"""Evaluator that evaluates several tasks in turn with the same weights."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,10 +25,28 @@ __all__ = ["MultiTaskEvaluator"]
 
 @gin.configurable
 class MultiTaskEvaluator(orbit.AbstractEvaluator):
-    """Evaluates each task on its own data; the results are nested, `{task: {metric: value}}`.
+    """Evaluator of several tasks, each on its own data; results are `{task: {metric: value}}`.
 
-    Create it in the strategy's scope. If the optimizer keeps averages of the weights, these are
-    what is evaluated, and what a best checkpoint holds as the model.
+    Create the evaluator in the strategy's scope; its constructor also builds the model's variables.
+    If the optimizer keeps averages of the weights, the averages are evaluated, and a best
+    checkpoint stores them as the model.
+
+    Args:
+        eval_tasks: The tasks; each is identified by its `name`.
+        model: The models of the tasks, or one Keras model for all of them.
+        global_step: The step counter of the training, if the same process trains.
+        eval_steps: The number of batches in an evaluation of a task, by task name. For None or a
+            missing task, the number passed to `evaluate` is used.
+        checkpoint_exporter: An object whose `maybe_export_checkpoint` is called after every
+            evaluation.
+        optimizer: The optimizer of the training. Without it, averages of the weights in a
+            checkpoint are not found.
+        evaluator_options: How the evaluation loops are executed.
+        init_fn: A function that loads weights if there is no checkpoint. The model's `initialize`
+            is called in any case.
+
+    Raises:
+        errors.UnknownKeyError: A task has no model.
     """
 
     def __init__(
@@ -43,24 +61,6 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         evaluator_options: orbit.StandardEvaluatorOptions | None = None,
         init_fn: Callable[[], None] | None = None,
     ) -> None:
-        """Builds what evaluation needs, the model's variables included.
-
-        Args:
-            eval_tasks: The tasks; each goes by its `name`.
-            model: Their models, or one Keras model for all of them.
-            global_step: The step counter of the training, if there is one beside.
-            eval_steps: Batches in an evaluation of a task, by its name; None, or left out, is the
-                number that `evaluate` is given.
-            checkpoint_exporter: An object with `maybe_export_checkpoint`, which is shown every
-                evaluation.
-            optimizer: The optimizer of the training. Without it a checkpoint's averages of the
-                weights are not found.
-            evaluator_options: How the loops are executed.
-            init_fn: Loads weights when there is no checkpoint; by default the model's `initialize`.
-
-        Raises:
-            errors.UnknownKeyError: A task has no model.
-        """
         super().__init__()
         self._strategy = tf.distribute.get_strategy()
         self._tasks = list(eval_tasks)
@@ -115,35 +115,35 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
-        """What is restored before an evaluation, and saved of the best."""
+        """The checkpoint that is restored before an evaluation and saved as the best."""
         return self._checkpoint
 
     def initialize(self) -> None:
-        """Called when there is no checkpoint to evaluate: pretrained weights may be loaded."""
+        """Load pretrained weights, if any; called if there is no checkpoint to evaluate."""
         if self._init_fn is not None:
             self._init_fn()
         base_trainer.initialize_model(self.model, self.optimizer)
 
     def before_training(self, step: int) -> None:
-        """Has the checkpoint exporter forget what was best after `step`."""
+        """Make the checkpoint exporter discard best results recorded after `step`."""
         evaluating_trainer.tell_exporter(self._checkpoint_exporter, "rewind", step)
 
     def before_checkpoint(self) -> None:
-        """Has the checkpoint exporter keep what is best now."""
+        """Make the checkpoint exporter protect the current best checkpoint."""
         evaluating_trainer.tell_exporter(self._checkpoint_exporter, "protect")
 
     def after_checkpoint(self, step: int) -> None:
-        """Has the checkpoint exporter let go of what only earlier states need."""
+        """Make the checkpoint exporter release files that only earlier states require."""
         evaluating_trainer.tell_exporter(self._checkpoint_exporter, "settle", step)
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any]:
-        """Evaluates the tasks in turn. The training weights come back however that ends.
+        """Evaluate the tasks in turn, and restore the training weights even if one raises.
 
         Args:
-            num_steps: Batches of each task that has no number of its own; -1 is all of them.
+            num_steps: The number of batches for each task without its own number; -1 evaluates all.
 
         Raises:
-            errors.DataError: A task has no data at all.
+            errors.DataError: A task has no data.
         """
         with ema_optimizer.averaged_weights(self.optimizer):
             results = {name: self._evaluate_task(name, num_steps) for name in self._evaluators}
@@ -162,7 +162,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
 
 class _TaskEvaluator(orbit.StandardEvaluator):
-    """Evaluates one task."""
+    """Evaluator of a single task."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
-        # By position: tasks name the second argument as they like.
+        # Pass the argument by position, because tasks may name it differently.
         return self._task.aggregate_logs(state, step_outputs)
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:

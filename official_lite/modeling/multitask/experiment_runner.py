@@ -1,4 +1,4 @@
-"""From the parts of a run with several tasks, or several evaluations, to a controller."""
+"""Runner of experiments with several tasks or several evaluations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -13,10 +13,10 @@ ActionsFactory = Callable[..., Sequence[orbit.Action]]
 
 
 class MultiTaskRunner(experiment_runner.OrbitExperimentRunner):
-    """The usual runner, with an evaluator of its own beside the trainer.
+    """Experiment runner with an evaluator that is separate from the trainer.
 
-    When nothing is trained, the evaluator stands where the trainer would: it has the same
-    checkpoint, step, model and optimizer.
+    If nothing is trained, the evaluator takes the place of the trainer: it has the same checkpoint,
+    step, model and optimizer.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class MultiTaskRunner(experiment_runner.OrbitExperimentRunner):
         self._evaluator: Any = evaluator
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
-        # The task is only needed to build a trainer.
+        # The runner needs the task only to build a trainer, which already exists here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
     def run(self) -> tuple[Any, experiment_runner.Logs]:
         model, logs = super().run()
-        # Without the controller's own numbers: callers go through the results task by task.
+        # Omit the controller's own values: callers expect one entry per task.
         return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
 
     def _find_evaluator(self) -> Any:

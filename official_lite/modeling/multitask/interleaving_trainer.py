@@ -1,4 +1,4 @@
-"""The trainer of several tasks, one of them in each step."""
+"""Trainer that trains one of several tasks in each step."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +19,24 @@ __all__ = ["MultiTaskInterleavingTrainer"]
 
 @gin.configurable
 class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
-    """Draws a task in each step, and trains it with its own `train_step`.
+    """Trainer that draws a task in each step and trains it with the task's own `train_step`.
 
-    The draw depends on nothing but the global step, so a resumed run goes on with the tasks that
-    an unbroken one would have drawn.
+    The draw depends only on the global step, so a resumed run draws the same tasks as an
+    uninterrupted one. The constructor also builds the models' variables.
+
+    Args:
+        multi_task: The tasks.
+        multi_task_model: The models of the tasks, or one Keras model for all of them.
+        optimizer: The optimizer of all tasks.
+        task_sampler: The sampler that provides the probability of each task.
+        trainer_options: How the training loop is executed.
+        train_datasets: A distributed dataset for each task, used instead of `task.build_inputs`.
+        seed: The seed of the run.
+
+    Raises:
+        errors.ConfigValueError: The sampler's tasks differ from `multi_task.tasks`, or have a
+            different order.
+        errors.UnknownKeyError: A task has no model.
     """
 
     def __init__(
@@ -35,21 +49,6 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         train_datasets: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
-        """Builds what training needs, variables included.
-
-        Args:
-            multi_task: The tasks.
-            multi_task_model: Their models, or one Keras model for all of them.
-            optimizer: The optimizer of all tasks.
-            task_sampler: Says how likely each task is.
-            trainer_options: How the loop is executed.
-            train_datasets: A distributed dataset for each task, in place of `task.build_inputs`.
-            seed: That of the run.
-
-        Raises:
-            errors.ConfigValueError: The sampler has other tasks, or another order of them.
-            errors.UnknownKeyError: A task has no model.
-        """
         names = list(multi_task.tasks)
         if list(task_sampler.task_weights) != names:
             raise errors.ConfigValueError(
@@ -69,11 +68,11 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         )
 
     def task_step_counter(self, name: str) -> tf.Variable:
-        """The number of updates that belonged to a task, int64."""
+        """Return the number of updates of a task, int64."""
         return self._task_step_counters[name]
 
     def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
-        """Draws a task, and makes one update from its next batch."""
+        """Draw a task and make one update from its next batch."""
         tf.switch_case(
             self._draw_task(),
             [
@@ -83,16 +82,16 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         )
 
     def train_loop_end(self) -> dict[str, Any]:
-        """Reads losses and metrics; `training_loss` is the mean over all steps."""
+        """Return losses and metrics; `training_loss` is the mean over all steps."""
         results = super().train_loop_end()
-        # No step has a total.
+        # A step trains a single task, so it has no total loss.
         results.pop("total_loss", None)
         return results
 
     def _draw_task(self) -> tf.Tensor:
         number = tf.random.stateless_uniform(shape=[], seed=(0, self.global_step))
         cumulative = self._task_sampler.task_cumulative_distribution(self.global_step)
-        # The last task has all that the others leave, so that every number belongs to a task.
+        # The last task gets the remaining probability, so that every number selects a task.
         return tf.reduce_sum(tf.cast(number >= cumulative[:-1], tf.int32))
 
     def _train_task(self, name: str, iterator_map: Mapping[str, Iterator[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Several tasks with their weights, and the step that trains them jointly."""
+"""Collection of tasks with weights, and the step that trains them jointly."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,21 @@ RuntimeConfig = config_definitions.RuntimeConfig
 
 
 class MultiTask(tf.Module, metaclass=abc.ABCMeta):
-    """What is trained together. Its names are those of the model's `sub_tasks`."""
+    """Collection of tasks that are trained together, with the names of the model's `sub_tasks`.
+
+    Args:
+        tasks: The tasks by name, or a sequence of tasks that are identified by their own names.
+        task_weights: The factor of each task's loss in joint training, or its weight for the
+            sampler; 1 for a missing task.
+        task_eval_steps: The number of batches in an evaluation of each task. For None or a missing
+            task, the trainer's config applies.
+        name: The name of the collection.
+
+    Raises:
+        errors.ConfigValueError: Two tasks have the same name, or `tasks` is neither a mapping nor a
+            sequence.
+        errors.UnknownKeyError: A weight or a number of steps is given for an unknown task.
+    """
 
     def __init__(
         self,
@@ -28,21 +42,6 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         task_eval_steps: Mapping[str, int | None] | None = None,
         name: str | None = None,
     ) -> None:
-        """Keeps the tasks.
-
-        Args:
-            tasks: The tasks by name; of a sequence, each goes by its own name.
-            task_weights: The factor of each task's loss in joint training, or its weight for the
-                sampler; 1 for a task that is left out.
-            task_eval_steps: Batches in an evaluation of each task; None, or left out, is what the
-                trainer's config says.
-            name: Name of the whole.
-
-        Raises:
-            errors.ConfigValueError: Two tasks have the same name, or `tasks` is neither a mapping
-                nor a sequence.
-            errors.UnknownKeyError: A weight or a number of steps is for a task that is not there.
-        """
         super().__init__(name=name)
         self._tasks = _by_name(tasks)
         _require_known(task_weights or {}, self._tasks, "weight")
@@ -52,10 +51,10 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
 
     @classmethod
     def from_config(cls, config: configs.MultiTaskConfig, logging_dir: str | None = None) -> Self:
-        """Makes the task of each routine.
+        """Build the task of each routine.
 
         Raises:
-            errors.ConfigValueError: A routine has no name, or two have the same.
+            errors.ConfigValueError: A routine has no name, or two routines have the same name.
         """
         config.validate_fields()
         routines = {routine.resolved_name: routine for routine in config.task_routines}
@@ -77,7 +76,7 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         return self._tasks
 
     def task_weight(self, task_name: str) -> float:
-        """The weight of a task."""
+        """Return the weight of a task."""
         return self._task_weights[task_name]
 
     @property
@@ -92,7 +91,7 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         runtime_config: RuntimeConfig | None = None,
         dp_config: Any = None,
     ) -> keras.optimizers.Optimizer:
-        """Builds the optimizer of all tasks, as `Task.create_optimizer` does of one."""
+        """Build the optimizer of all tasks, as `Task.create_optimizer` does for one task."""
         return base_task.Task.create_optimizer(optimizer_config, runtime_config, dp_config)
 
     def joint_train_step(
@@ -103,11 +102,11 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         task_metrics: Mapping[str, Sequence[keras.metrics.Metric]],
         **kwargs: Any,
     ) -> dict[str, tf.Tensor]:
-        """One update from one replica's batch of each task.
+        """Make one update from one replica's batch of each task.
 
-        The loss is the weighted sum of the tasks' losses. What layers added in a forward pass is
-        in the loss of that pass's task. The regularization of a weight is added to the sum once,
-        however many tasks share the weight, and is in no task's loss.
+        The loss is the weighted sum of the tasks' losses. Losses that layers add in a forward pass
+        belong to the task of that pass. The regularization of a weight is added to the sum once,
+        however many tasks share the weight, and is not part of any task's loss.
 
         Args:
             task_inputs: A batch for each task.
@@ -117,7 +116,7 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
             **kwargs: Passed to each task's `process_metrics`.
 
         Returns:
-            This replica's loss of each task, and under `total_loss` what was minimized.
+            This replica's loss of each task, and the minimized loss under `total_loss`.
         """
         losses = {}
         with tf.GradientTape() as tape:
@@ -141,7 +140,7 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
             ]
             variables = multi_task_model.trainable_variables
             total_loss = tf.add_n([*weighted, *_regularization(variables)])
-            # Gradients are summed over the replicas.
+            # Gradients are summed over the replicas, so divide the loss to obtain their mean.
             scaled_loss = total_loss / tf.distribute.get_strategy().num_replicas_in_sync
             scaled_loss = optimizer.scale_loss(scaled_loss)
         gradients = tape.gradient(scaled_loss, variables)
@@ -177,7 +176,7 @@ def _require_known(names: Mapping[str, Any], tasks: Mapping[str, Any], what: str
 
 
 def _losses_of_call(model: keras.Model) -> list[tf.Tensor]:
-    """`model.losses` without the regularization of weights, which Keras puts last."""
+    """Return `model.losses` without the weight regularization, which Keras puts last."""
     num_regularized = len(_regularized(model.trainable_variables))
     return list(model.losses)[: len(model.losses) - num_regularized]
 

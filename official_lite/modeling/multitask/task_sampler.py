@@ -1,6 +1,6 @@
-"""Which task a step of interleaved training belongs to: a distribution, as a function of the step.
+"""Samplers that define the probability of each task in a step of interleaved training.
 
-A sampler has no state, so a resumed run draws what an unbroken one would have drawn.
+A sampler has no state, so a resumed run draws the same tasks as an uninterrupted one.
 """
 
 import abc
@@ -21,18 +21,16 @@ __all__ = [
 
 
 class TaskSampler(tf.Module, metaclass=abc.ABCMeta):
-    """Says how likely each task is."""
+    """Base class of samplers, which define the probability of each task.
+
+    Args:
+        task_weights: A weight for each task, by name. Its order is the order of the distribution.
+
+    Raises:
+        errors.ConfigValueError: A weight is negative, or no weight is positive.
+    """
 
     def __init__(self, task_weights: Mapping[str, float]) -> None:
-        """Keeps the weights.
-
-        Args:
-            task_weights: A weight for each task, by its name; the order is that of the
-                distribution.
-
-        Raises:
-            errors.ConfigValueError: A weight is negative, or none is positive.
-        """
         super().__init__()
         weights = task_weights.values()
         if not any(weight > 0 for weight in weights) or not all(weight >= 0 for weight in weights):
@@ -44,23 +42,23 @@ class TaskSampler(tf.Module, metaclass=abc.ABCMeta):
 
     @property
     def task_weights(self) -> Mapping[str, float]:
-        """The weight of each task, by its name."""
+        """The weight of each task, by name."""
         return self._task_weights
 
     @abc.abstractmethod
     def task_cumulative_distribution(self, global_step: tf.Tensor) -> tf.Tensor:
-        """The probabilities of the tasks at a step, summed up from the first to each.
+        """Return the cumulative probabilities of the tasks at a step.
 
         Args:
             global_step: An integer scalar.
 
         Returns:
-            float32 of shape `[number of tasks]`; the last is 1.
+            A float32 tensor of shape `[number of tasks]`; the last element is 1.
         """
 
 
 class UniformTaskSampler(TaskSampler):
-    """All tasks are equally likely, whatever their weights."""
+    """Sampler that draws all tasks with equal probability and ignores their weights."""
 
     def task_cumulative_distribution(self, global_step: tf.Tensor) -> tf.Tensor:
         del global_step
@@ -68,7 +66,7 @@ class UniformTaskSampler(TaskSampler):
 
 
 class ProportionalTaskSampler(TaskSampler):
-    """A task is as likely as `weight ** alpha`."""
+    """Sampler that draws a task with a probability proportional to `weight ** alpha`."""
 
     def __init__(self, task_weights: Mapping[str, float], alpha: float = 1.0) -> None:
         super().__init__(task_weights)
@@ -80,24 +78,23 @@ class ProportionalTaskSampler(TaskSampler):
 
 
 class AnnealingTaskSampler(TaskSampler):
-    """As proportional, with an `alpha` that falls from 1 in the first epoch to 0.2 in the last.
+    """Proportional sampler whose `alpha` falls from 1 in the first epoch to 0.2 in the last.
 
-    So large tasks lead at first, and small ones are not forgotten later.
+    Large tasks dominate at first, and small tasks are not neglected later.
 
-    Source: Stickland and Murray, "BERT and PALs", 2019, http://proceedings.mlr.press/v97/stickland19a/stickland19a.pdf,
+    Source: Stickland and Murray, "BERT and PALs", 2019,
+    http://proceedings.mlr.press/v97/stickland19a/stickland19a.pdf,
     where epochs count from 1: `alpha = 1 - 0.8 * (epoch - 1) / (epochs - 1)`.
+
+    Args:
+        task_weights: A weight for each task, by name.
+        steps_per_epoch: The number of steps per epoch, over all tasks together.
+        total_steps: The number of steps after which `alpha` stays constant.
     """
 
     def __init__(
         self, task_weights: Mapping[str, float], steps_per_epoch: float, total_steps: float
     ) -> None:
-        """Keeps the schedule.
-
-        Args:
-            task_weights: As for every sampler.
-            steps_per_epoch: Steps, of all tasks together, that make an epoch.
-            total_steps: Steps after which `alpha` falls no further.
-        """
         super().__init__(task_weights)
         self._steps_per_epoch = float(steps_per_epoch)
         self._total_epochs = float(total_steps) / float(steps_per_epoch)
@@ -113,10 +110,10 @@ class AnnealingTaskSampler(TaskSampler):
 def get_task_sampler(
     config: configs.TaskSamplingConfig, task_weights: Mapping[str, float]
 ) -> TaskSampler:
-    """The sampler that a config asks for.
+    """Build the sampler that a config selects.
 
     Raises:
-        errors.ConfigValueError: The config selects none.
+        errors.ConfigValueError: The config does not select a sampler.
     """
     options = config.get()
     if config.type == "uniform":
@@ -132,11 +129,11 @@ def get_task_sampler(
 
 def _powers(weights: Mapping[str, float], alpha: float | tf.Tensor) -> tf.Tensor:
     values = tf.constant(list(weights.values()), tf.float32)
-    # 0 ** 0 is 1, but a task without weight is never drawn.
+    # 0 ** 0 is 1, but a task with weight 0 must never be drawn.
     return tf.where(values > 0, values**alpha, 0.0)
 
 
 def _cumulative(sizes: tf.Tensor) -> tf.Tensor:
     sums = tf.cumsum(sizes)
-    # The last sum divided by itself is 1 exactly, which a sum of fractions need not be.
+    # Dividing the last sum by itself gives exactly 1, unlike summing the fractions.
     return sums / sums[-1]

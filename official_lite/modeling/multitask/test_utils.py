@@ -1,4 +1,4 @@
-"""Two small tasks, `foo` and `bar`, and models of them that share a layer."""
+"""Two small tasks for tests, `foo` and `bar`, and models of them that share a layer."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ BATCH_SIZE = 2
 
 
 class MockFooModel(keras.Model):
-    """Takes the feature `foo`, or `bar` if there is none."""
+    """Model that reads the feature `foo`, or `bar` if `foo` is missing."""
 
     def __init__(self, shared_layer: keras.layers.Layer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -40,7 +40,7 @@ class MockFooModel(keras.Model):
 
 
 class MockBarModel(keras.Model):
-    """Takes the feature `bar`."""
+    """Model that reads the feature `bar`."""
 
     def __init__(self, shared_layer: keras.layers.Layer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -53,7 +53,7 @@ class MockBarModel(keras.Model):
 
 
 class MockMultiTaskModel(base_model.MultiTaskBaseModel):
-    """The models of both tasks, on one shared layer."""
+    """Multi-task model of both tasks with one shared layer."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._shared_dense = keras.layers.Dense(1)
@@ -64,7 +64,7 @@ class MockMultiTaskModel(base_model.MultiTaskBaseModel):
 
 
 def mock_data(feature_name: str) -> tf.data.Dataset:
-    """Endless batches of zeros, with zeros for labels."""
+    """Return an infinite dataset of batches of zeros, with zeros as labels."""
     example = ({feature_name: tf.zeros([2], tf.float32)}, tf.zeros([1], tf.int32))
     dataset = tf.data.Dataset.from_tensors(example).repeat()
     return dataset.batch(BATCH_SIZE, drop_remainder=True).prefetch(1)
@@ -72,12 +72,12 @@ def mock_data(feature_name: str) -> tf.data.Dataset:
 
 @dataclasses.dataclass
 class FooConfig(cfg.TaskConfig):
-    """The config of `MockFooTask`."""
+    """Config of `MockFooTask`."""
 
 
 @dataclasses.dataclass
 class BarConfig(cfg.TaskConfig):
-    """The config of `MockBarTask`."""
+    """Config of `MockBarTask`."""
 
 
 class _MockTask(base_task.Task):
@@ -102,7 +102,7 @@ class _MockTask(base_task.Task):
 
 @task_factory.register_task_cls(FooConfig)
 class MockFooTask(_MockTask):
-    """Regression of zeros on zeros; its metric is `foo_acc`."""
+    """Regression task from zeros to zeros with the metric `foo_acc`."""
 
     feature_name = "foo"
 
@@ -112,6 +112,6 @@ class MockFooTask(_MockTask):
 
 @task_factory.register_task_cls(BarConfig)
 class MockBarTask(_MockTask):
-    """The same, with `bar_acc`."""
+    """Regression task from zeros to zeros with the metric `bar_acc`."""
 
     feature_name = "bar"

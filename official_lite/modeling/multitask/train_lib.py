@@ -1,7 +1,7 @@
-"""Runs an experiment with several tasks: trained together, or only evaluated together.
+"""Entry points for experiments that train or evaluate several tasks.
 
-Everything about a run that has nothing to do with the number of tasks (record, resuming,
-recovery, averaged weights, writers) is that of `core.train_lib`.
+Everything that does not depend on the number of tasks (records, resuming, recovery, averaged
+weights, writers) is shared with `core.train_lib`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -91,27 +91,27 @@ def run_experiment(
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
 ) -> base_trainer.Model | tuple[base_trainer.Model, Logs]:
-    """Trains or evaluates several tasks as the config says, resuming from `model_dir` if it can.
+    """Train or evaluate several tasks as configured, resuming from `model_dir` if possible.
 
     Args:
-        distribution_strategy: Where to run.
+        distribution_strategy: The strategy to run under.
         task: The tasks.
-        model: Their models. They come from the caller, and so does the precision of their layers:
-            make them under `runtime.seed_and_precision(params.runtime)`.
+        model: The models of the tasks. The caller creates them and thereby chooses the precision of
+            their layers: create them under `runtime.seed_and_precision(params.runtime)`.
         mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
         params: The experiment's config.
-        model_dir: The directory of the run.
+        model_dir: The model directory of the run.
         run_post_eval: Whether to evaluate once after training and return the metrics.
-        trainer: A trainer in place of the one that the config asks for.
-        eval_summary_manager: Where summaries of evaluations go, in place of event files.
-        best_ckpt_exporter_creator: Makes the keeper of the best checkpoint from `params` and
+        trainer: A trainer to use instead of the configured one.
+        eval_summary_manager: The destination of evaluation summaries, instead of event files.
+        best_ckpt_exporter_creator: Builds the exporter of the best checkpoint from `params` and
             `model_dir`.
 
     Returns:
         The model; with `run_post_eval` also the metrics, nested by task.
 
     Raises:
-        errors.OfficialLiteError: For whatever a user can mend; see `common.errors`.
+        errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     _check_that_init_checkpoint_is_read(params, model)
 
@@ -149,10 +149,10 @@ def create_runner(
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
     **kwargs: Any,
 ) -> core_lib.OrbitExperimentRunner:
-    """The parts of a run: trainer, evaluator, controller, hooks and writers.
+    """Build the runner of an experiment: trainer, evaluator, controller, hooks and writers.
 
     Args:
-        optimizer: The optimizer; by default one that the task creates.
+        optimizer: The optimizer; by default, the task creates one.
         **kwargs: Further arguments of `OrbitExperimentRunner`.
 
     The other arguments are those of `run_experiment`.
@@ -191,10 +191,10 @@ def get_trainer(
     model: base_trainer.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
 ) -> base_trainer.MultiTaskBaseTrainer:
-    """The trainer that `params.trainer` asks for, with its optimizer, or with the one given.
+    """Build the trainer selected by `params.trainer`, with the given optimizer or a configured one.
 
     Raises:
-        errors.UnknownNameError: There is no such `trainer_type`.
+        errors.UnknownNameError: The `trainer_type` is unknown.
     """
     config = params.trainer
     if config.trainer_type not in TRAINERS:
@@ -238,32 +238,34 @@ def run_experiment_with_multitask_eval(
     train_actions_factory: experiment_runner.ActionsFactory | None = None,
     eval_actions_factory: experiment_runner.ActionsFactory | None = None,
 ) -> tuple[base_trainer.Model, Logs]:
-    """Trains one task and evaluates its model on several.
+    """Train one task and evaluate its model on several tasks.
 
     Args:
-        distribution_strategy: Where to run.
-        train_task: The task that is trained. A `MultiTask` will do if it has a
-            `build_multitask_model`, and `trainer` is given for modes that train.
-        eval_tasks: The tasks of each evaluation, by their names.
+        distribution_strategy: The strategy to run under.
+        train_task: The task to train. A `MultiTask` is supported if it has a
+            `build_multitask_model` method and, for modes that train, if `trainer` is given.
+        eval_tasks: The tasks of each evaluation, identified by their names.
         mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
-        params: The experiment's config. Its `eval_tasks` say how many batches each evaluation has.
-        model_dir: The directory of the run.
+        params: The experiment's config. Its `eval_tasks` define the number of batches of each
+            evaluation.
+        model_dir: The model directory of the run.
         run_post_eval: Whether to evaluate once after training and return the metrics.
         save_summary: Whether to write metrics and event files.
-        trainer: A trainer in place of the one that the config asks for.
-        eval_summary_manager: Where summaries of evaluations go, in place of event files.
-        best_ckpt_exporter_creator: Makes the keeper of the best checkpoint from `params` and
+        trainer: A trainer to use instead of the configured one.
+        eval_summary_manager: The destination of evaluation summaries, instead of event files.
+        best_ckpt_exporter_creator: Builds the exporter of the best checkpoint from `params` and
             `model_dir`.
-        train_actions_factory: Makes actions from `params`, `trainer`, `model_dir` and
-            `checkpoint_manager`, in place of the usual ones.
-        eval_actions_factory: The same from params, evaluator and directory, by position.
+        train_actions_factory: Builds the training actions from `params`, `trainer`, `model_dir` and
+            `checkpoint_manager`, instead of the usual ones.
+        eval_actions_factory: Builds the evaluation actions from the params, the evaluator and the
+            model directory, passed by position.
 
     Returns:
-        The model, and the metrics of the evaluation after training if one was asked for; else an
-        empty dictionary.
+        The model, and the metrics of the evaluation after training. The metrics are an empty
+        dictionary unless `run_post_eval` is set.
 
     Raises:
-        errors.OfficialLiteError: For whatever a user can mend; see `common.errors`.
+        errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
 
     def build_runner() -> core_lib.OrbitExperimentRunner:
@@ -311,9 +313,10 @@ def finetune_with_multitask_eval(
     params: configs.MultiEvalExperimentConfig,
     model_dir: str,
 ) -> Logs:
-    """Fine-tunes a task and evaluates it on `params.eval_tasks`.
+    """Fine-tune a task and evaluate it on `params.eval_tasks`.
 
-    For `continuous_finetune_lib.run_continuous_finetune(…, finetune=finetune_with_multitask_eval)`.
+    Use this function as the `finetune` argument of
+    `continuous_finetune_lib.run_continuous_finetune(…, finetune=finetune_with_multitask_eval)`.
     """
     with distribution_strategy.scope():
         eval_tasks = [
@@ -339,7 +342,7 @@ def _evaluates(mode: str, run_post_eval: bool) -> bool:
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """The trainer's; without one still an optimizer, as averages of the weights live there."""
+    """Return the trainer's optimizer, or create one to hold the averages of the weights."""
     if trainer:
         return trainer.optimizer
     return given or trainer_factory.create_optimizer(task, params)
@@ -368,7 +371,7 @@ def _evaluator_options(params: Any) -> orbit.StandardEvaluatorOptions:
     compiled = execution.execution_of(params.runtime) != "eager"
     return orbit.StandardEvaluatorOptions(
         use_tf_function=params.trainer.eval_tf_function and compiled,
-        # A compiled loop can't carry `aggregate_logs` from nothing to something.
+        # A compiled loop cannot carry `aggregate_logs` from None to a value.
         use_tf_while_loop=False,
     )
 
