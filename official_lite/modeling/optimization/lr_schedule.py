@@ -47,6 +47,7 @@ class _WithOffset(_ScheduleHalf):
     """
 
     def __init__(self, offset: int = 0, **kwargs: Any) -> None:
+        """Create the Keras schedule and delay it by `offset` steps."""
         super().__init__(**kwargs)
         self.offset = offset
 
