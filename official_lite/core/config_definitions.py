@@ -32,7 +32,6 @@ __all__ = [
 
 OptimizationConfig = optimization_config.OptimizationConfig
 PhaseConfig = phase_configs.PhaseConfig
-RuntimeConfig = runtime_config.RuntimeConfig
 
 # Fields that a Model Garden YAML may set and that have no counterpart here.
 _DEAD_FIELDS = {
@@ -339,7 +338,9 @@ class ExperimentConfig(base_config.Config):
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
-    runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+    runtime: runtime_config.RuntimeConfig = dataclasses.field(
+        default_factory=runtime_config.RuntimeConfig
+    )
     pipeline: PipelineConfig = dataclasses.field(default_factory=PipelineConfig)
     phases: list[phase_configs.PhaseConfig] = dataclasses.field(default_factory=list)
     workspace: str = ""

@@ -1,6 +1,4 @@
 """The config of what an experiment runs on: devices, precision, and how steps are executed.
-
-Experiments know it as `config_definitions.RuntimeConfig`. Nothing here needs TensorFlow.
 """
 
 import dataclasses

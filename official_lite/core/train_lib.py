@@ -31,8 +31,6 @@ __all__ = [
     "run_experiment",
 ]
 
-Logs = experiment_runner.Logs
-OrbitExperimentRunner = experiment_runner.OrbitExperimentRunner
 maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporter
 
 
@@ -52,7 +50,7 @@ def run_experiment(
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     enable_async_checkpointing: bool = True,
     hooks: Sequence[orbit.Hook] = (),
-) -> tuple[keras.Model, Logs]:
+) -> tuple[keras.Model, experiment_runner.Logs]:
     """Trains or evaluates a task as the config says, resuming from `model_dir` if it can.
 
     Args:
@@ -81,7 +79,7 @@ def run_experiment(
     """
     params = epochs.resolve(params, task)
     return execute(
-        lambda: OrbitExperimentRunner(
+        lambda: experiment_runner.OrbitExperimentRunner(
             distribution_strategy=distribution_strategy,
             task=task,
             mode=mode,
@@ -106,13 +104,13 @@ def run_experiment(
 
 
 def execute(
-    build_runner: Callable[[], OrbitExperimentRunner],
+    build_runner: Callable[[], experiment_runner.OrbitExperimentRunner],
     *,
     strategy: tf.distribute.Strategy | None,
     params: config_definitions.ExperimentConfig,
     mode: str,
     model_dir: str,
-) -> tuple[keras.Model, Logs]:
+) -> tuple[keras.Model, experiment_runner.Logs]:
     """Builds and runs a runner under the config's seed and precision, and records the run."""
     # Before the record, which is the first thing that is written.
     run_checks.check(params, mode)

@@ -17,14 +17,13 @@ from official_lite.data import damaged_files, file_reading
 
 __all__ = ["read_epochs"]
 
-DatasetFn = Callable[..., tf.data.Dataset]
 
 _FILES_COUNTED_AT_ONCE = 16
 
 
 def read_epochs(
     files: Sequence[str],
-    dataset_fn: DatasetFn,
+    dataset_fn: damaged_files.DatasetFn,
     options: file_reading.FileReadingOptions,
     input_context: tf.distribute.InputContext | None = None,
     *,
@@ -55,7 +54,7 @@ class _Epochs:
     def __init__(
         self,
         files: Sequence[str],
-        dataset_fn: DatasetFn,
+        dataset_fn: damaged_files.DatasetFn,
         options: file_reading.FileReadingOptions,
         input_context: tf.distribute.InputContext | None,
         seed: int,

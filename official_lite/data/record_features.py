@@ -26,7 +26,7 @@ _Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
 _TYPES = {"int64_list": "int64", "float_list": "float", "bytes_list": "string"}
 
 # Limit the search, so that a failed run reports its error soon.
-_MOST_SECONDS = 20.0
+_MOST_SECONDS_OF_SEARCH = 20.0
 
 
 def require(
@@ -81,7 +81,7 @@ def find_culprit(text: str, *, is_training: bool) -> str | None:
     if complaint is None:
         return None
     describe, said = complaint
-    deadline = time.monotonic() + _MOST_SECONDS
+    deadline = time.monotonic() + _MOST_SECONDS_OF_SEARCH
     for file, dataset_fn in damaged_files.remembered(is_training):
         for record in dataset_fn(file):
             features = _features(record)

@@ -18,10 +18,10 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
+from official_lite.data import damaged_files
 
 __all__ = ["SoundRecords", "tolerant"]
 
-DatasetFn = Callable[..., tf.data.Dataset]
 
 # Each record starts with its length and a checksum of the length, and ends with a checksum of its
 # content.
@@ -29,7 +29,7 @@ _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _CHUNK_BYTES = 1 << 20
 
 
-def tolerant(dataset_fn: DatasetFn, most: int) -> DatasetFn:
+def tolerant(dataset_fn: damaged_files.DatasetFn, most: int) -> damaged_files.DatasetFn:
     """Return a version of `dataset_fn` that skips at most `most` damaged records.
 
     Raises:

@@ -14,7 +14,6 @@ from official_lite.orbit import preemption
 _SECONDS_PER_SLICE = 0.5
 _MOST_GROWTH = 10
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopCheck:
