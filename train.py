@@ -10,7 +10,7 @@ from absl import flags
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite.common import app
 from official_lite.common import flags as experiment_flags
-from official_lite.common.lasting_imports import lasting_imports
+from official_lite.common.app import lasting_imports
 from official_lite.core import config_definitions, train_utils
 
 FLAGS = flags.FLAGS
@@ -39,7 +39,7 @@ def run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) 
     # TensorFlow takes seconds to import: nobody should wait that long to hear of a typo.
     with lasting_imports():
         from official_lite import pipeline, telemetry
-        from official_lite.core import continuous_finetune_lib
+        from official_lite.run import continuous_finetune_lib
 
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)

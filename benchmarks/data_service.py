@@ -25,7 +25,7 @@ from benchmarks import paired, report
 from benchmarks.input_records import records
 from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
-from official_lite.data import autotuning
+from official_lite.data import tf_data_options
 
 BASELINE = "no service"
 
@@ -90,7 +90,7 @@ def read(directory: pathlib.Path, stages: Mapping[str, Any], address: str | None
     )
     decoder = input_reader.FeatureDecoder(_FEATURES)
     dataset = input_reader.InputReader(params, decoder_fn=decoder.decode, **stages).read()
-    batches = autotuning.without_idle_autotuner(dataset).as_numpy_iterator()
+    batches = tf_data_options.without_idle_autotuner(dataset).as_numpy_iterator()
     records.check(next(batches))
     return batches
 

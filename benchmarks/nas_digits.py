@@ -13,8 +13,9 @@ import tensorflow as tf
 import yaml
 
 from experiments.nas.digits import configs, table, task
-from official_lite.core import exp_factory, runtime, trainer_factory
+from official_lite.core import exp_factory, trainer_factory
 from official_lite.modeling import hyperparams
+from official_lite.run import runtime
 
 __all__ = ["TRAINERS", "retrain", "search"]
 

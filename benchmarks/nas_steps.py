@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from benchmarks import paired
 from experiments.nas.digits import task
-from official_lite.core import exp_factory, runtime, trainer_factory
+from official_lite.core import exp_factory, trainer_factory
+from official_lite.run import runtime
 
 __all__ = ["main"]
 

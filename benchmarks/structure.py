@@ -79,7 +79,8 @@ def measure_touched() -> dict[str, Any]:
     from experiments.vision.digits import configs, task
     from official_lite import orbit
     from official_lite.checkpoint import async_checkpoint_manager
-    from official_lite.core import base_trainer, config_parsing, train_lib
+    from official_lite.config import parsing
+    from official_lite.core import base_trainer, train_lib
 
     params = configs.digits_mlp()
     params.override({"runtime": {"execution": "graph"}})
@@ -98,14 +99,14 @@ def measure_touched() -> dict[str, Any]:
             steps_per_loop=1,
             checkpoint_manager=manager,
         )
-        flags = config_parsing.ParseConfigOptions(
+        flags = parsing.ParseConfigOptions(
             experiment="vision/digits_mlp",
             config_file=[],
             set=["trainer.optimizer_config.optimizer.adamw.weight_decay_rate=0.1"],
         )
         return {
             "a first step": _touched(lambda: trainer.run_steps(tf.constant(1))),
-            "a --set value": _touched(lambda: config_parsing.parse_configuration(flags)),
+            "a --set value": _touched(lambda: parsing.parse_configuration(flags)),
             "a checkpoint": _touched(controller.save_checkpoint),
             "a run of 40 steps": _touched(
                 lambda: train_lib.run_experiment(

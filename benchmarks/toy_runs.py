@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
-from official_lite.core import base_task, base_trainer, runtime, train_lib
+from official_lite.core import base_task, base_trainer, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
+from official_lite.run import runtime
 
 __all__ = [
     "ToyTask",

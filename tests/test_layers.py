@@ -12,9 +12,11 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
+    ["official_lite.cluster"],
+    ["official_lite.common.distribute_utils", "official_lite.run.preemption"],
     [
         f"official_lite.modeling.{name}"
-        for name in ("embedding_lookups", "gradient_rows", "step_seeds", "update_steps")
+        for name in ("embedding_lookups", "step_seeds", "update_steps")
     ],
     ["official_lite.modeling.hyperparams", "official_lite.modeling.distributed_gradients"],
     [
@@ -24,8 +26,20 @@ LAYERS = [
         "official_lite.modeling",
         "official_lite.modeling.optimization",
     ],
+    ["official_lite.config.phase_configs"],
+    ["official_lite.core.config_definitions"],
+    ["official_lite.core.registry", "official_lite.core.exp_factory"],
+    ["official_lite.config"],
     ["official_lite.orbit"],
+    ["official_lite.core.step_checks", "official_lite.core.step_metrics"],
+    ["official_lite.core.base_task"],
+    ["official_lite.execution"],
     ["official_lite.core"],
+    ["official_lite.run"],
+    ["official_lite.core.actions"],
+    ["official_lite.core.train_lib"],
+    ["official_lite.run.continuous_finetune_lib"],
+    ["official_lite.core.train_utils"],
     ["official_lite.modeling.multitask"],
     ["official_lite.pipeline"],
     ["official_lite.utils"],

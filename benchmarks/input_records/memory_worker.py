@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.input_records import records
-from official_lite.data import arrays, autotuning
+from official_lite.data import arrays, tf_data_options
 
 
 def gather_numpy(columns: records.Columns) -> Iterator[records.Columns]:
@@ -40,7 +40,7 @@ def gather_tf(columns: records.Columns) -> Iterator[records.Columns]:
 
 def gather_official_lite(columns: records.Columns) -> Iterator[records.Columns]:
     dataset = arrays.from_arrays(dict(columns), records.BATCH_SIZE, shuffle=True, repeat=True)
-    return autotuning.without_idle_autotuner(dataset).as_numpy_iterator()
+    return tf_data_options.without_idle_autotuner(dataset).as_numpy_iterator()
 
 
 def slice_tf(columns: records.Columns) -> Iterator[records.Columns]:

@@ -56,7 +56,7 @@ def main() -> None:
         stages = {"transform_and_batch_fn": batch_and_parse}
     dataset = input_reader.InputReader(params, **stages).read()
     if is_lite:
-        autotuning = importlib.import_module("official_lite.data.autotuning")
+        autotuning = importlib.import_module("official_lite.data.tf_data_options")
         dataset = autotuning.without_idle_autotuner(dataset)
     batches = dataset.as_numpy_iterator()
     records.check(next(batches))

@@ -10,9 +10,10 @@ import keras
 from absl import logging
 
 from benchmarks.steps import models, tasks, worker
-from official_lite.core import base_task, runtime, train_lib
+from official_lite.core import base_task, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams, optimization
+from official_lite.run import runtime
 
 
 def main() -> None:

@@ -22,9 +22,10 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks.steps import keras_models, keras_worker, models, tasks, worker
-from official_lite.core import base_task, runtime, train_lib
+from official_lite.core import base_task, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams, optimization
+from official_lite.run import runtime
 
 DEVICES = ["CPU:0", "CPU:1"]
 STRATEGIES = ("mirrored", "multi_worker_mirrored")

@@ -1,19 +1,144 @@
 """A checkpoint manager that writes checkpoints while training continues."""
 
+import contextvars
 import copy
+import dataclasses
 import functools
+import threading
 import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import background_save, committed_checkpoint_manager
+from official_lite.checkpoint import committed_checkpoint_manager, directories
 
-__all__ = ["AsyncCheckpointManager"]
+__all__ = ["BackgroundSave", "AsyncCheckpointManager", "SharedCheckpointManager"]
+
+
+Save = Callable[[tf.train.CheckpointOptions], str | None]
+
+
+class BackgroundSave:
+    """A save that reads the state while its caller waits and writes it while its caller continues.
+
+    The state that was read does not change, at no extra cost: TensorFlow updates the buffer of a
+    variable in place only if nothing else refers to it, and otherwise allocates a new buffer. This
+    holds for assignments and for sparse and compiled updates.
+
+    The process does not exit before the files are complete.
+
+    Args:
+      options: The checkpoint options of the save.
+    """
+
+    def __init__(self, options: tf.train.CheckpointOptions) -> None:
+        self._options = copy.copy(options)
+        self._snapshot = _Snapshot(self._options.experimental_sharding_callback, self._let_go)
+        self._options.experimental_sharding_callback = self._snapshot
+        self._caller_may_go = threading.Event()
+        self._path: str | None = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, save: Save) -> bool:
+        """Start the save and return when the state has been read.
+
+        Args:
+          save: Performs the whole save with the given options and returns the path, or None if
+            there is nothing to save.
+
+        Returns:
+          Whether the state still has to be written.
+        """
+        strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(
+            target=run, args=(self._run, save, strategy), name="checkpoint"
+        )
+        self._thread.start()
+        self._caller_may_go.wait()
+        return self._snapshot.is_taken and self._error is None
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether the current thread is the thread of this save."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait until the files are complete or the save has failed."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def result(self) -> str | None:
+        """Wait for the save and return the path.
+
+        Raises:
+          BaseException: The save failed with this error.
+        """
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._path
+
+    def _run(self, save: Save, strategy: tf.distribute.Strategy | None) -> None:
+        try:
+            self._path = self._call(save, strategy)
+        except BaseException as error:  # `result` raises it again.
+            error.add_note("A checkpoint was being saved in the background.")
+            logging.error("A checkpoint could not be saved: %s", error)
+            self._error = error
+        finally:
+            self._let_go()
+
+    def _call(self, save: Save, strategy: tf.distribute.Strategy | None) -> str | None:
+        if strategy is None:
+            return save(self._options)
+        with strategy.scope():
+            return save(self._options)
+
+    def _let_go(self) -> None:
+        self._caller_may_go.set()
+
+
+class _Snapshot(tf.train.experimental.ShardingCallback):
+    """A callback that receives all tensors of a save between reading and writing them."""
+
+    def __init__(
+        self,
+        policy: tf.train.experimental.ShardingCallback | None,
+        on_taken: Callable[[], None],
+    ) -> None:
+        self._policy = policy or tf.train.experimental.ShardByTaskPolicy()
+        self._on_taken = on_taken
+        self.is_taken = False
+
+    @property
+    def description(self) -> str:
+        return self._policy.description
+
+    def __call__(self, shardable_tensors: Sequence[Any]) -> Any:
+        # Tensors of several hosts are saved inside a `tf.function`, where nothing has been read
+        # yet.
+        if tf.executing_eagerly():
+            # With several replicas, Keras passes the variable itself, so read its value here.
+            shardable_tensors = [
+                dataclasses.replace(each, tensor=tf.convert_to_tensor(each.tensor))
+                for each in shardable_tensors
+            ]
+            self.is_taken = True
+            self._on_taken()
+        return self._policy(shardable_tensors)
+
 
 # Maps each checkpoint to its save in progress. Saves of one checkpoint take turns, even through
 # different managers, because TensorFlow stores the path of a save in the checkpoint.
-_under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, background_save.BackgroundSave] = (
+_under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, BackgroundSave] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -34,7 +159,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
     background.
     """
 
-    _saving: background_save.BackgroundSave | None = None
+    _saving: BackgroundSave | None = None
 
     def save(
         self,
@@ -61,7 +186,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
         if _is_one_of_several_processes():
             logging.log_first_n(logging.INFO, "Training waits while several processes save.", 1)
             return save(options=_without_async(options))
-        saving = background_save.BackgroundSave(_without_async(options))
+        saving = BackgroundSave(_without_async(options))
         self._saving = _under_way[self.checkpoint] = saving
         if not saving.start(save):
             return self._take_result(saving)
@@ -104,7 +229,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
         if self._saving is not None and not self._saving.is_this_thread:
             self._take_result(self._saving)
 
-    def _take_result(self, saving: background_save.BackgroundSave) -> str | None:
+    def _take_result(self, saving: BackgroundSave) -> str | None:
         saving.wait()
         self._saving = None
         return saving.result()
@@ -122,3 +247,41 @@ def _without_async(options: tf.train.CheckpointOptions) -> tf.train.CheckpointOp
 
 def _is_one_of_several_processes() -> bool:
     return getattr(tf.distribute.get_strategy(), "cluster_resolver", None) is not None
+
+
+class SharedCheckpointManager(AsyncCheckpointManager):
+    """A manager that saves to the shared directory only on the chief, but restores on all workers.
+
+    Workers other than the chief save to a temporary directory. Without this class, they would find
+    no checkpoint to resume from.
+
+    Args:
+        checkpoint: The checkpoint to save.
+        directory: The directory that all workers share.
+        strategy: The strategy of the run. Defaults to the current strategy.
+        **kwargs: See `CommittedCheckpointManager`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        directory: str,
+        *,
+        strategy: tf.distribute.Strategy | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._shared_directory = directory
+        strategy = strategy or tf.distribute.get_strategy()
+        kwargs["moves_damaged"] = directories.is_chief(strategy) and kwargs.get(
+            "moves_damaged", True
+        )
+        super().__init__(checkpoint, directories.writable_directory(directory, strategy), **kwargs)
+
+    @property
+    def shared_directory(self) -> str:
+        """The directory of the checkpoints that every worker restores."""
+        return self._shared_directory
+
+    @property
+    def _source_directory(self) -> str:
+        return self._shared_directory

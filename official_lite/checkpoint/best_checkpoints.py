@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import async_checkpoint_manager, commit, directories, leftovers
+from official_lite.checkpoint import async_checkpoint_manager, commit, directories
 from official_lite.common import files
 
 __all__ = ["BEST_CHECKPOINT_NAME", "STEP_KEY", "BestCheckpoints"]
@@ -111,7 +111,7 @@ class BestCheckpoints:
         self._protected = self._last_steps()
         if directories.is_chief(self._strategy):
             files.remove_temporaries(self._directory)
-            leftovers.remove(self._directory, BEST_CHECKPOINT_NAME)
+            commit.remove(self._directory, BEST_CHECKPOINT_NAME)
         if self.best is not None and self.best[STEP_KEY] in self._steps(self._directory):
             self._sweep()
             self.write_info()

@@ -1,14 +1,4 @@
-"""Commit files, which mark checkpoints as complete.
-
-::
-
-    ckpt-1000.index  ckpt-1000.data-00000-of-00001     written by TensorFlow
-    ckpt-1000.commit.json                              written last, when those are on disk
-
-A commit file holds the sizes of the files, the checksum of the index, and a description of the run.
-It holds no checksum of the data, because the index contains a checksum of each tensor: TensorFlow
-detects a flipped bit when it reads the tensor.
-"""
+"""Commit files, which mark checkpoints as complete, and the removal of incomplete ones."""
 
 import dataclasses
 import hashlib
@@ -18,7 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from official_lite.common import files
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors, files
 
 __all__ = [
     "Commit",
@@ -30,7 +23,11 @@ __all__ = [
     "remove_checkpoint",
     "step_of",
     "write",
+    "remove",
+    "read_global_step_from_checkpoint",
+    "remove_ckpts",
 ]
+
 
 _SUFFIX = ".commit.json"
 
@@ -165,3 +162,61 @@ def _index_first(path: str) -> tuple[bool, str]:
 def _sha256(path: str) -> str:
     with files.open_file(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
+
+
+def remove(directory: str, name: str) -> None:
+    """Remove unfinished checkpoints; call this only if no other process saves to the directory.
+
+    If no checkpoint in the directory has a commit file, checkpoints are kept because they may be
+    complete and come from another tool. Files with other names are ignored.
+
+    Args:
+        directory: The directory, which need not exist.
+        name: The part of the name before the number, such as `ckpt`.
+    """
+    names = files.list_names(directory)
+    for each in _unfinished(names, re.escape(name), bool(list_committed(directory))):
+        path = os.path.join(directory, each)
+        logging.info("%s is left of a save that was cut short; it is removed.", path)
+        files.remove_all(path)
+
+
+def _unfinished(names: list[str], name: str, has_commits: bool) -> list[str]:
+    # Names that TensorFlow and `files.write_text` give to files before they rename them.
+    temporary = re.compile(
+        rf"{name}-\d+_temp|{name}-\d+\.commit\.json\.\w+\.tmp|checkpoint\.tmp[0-9a-f]{{32}}"
+    )
+    parts = re.compile(rf"({name}-\d+)\.(index|data-\d+-of-\d+)(\.tempstate\d+)?")
+    found = [each for each in names if temporary.fullmatch(each)]
+    for each in names:
+        matched = parts.fullmatch(each)
+        if has_commits and matched and path_of(matched.group(1)) not in names:
+            found.append(each)
+    return found
+
+
+_STEP_KEY = "global_step/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
+    """Return the global step at which a checkpoint was saved.
+
+    Raises:
+        errors.CheckpointError: The checkpoint holds no global step.
+    """
+    reader = tf.train.load_checkpoint(ckpt_file_path)
+    if not reader.has_tensor(_STEP_KEY):
+        raise errors.CheckpointError(
+            f"There is no `global_step` in {ckpt_file_path}. Save it with the model, as "
+            "`tf.train.Checkpoint(model=…, global_step=…)`."
+        )
+    return int(reader.get_tensor(_STEP_KEY))
+
+
+def remove_ckpts(model_dir: str) -> None:
+    """Remove all `ckpt-*` files and the file `checkpoint` from a directory."""
+    pattern = os.path.join(model_dir, "ckpt-*")
+    logging.info("Removing checkpoint files %s.", pattern)
+    for path in [*tf.io.gfile.glob(pattern), os.path.join(model_dir, "checkpoint")]:
+        if tf.io.gfile.exists(path):
+            files.remove_all(path)

@@ -3,26 +3,56 @@
 import collections
 import contextlib
 import copy
+import errno
 import functools
 import os
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import (
-    commit,
-    completeness,
-    disk_space,
-    fallback,
-    latest,
-    leftovers,
-    state_description,
-)
+from official_lite.checkpoint import commit, completeness, fallback, latest, state_description
 from official_lite.common import errors, files
 
-__all__ = ["CommittedCheckpointManager"]
+__all__ = ["is_disk_full", "require_space", "CommittedCheckpointManager"]
+
+
+# The checkpoint may grow a little, and other processes write to the disk, too.
+_RESERVE = 1.2
+
+
+def require_space(directory: str, size: int) -> None:
+    """Check that there is room for another checkpoint as large as the last one.
+
+    Args:
+        directory: The directory of the checkpoints. Remote file systems are not checked because
+            their free space is unknown.
+        size: The size of the last checkpoint in bytes.
+
+    Raises:
+        errors.CheckpointError: There is too little space.
+    """
+    if files.is_remote(directory) or not files.exists(directory):
+        return
+    free = shutil.disk_usage(directory).free
+    if free < _RESERVE * size:
+        raise errors.CheckpointError(
+            f"No checkpoint is saved in {directory}: the last one has {size:,} bytes, and there "
+            f"are {free:,} left. Make room, or lower `trainer.max_to_keep`; then the same command "
+            "goes on."
+        )
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a save failed with this error because the disk is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
+    # The same error class reports that the memory of a device is exhausted.
+    return is_exhausted and "space" in str(error).lower()
+
 
 Describe = Callable[[], Mapping[str, Any]]
 
@@ -140,7 +170,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             # report.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_failed(checkpoint_number)
-            if not disk_space.is_disk_full(error):
+            if not is_disk_full(error):
                 raise
             raise errors.CheckpointError(
                 f"The disk is full: no checkpoint could be saved in {self._directory}. Those "
@@ -245,20 +275,20 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if not commit.list_committed(self._directory):
             for path in self._maybe_delete:
                 commit.write(path)
-        leftovers.remove(self._directory, self._checkpoint_name)
+        commit.remove(self._directory, self._checkpoint_name)
 
     def _require_space(self) -> None:
         if self._last_size is None and self._latest_checkpoint is not None:
             self._last_size = sum(map(files.size, commit.list_files(self._latest_checkpoint)))
         if self._last_size is not None:
-            disk_space.require_space(self._directory, self._last_size)
+            require_space(self._directory, self._last_size)
 
     def _remove_failed(self, checkpoint_number: int | None) -> None:
         number = self.checkpoint.save_counter if checkpoint_number is None else checkpoint_number
         prefix = f"{self._checkpoint_prefix}-{int(number)}"
         if not files.exists(commit.path_of(prefix)):
             commit.remove_checkpoint(prefix)
-        leftovers.remove(self._directory, self._checkpoint_name)
+        commit.remove(self._directory, self._checkpoint_name)
 
     def _commit(self, finish: Callable[[], None], path: str) -> None:
         """Commit a checkpoint with complete files, before the base class removes older ones."""

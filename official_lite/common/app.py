@@ -3,11 +3,13 @@
 It replaces `absl.app` and is called in the same way: `app.run(main)`.
 """
 
+import contextlib
+import gc
 import logging as python_logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +17,7 @@ from absl import app, flags, logging
 
 from official_lite.common import error_report, errors, escapes
 
-__all__ = ["run", "show_error"]
+__all__ = ["run", "show_error", "lasting_imports"]
 
 
 def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None:
@@ -109,3 +111,23 @@ def show_error(
 
 def _say(message: str) -> None:
     print(escapes.escape_controls(message), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def lasting_imports() -> Iterator[None]:
+    """Exclude everything that is imported inside the context from garbage collection.
+
+    TensorFlow and Keras create some 300,000 objects that live until the process exits. The
+    collector would visit them several times during the import, in later collections, and again at
+    exit. This takes a fifth of the import time and a quarter of a second for each later collection.
+
+    Use this at the start of a program: objects that are garbage by then are never collected.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

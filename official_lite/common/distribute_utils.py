@@ -7,15 +7,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import (
-    cluster,
-    errors,
-    reachability,
-    roll_call,
-    suggestions,
-    task_server,
-)
-from official_lite.common.cluster import configure_cluster
+from official_lite.cluster import reachability, rendezvous, task_server, tf_config
+from official_lite.cluster.tf_config import configure_cluster
+from official_lite.common import errors, suggestions
 
 __all__ = [
     "configure_cluster",
@@ -127,10 +121,10 @@ def _checked_name(distribution_strategy: Any) -> str:
             f"distribution_strategy must be a string but got: {distribution_strategy}.{hint}"
         )
     name = distribution_strategy.lower()
-    if name not in cluster.STRATEGIES:
+    if name not in tf_config.STRATEGIES:
         raise errors.ConfigValueError(
             f"Unrecognized distribution strategy: {distribution_strategy!r}. "
-            f"{suggestions.did_you_mean(name, cluster.STRATEGIES)}"
+            f"{suggestions.did_you_mean(name, tf_config.STRATEGIES)}"
         )
     return name
 
@@ -181,11 +175,11 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
         {"ring": implementations.RING, "nccl": implementations.NCCL},
         "multi_worker_mirrored",
     )
-    found = cluster.find_cluster()
+    found = tf_config.find_cluster()
     if found is None:
         logging.warning("`multi_worker_mirrored` without a cluster in TF_CONFIG: one worker.")
     else:
-        roll_call.meet(found)
+        rendezvous.meet(found)
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=implementation or implementations.AUTO
@@ -194,7 +188,7 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
 
 
 def _parameter_server() -> tf.distribute.Strategy:
-    config = cluster.read_tf_config()
+    config = tf_config.read_tf_config()
     if config is None or not {"chief", "ps", "worker"} <= config.jobs.keys():
         raise errors.ConfigValueError(
             "`parameter_server` needs a cluster in TF_CONFIG with the jobs `chief`, `ps` and "

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import IO, Any
 
+from official_lite.common import errors
+
 __all__ = [
     "create_text",
     "exists",
@@ -26,7 +28,10 @@ __all__ = [
     "truncate",
     "write_bytes",
     "write_text",
+    "require_subdirectory",
+    "stays_inside",
 ]
+
 
 # Matches the temporary files that `write_text` creates and then renames.
 _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
@@ -206,3 +211,22 @@ def _gfile() -> ModuleType:
     import tensorflow as tf
 
     return tf.io.gfile
+
+
+def stays_inside(path: str) -> bool:
+    """Return whether a path is relative and stays inside the directory that it is joined to."""
+    is_relative = not os.path.isabs(path) and "://" not in path
+    return is_relative and path.isprintable() and ".." not in path.replace("\\", "/").split("/")
+
+
+def require_subdirectory(path: str, field: str) -> None:
+    """Check that a path is the name of a subdirectory or a relative path to one.
+
+    Raises:
+        ConfigValueError: The path leads out of the directory or has control characters.
+    """
+    if not stays_inside(path):
+        raise errors.ConfigValueError(
+            f"`{field}` is {path!r}; wanted the name of a subdirectory, without a leading slash, "
+            "`..` and control characters."
+        )

@@ -31,10 +31,13 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from official_lite.common import errors, origins, subdirectories, suggestions
+from absl import logging
+
+from official_lite.common import errors, files, origins, suggestions
 from official_lite.common import registry as registry_lib
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "resolve",
     "restrict",
     "restriction",
+    "import_group",
 ]
 
 
@@ -337,7 +341,7 @@ def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) 
 def _refuse_paths_outside(entry: Any, arguments: Mapping[str, Any], described: str) -> None:
     for name, value in arguments.items():
         for text in _texts(value):
-            if text.startswith("~") or not subdirectories.stays_inside(text):
+            if text.startswith("~") or not files.stays_inside(text):
                 refuse(
                     entry,
                     f"`{name}` of the {described} is {text!r}, which leads out of the directory of "
@@ -396,3 +400,31 @@ def _unknown(spec: str, known: list[str], kind: str) -> errors.UnknownNameError:
         answer = f"To name it by its module, write `{':'.join(spec.rsplit('.', 1))}`. {answer}"
     message = f"There is no {kind} {spec!r}. {answer} {registry_lib.import_hint}"
     return errors.UnknownNameError(message.replace("  ", " "))
+
+
+@functools.cache
+def import_group(group: str) -> tuple[str, ...]:
+    """Import the modules that installed packages declare in a group, once per process.
+
+    A module that cannot be imported is skipped with a warning, because the run may not need it.
+
+    Returns:
+        One sentence about each module that was skipped.
+    """
+    left_out = []
+    for entry_point in sorted(metadata.entry_points(group=group), key=_origin):
+        try:
+            entry_point.load()
+        # Catch everything: this is third-party code, which may even try to exit the process.
+        except (Exception, SystemExit) as error:
+            left_out.append(
+                f"The entry point `{entry_point.name} = {entry_point.value}` of "
+                f"{_origin(entry_point)} can't be imported: {type(error).__name__}: {error}."
+            )
+            logging.warning("%s", left_out[-1])
+    return tuple(left_out)
+
+
+def _origin(entry_point: metadata.EntryPoint) -> str:
+    distribution = entry_point.dist
+    return f"{distribution.name} {distribution.version}" if distribution else "an unknown package"

@@ -10,9 +10,9 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors
-from official_lite.core import base_trainer, config_definitions, finite_state, recovery
+from official_lite.core import base_trainer, config_definitions
 from official_lite.modeling.optimization import ema_optimizer
-from official_lite.orbit import preemption
+from official_lite.run import preemption, recovery
 
 __all__ = [
     "EMACheckpointing",
@@ -136,9 +136,7 @@ def _recovery(
         recovery_max_trials=config.recovery_max_trials,
         model_dir=model_dir,
         # Variables of parameter servers would have to come here to be looked at.
-        state=finite_state.FiniteState(trainer)
-        if is_ours and not trainer.has_coordinator
-        else None,
+        state=recovery.FiniteState(trainer) if is_ours and not trainer.has_coordinator else None,
         find_bad_step=action.find_bad_step,
     )
     return orbit.actions.ConditionalAction(condition, action)

@@ -10,7 +10,7 @@ from absl import logging
 
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, user_code
-from official_lite.core import config_definitions, keras2_idioms, metric_group, step_checks
+from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import keras_losses, performance
 from official_lite.modeling.optimization import optimizer_factory
 
@@ -25,7 +25,7 @@ __all__ = [
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
 
-keras2_idioms.install()
+step_metrics.install()
 
 Tensors = Any
 """A tensor, or any nesting of tuples, lists and dicts of them."""
@@ -234,7 +234,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
-        if compiled_metrics := metric_group.compiled_metrics(model):
+        if compiled_metrics := step_metrics.compiled_metrics(model):
             weights = {} if sample_weight is None else {"sample_weight": sample_weight}
             process = user_code.converted(self.process_compiled_metrics)
             process(compiled_metrics, labels, outputs, **weights)

@@ -11,22 +11,22 @@ from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, user_code
 from official_lite.core import (
-    async_trainer,
     base_task,
-    batch_mean,
     config_definitions,
     evaluating_trainer,
-    execution,
-    freezing,
-    micro_batches,
     model_building,
-    overfitting,
     replica_steps,
+    step_metrics,
     train_data,
 )
-from official_lite.core.async_trainer import Dataset
-from official_lite.modeling import atomic_sums, distributed_gradients, embedding_lookups
-from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator, preparation
+from official_lite.execution import modes, parameter_server
+from official_lite.execution.parameter_server import Dataset
+from official_lite.modeling import atomic_sums, distributed_gradients, embedding_lookups, freezing
+from official_lite.modeling.optimization import (
+    ema_optimizer,
+    gradient_accumulator,
+    optimizer_factory,
+)
 
 __all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options"]
 
@@ -34,7 +34,7 @@ ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 
 # The Model Garden's name.
-_AsyncTrainer = async_trainer.AsyncTrainer
+_AsyncTrainer = parameter_server.AsyncTrainer
 
 
 @gin.configurable
@@ -91,14 +91,14 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             check_train_data=train_dataset is None,
             check_validation_data=validation_dataset is None,
         )
-        overfitting.check_given_data(config, train_dataset, validation_dataset)
+        train_data.check_given_data(config, train_dataset, validation_dataset)
         self._config = config
         self._task = task
         self._model = model
         self._checkpoint_exporter = checkpoint_exporter
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
-        self._validation_loss = batch_mean.BatchMean("validation_loss", dtype="float32")
+        self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self._task_metrics: dict[bool, evaluating_trainer.Metrics] = {}
         self.init_async()
         self.init_execution()
@@ -109,7 +109,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             self._init_evaluation(validation_dataset)
         self._build_model(train)
         freezing.freeze(model, getattr(config.trainer, "freeze", []))
-        self._optimizer = preparation.prepare_optimizer(optimizer, model)
+        self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         # Past `tf.Module`, which would make a dictionary of its own of it.
         self.__dict__["_metric_groups"] = {}
         self._replica = replica_steps.ReplicaSteps(
@@ -123,7 +123,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
         if train:
-            execution.check(self.execution, self)
+            modes.check(self.execution, self)
 
     def _validate_params(
         self,
@@ -178,7 +178,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
     @property
     def batches_per_step(self) -> int:
         """Batches that a step draws: its micro-batches."""
-        return micro_batches.count_micro_batches(self.config)
+        return train_data.count_micro_batches(self.config)
 
     @property
     def train_loss(self) -> keras.metrics.Metric:
@@ -313,7 +313,7 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         return [v for owner in owners for v in getattr(owner, "variables", ())]
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
-        count = micro_batches.count_micro_batches(self.config)
+        count = train_data.count_micro_batches(self.config)
         if count == 1:
             return None
         if type(self).train_step is not Trainer.train_step:

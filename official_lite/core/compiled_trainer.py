@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors, user_code
-from official_lite.core import async_trainer, execution, unrepeatable
-from official_lite.core.async_trainer import Dataset
-from official_lite.data import private_threads
+from official_lite.data import tf_data_options
+from official_lite.execution import modes, parameter_server, repeatability
+from official_lite.execution.parameter_server import Dataset
 
 __all__ = ["CompiledTrainer"]
 
@@ -18,7 +18,7 @@ __all__ = ["CompiledTrainer"]
 _NOT_COMPILABLE = "unsupported operations"
 
 
-class CompiledTrainer(async_trainer.AsyncTrainer):
+class CompiledTrainer(parameter_server.AsyncTrainer):
     """Runs its steps as `execution` says.
 
     A subclass calls `init_execution`, and runs the replicas' part of a step by `run_step`.
@@ -32,7 +32,7 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
 
     def init_execution(self) -> None:
         """Takes the mode that the config names; for `auto`, until it is decided, `graph`."""
-        requested = execution.execution_of(self.config.runtime)
+        requested = modes.execution_of(self.config.runtime)
         self._execution = "graph" if requested == "auto" else requested
         self._eval_execution = self._execution
         # Past `tf.Module`, which would wrap and track a dictionary.
@@ -58,7 +58,7 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
 
     @execution.setter
     def execution(self, value: str) -> None:
-        execution.check(value, self)
+        modes.check(value, self)
         self._execution = value
         self._compiled.clear()
         self.use_train_loop(None)
@@ -106,7 +106,7 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
             super().run_steps(num_steps)
             if not self._is_searched:
                 self._is_searched = True
-                unrepeatable.warn_of_random_numbers(
+                repeatability.warn_of_random_numbers(
                     self.train_loop.trace(), self.model, self.checkpoint
                 )
         except tf.errors.InvalidArgumentError as error:
@@ -141,7 +141,7 @@ class CompiledTrainer(async_trainer.AsyncTrainer):
 
     def _with_own_threads(self, dataset_or_fn: Any) -> Any:
         num_threads = getattr(self.config.runtime, "dataset_num_private_threads", None)
-        return private_threads.with_private_threads(dataset_or_fn, num_threads)
+        return tf_data_options.with_private_threads(dataset_or_fn, num_threads)
 
     def _evaluates_in_xla(self) -> bool:
         return (

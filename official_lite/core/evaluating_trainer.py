@@ -10,16 +10,9 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors, user_code
-from official_lite.core import (
-    base_task,
-    batch_mean,
-    compiled_trainer,
-    metric_group,
-    overfitting,
-    replica_steps,
-)
-from official_lite.core.async_trainer import Dataset
-from official_lite.data import finite
+from official_lite.core import base_task, compiled_trainer, replica_steps, step_metrics, train_data
+from official_lite.data import length
+from official_lite.execution.parameter_server import Dataset
 from official_lite.modeling.optimization import ema_optimizer
 
 __all__ = ["EvaluatingTrainer", "Metrics", "tell_exporter"]
@@ -40,10 +33,10 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
     checkpoint: Any
     _replica: replica_steps.ReplicaSteps
     _checkpoint_exporter: Any
-    _validation_loss: batch_mean.BatchMean
+    _validation_loss: step_metrics.BatchMean
     # By whether they are those of training, and by name.
     _task_metrics: dict[bool, Metrics]
-    _metric_groups: dict[str, metric_group.MetricGroup]
+    _metric_groups: dict[str, step_metrics.MetricGroup]
 
     @property
     def folds_outputs(self) -> bool:
@@ -59,7 +52,7 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         return False in self._task_metrics
 
     @property
-    def validation_loss(self) -> batch_mean.BatchMean:
+    def validation_loss(self) -> step_metrics.BatchMean:
         return self._validation_loss
 
     @property
@@ -156,11 +149,11 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         )
 
     def _build_eval_dataset(self) -> Dataset:
-        build_inputs, data = overfitting.evaluation_inputs(
+        build_inputs, data = train_data.evaluation_inputs(
             self.config, self.task.build_inputs, self.strategy.num_replicas_in_sync
         )
         if getattr(self.config.trainer, "validation_steps", 0) == -1:
-            build_inputs = finite.timed(build_inputs)
+            build_inputs = length.timed(build_inputs)
         return self.distribute_eval_dataset(build_inputs, data)
 
     def _export_if_best(self, logs: dict[str, Any]) -> None:
@@ -179,15 +172,15 @@ class EvaluatingTrainer(compiled_trainer.CompiledTrainer):
         if self.evaluates:
             tell_exporter(self._checkpoint_exporter, event, *args)
 
-    def _metric_group(self, name: str, metrics: Metrics) -> metric_group.MetricGroup:
+    def _metric_group(self, name: str, metrics: Metrics) -> step_metrics.MetricGroup:
         """One for each name, made anew if the model has got more metrics."""
         group = self._metric_groups.get(name)
         if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
-            group = self._metric_groups[name] = metric_group.MetricGroup(metrics)
+            group = self._metric_groups[name] = step_metrics.MetricGroup(metrics)
         return group
 
     def _model_metrics(self) -> Metrics:
-        return metric_group.model_metrics(self.model)
+        return step_metrics.model_metrics(self.model)
 
 
 def tell_exporter(exporter: Any, event: str, *args: Any) -> None:

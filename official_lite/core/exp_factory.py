@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from official_lite.common import entry_points, error_report, errors, origins, plugins, registry
+from official_lite.common import error_report, errors, origins, plugins, registry
 
 if TYPE_CHECKING:
     from official_lite.core import config_definitions as cfg
@@ -78,7 +78,7 @@ def get_config_factory(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | No
 
 def list_experiments() -> list[str]:
     """The registered names, in alphabetical order."""
-    entry_points.import_group(ENTRY_POINTS)
+    plugins.import_group(ENTRY_POINTS)
     return registry.names(_REGISTERED_CONFIGS)
 
 
@@ -92,7 +92,7 @@ def get_origin(exp_name: str) -> str:
 
 
 def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":
-    left_out = entry_points.import_group(ENTRY_POINTS)
+    left_out = plugins.import_group(ENTRY_POINTS)
     try:
         found: Callable[[], cfg.ExperimentConfig | None] = plugins.resolve(
             exp_name, registry=_REGISTERED_CONFIGS, kind="experiment"

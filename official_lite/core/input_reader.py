@@ -25,14 +25,12 @@ from absl import logging
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.data import (
-    autotuning,
     data_service,
-    file_epochs,
     file_reading,
+    input_errors,
     position,
-    record_features,
     replicas,
-    sound_records,
+    tf_data_options,
     tfds_reading,
 )
 from official_lite.data.example_stream import ExampleStream, map_examples
@@ -128,7 +126,7 @@ class InputReader:
             len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
         )
         self._data_service = _data_service_options(params, shares_files=self._shares_files)
-        self._dataset_fn = sound_records.tolerant(dataset_fn, params.skip_bad_records)
+        self._dataset_fn = file_reading.tolerant(dataset_fn, params.skip_bad_records)
         self._decoder_fn = decoder_fn
         self._combine_fn = combine_fn
         self._sample_fn = sample_fn
@@ -197,7 +195,7 @@ class InputReader:
         self._in_epochs = self._begin is not None and self._batches_are_records()
 
         def read_files(files: list[str]) -> tf.data.Dataset:
-            record_features.require(files, dataset_fn, self._params.input_path, self._decoder_fn)
+            input_errors.require(files, dataset_fn, self._params.input_path, self._decoder_fn)
             if self._in_epochs:
                 return self._read_epochs(files, dataset_fn, input_context)
             return file_reading.read_files(files, dataset_fn, options, input_context)
@@ -218,7 +216,7 @@ class InputReader:
     ) -> tf.data.Dataset:
         begin = cast(position.Position, self._begin)
         size = replicas.per_replica_batch_size(self._global_batch_size, input_context)
-        return file_epochs.read_epochs(
+        return file_reading.read_epochs(
             files,
             dataset_fn,
             self._reading_options(),
@@ -318,7 +316,7 @@ class InputReader:
         if self._deterministic is not None:
             options.deterministic = self._deterministic
         if self._params.autotune_algorithm:
-            options.autotune.autotune_algorithm = autotuning.algorithm(
+            options.autotune.autotune_algorithm = tf_data_options.algorithm(
                 self._params.autotune_algorithm
             )
         if self._params.ram_budget:

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import user_code
-from official_lite.core import split_step, step_checks
+from official_lite.core import step_checks
+from official_lite.execution import split_step
 from official_lite.modeling import moving_statistics, step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
 

@@ -1,4 +1,4 @@
-"""The training data of a task, from any step of the training on."""
+"""The training data of a task: from any step on, in micro-batches, or its first batches alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,11 +6,110 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.core import micro_batches, overfitting
-from official_lite.core.async_trainer import Dataset
-from official_lite.data import position
+from official_lite.common import errors
+from official_lite.data import length, position
+from official_lite.execution.parameter_server import Dataset
 
-__all__ = ["TrainData"]
+__all__ = [
+    "count_micro_batches",
+    "micro_batch_data",
+    "check_given_data",
+    "evaluation_inputs",
+    "training_inputs",
+    "validation_steps",
+    "TrainData",
+]
+
+
+def count_micro_batches(config: Any) -> int:
+    """How many make an update; 1 also where the config has no word for it."""
+    return getattr(config.trainer, "grad_accum_steps", 1)
+
+
+def micro_batch_data(config: Any, num_replicas: int) -> Any:
+    """The training data's config, with the batch size of one micro-batch.
+
+    Args:
+        config: The experiment's config.
+        num_replicas: Among which each micro-batch is divided.
+
+    Raises:
+        errors.ConfigValueError: There are no training data to divide, or their batches can't be
+            divided evenly.
+    """
+    data: Any = config.task.train_data
+    count = count_micro_batches(config)
+    if count == 1:
+        return data
+    if data is None:
+        raise errors.ConfigValueError(
+            f"`trainer.grad_accum_steps` is {count}, but there is no `task.train_data` whose "
+            "batches could be divided."
+        )
+    if data.global_batch_size % (count * num_replicas):
+        raise errors.ConfigValueError(
+            f"`task.train_data.global_batch_size` is {data.global_batch_size}; wanted a "
+            f"multiple of {count * num_replicas}: `trainer.grad_accum_steps` ({count}) times the "
+            f"number of replicas ({num_replicas})."
+        )
+    return data.replace(global_batch_size=data.global_batch_size // count)
+
+
+_Inputs = Callable[..., Any]
+
+
+def training_inputs(config: Any, build_inputs: _Inputs) -> _Inputs:
+    """What builds the training data: endless, all of them or only the first batches."""
+    count = _count(config)
+    if not count:
+        return length.endless(build_inputs)
+    logging.info(
+        "`trainer.overfit_batches`: the first %d batches of the training data are trained on, over "
+        "and over, and evaluated.",
+        config.trainer.overfit_batches,
+    )
+    return length.first_batches(build_inputs, count, config.runtime.seed, repeat=True)
+
+
+def evaluation_inputs(config: Any, build_inputs: _Inputs, num_replicas: int) -> tuple[_Inputs, Any]:
+    """What builds the data of an evaluation, and its `DataConfig`.
+
+    Args:
+        config: The experiment's config.
+        build_inputs: That of the task.
+        num_replicas: Among which each batch is divided.
+    """
+    count = _count(config)
+    if not count:
+        return build_inputs, config.task.validation_data
+    data = micro_batch_data(config, num_replicas)
+    first = length.first_batches(build_inputs, count, config.runtime.seed, repeat=False)
+    return first, data
+
+
+def validation_steps(config: Any) -> int:
+    """The batches of an evaluation; -1 is all of them."""
+    steps: int = config.trainer.validation_steps
+    return steps if steps == -1 else _count(config) or steps
+
+
+def check_given_data(config: Any, *datasets: Any) -> None:
+    """Refuses datasets that a trainer was given, of which no first batches can be taken.
+
+    Raises:
+        errors.ConfigValueError: There is one, and there is `trainer.overfit_batches`.
+    """
+    if _count(config) and any(dataset is not None for dataset in datasets):
+        raise errors.ConfigValueError(
+            f"`trainer.overfit_batches` is {config.trainer.overfit_batches}, but the trainer was "
+            "given its data. Set it to 0, or leave the data to `task.build_inputs`."
+        )
+
+
+def _count(config: Any) -> int:
+    """The micro-batches to learn; 0 also where the config has no word for it."""
+    batches: int = getattr(config.trainer, "overfit_batches", 0)
+    return batches * count_micro_batches(config)
 
 
 class TrainData:
@@ -32,7 +131,7 @@ class TrainData:
         distribute: Callable[..., Dataset],
     ) -> None:
         self._config = config
-        self._build_inputs = overfitting.training_inputs(config, build_inputs)
+        self._build_inputs = training_inputs(config, build_inputs)
         self._distribute = distribute
         self.skipped = tf.Variable(
             0,
@@ -51,7 +150,7 @@ class TrainData:
 
         A source that can't begin there begins anew, which is said in the log.
         """
-        count = micro_batches.count_micro_batches(self._config)
+        count = count_micro_batches(self._config)
         batch = step * count + int(self.skipped.numpy())
         dataset, is_kept = self._build_at(batch)
         if is_kept:
@@ -67,7 +166,7 @@ class TrainData:
 
     def _build_at(self, batch: int) -> tuple[Dataset, bool]:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        data = micro_batches.micro_batch_data(self._config, replicas)
+        data = micro_batch_data(self._config, replicas)
         with position.begin_at(batch, self._config.runtime.seed) as begin:
             dataset = self._distribute(self._build_inputs, data)
         return dataset, begin.is_kept

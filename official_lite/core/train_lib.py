@@ -1,35 +1,434 @@
 """Runs an experiment: `run_experiment`, and the runner whose parts can be replaced."""
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
-from official_lite import orbit
-from official_lite.checkpoint import directories
-from official_lite.common import errors, reachability
+from official_lite import orbit, telemetry
+from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
+from official_lite.cluster import reachability
+from official_lite.common import errors
+from official_lite.config import epochs
 from official_lite.core import (
+    actions,
     base_task,
     base_trainer,
-    best_checkpoint,
     config_definitions,
-    epochs,
-    experiment_runner,
-    model_summary,
-    run_checks,
+    train_data,
+    trainer_factory,
+    writer_factory,
+)
+from official_lite.execution import auto, execution_record, modes
+from official_lite.modeling import model_summary
+from official_lite.run import (
+    best_checkpoint,
+    checkpoint_state,
+    preemption,
+    preflight,
     run_record,
     runtime,
+    worker_consistency,
 )
-from official_lite.orbit import preemption
 
 __all__ = [
+    "Logs",
     "OrbitExperimentRunner",
     "execute",
     "maybe_create_best_ckpt_exporter",
     "note_results",
     "run_experiment",
 ]
+
+
+Logs = Mapping[str, Any]
+
+
+class OrbitExperimentRunner:
+    """Builds the parts of a run, then runs it by its mode.
+
+    Each part has a method of its own, so that a subclass can replace one and keep the others::
+
+        _build_trainer  _build_best_checkpoint_exporter  _maybe_build_checkpoint_manager
+        _build_writers  _build_hooks  _build_train_actions  _build_eval_actions
+        _build_controller  _find_evaluator
+
+    `run` is all of a run; its parts, which can be called by themselves, are `restore` (if
+    construction did not), `run_mode`, `train`, `evaluate`, `close`, `show_summary`.
+    """
+
+    def __init__(
+        self,
+        distribution_strategy: tf.distribute.Strategy | None,
+        task: base_task.Task,
+        mode: str,
+        params: config_definitions.ExperimentConfig,
+        model_dir: str,
+        run_post_eval: bool = False,
+        save_summary: bool = True,
+        train_actions: Sequence[orbit.Action] | None = None,
+        eval_actions: Sequence[orbit.Action] | None = None,
+        trainer: base_trainer.Trainer | None = None,
+        controller_cls: type[orbit.Controller] = orbit.Controller,
+        summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+        eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
+        enable_async_checkpointing: bool = True,
+        hooks: Sequence[orbit.Hook] = (),
+        restore: bool = True,
+    ) -> None:
+        """Builds the parts.
+
+        Args:
+            restore: Whether to restore the newest checkpoint now; if not, call `restore`.
+
+        The other arguments are those of `run_experiment`.
+        """
+        preflight.check(params, mode)
+        if restore:
+            preflight.check_evaluation(params, mode, model_dir)
+        self.strategy = distribution_strategy or tf.distribute.get_strategy()
+        worker_consistency.require_agreement(params, self.strategy, mode)
+        self._params = params
+        self._model_dir = model_dir
+        self._mode = mode
+        self._run_post_eval = run_post_eval
+        self._hooks = tuple(hooks)
+        self._restore = restore
+        self._execution_record: execution_record.ExecutionRecord | None = None
+        self._trainer = trainer or self._build_trainer(
+            task, train="train" in mode, evaluate="eval" in mode or run_post_eval
+        )
+        best_checkpoint.check_metric(params, self.trainer)
+        preflight.check_evaluation_data(params, self.trainer)
+        self._checkpoint_manager = self._maybe_build_checkpoint_manager()
+        self._summary_manager = summary_manager
+        self._eval_summary_manager = eval_summary_manager
+        self._last_records = telemetry.LastRecordsWriter()
+        self._writers = self._build_writers() if save_summary else []
+        with contextlib.ExitStack() as on_exit:
+            on_exit.callback(writer_factory.close_all, self._writers)
+            self._controller = self._build_controller(
+                trainer=self.trainer if "train" in mode else None,
+                evaluator=self._find_evaluator(),
+                save_summary=save_summary,
+                train_actions=train_actions,
+                eval_actions=eval_actions,
+                controller_cls=controller_cls,
+                enable_async_checkpointing=enable_async_checkpointing,
+            )
+            # A controller of one's own may have no files of its own to close.
+            on_exit.callback(getattr(self._controller, "close", lambda: None))
+            self._opened = on_exit.pop_all()
+        # A trainer that is only Orbit's may have no model.
+        model = getattr(self.trainer, "model", None)
+        if model is not None and (description := model_summary.describe(model)):
+            logging.info("%s", description)
+
+    @property
+    def params(self) -> config_definitions.ExperimentConfig:
+        return self._params
+
+    @property
+    def model_dir(self) -> str:
+        """The directory of the run."""
+        return self._model_dir
+
+    @property
+    def trainer(self) -> base_trainer.Trainer:
+        return self._trainer
+
+    @property
+    def checkpoint_manager(self) -> tf.train.CheckpointManager | None:
+        return self._checkpoint_manager
+
+    @property
+    def controller(self) -> orbit.Controller:
+        return self._controller
+
+    def run(self) -> tuple[keras.Model, Logs]:
+        """Runs the mode.
+
+        Returns:
+            The model, and the metrics of the evaluation after training if one was asked for; else
+            an empty dictionary.
+        """
+        logging.info("Starts to execute mode: %s", self._mode)
+        with contextlib.closing(self), self.strategy.scope():
+            logs = self.run_mode(self.train, self.evaluate)
+        self.show_summary()
+        wants_logs = self._run_post_eval or self._mode == "train_and_post_eval"
+        return self.trainer.model, logs if wants_logs else {}
+
+    def run_mode(
+        self, train: Callable[[], Logs | None], evaluate: Callable[[], Logs | None]
+    ) -> Logs:
+        """Calls what the mode is made of: `train` and `evaluate`, or others in their place.
+
+        Returns:
+            The metrics of the last evaluation; an empty dictionary if there was none.
+        """
+        logs = train() if self.trains else None
+        if not logs and self.evaluates_last:
+            logs = evaluate()
+        return logs or {}
+
+    @property
+    def trains(self) -> bool:
+        """Whether the mode trains."""
+        return "train" in self._mode
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Whether the mode ends with an evaluation that is not part of the training."""
+        is_evaluation = self._mode in ("eval", "continuous_eval", "train_and_post_eval")
+        return is_evaluation or self._run_post_eval
+
+    def restore(self) -> str | None:
+        """Restores the newest checkpoint; without one lets the task load pretrained weights.
+
+        Returns:
+            The path of the checkpoint; None if there was none.
+
+        Raises:
+            errors.CheckpointError: It does not fit; or there is nothing to evaluate.
+        """
+        preflight.check_evaluation(self.params, self._mode, self.model_dir)
+        return self.controller.restore_checkpoint() if self.checkpoint_manager else None
+
+    def train(self) -> Logs | None:
+        """Trains, and evaluates on the way if the mode says so; call it in the strategy's scope.
+
+        Returns:
+            The metrics of the last evaluation; None in modes without evaluation on the way.
+        """
+        config = self.params.trainer
+        if config.train_steps == 0:
+            logging.warning(
+                "`trainer.train_steps` is 0: nothing is trained, and what is evaluated and saved "
+                "are the initial weights."
+            )
+        preemption.check()
+        self.choose_execution()
+        self._save_a_point_to_recover_to()
+        if self._mode == "train_and_eval":
+            # An interval of 0 is the Model Garden's word for once, at the end.
+            return self.controller.train_and_evaluate(
+                train_steps=config.train_steps,
+                eval_steps=train_data.validation_steps(self.params),
+                eval_interval=config.validation_interval or None,
+            )
+        self.controller.train(steps=config.train_steps)
+        if not self.evaluates_last:
+            self._export_averaged_weights()
+        return None
+
+    def evaluate(self) -> Logs | None:
+        """Evaluates what the mode says: the current state once, or every checkpoint.
+
+        Returns:
+            The metrics of the last evaluation.
+        """
+        steps = train_data.validation_steps(self.params)
+        if self._mode == "continuous_eval":
+            return self.controller.evaluate_continuously(
+                steps=steps, timeout=self.params.trainer.continuous_eval_timeout
+            )
+        return self.controller.evaluate(steps=steps)
+
+    def choose_execution(self) -> None:
+        """Decides `runtime.execution: auto`; `train` begins with it."""
+        trains_steps = isinstance(self.trainer, base_trainer.Trainer)
+        num_steps = self.params.trainer.train_steps - self.controller.step
+        if not trains_steps or modes.execution_of(self.params.runtime) != "auto":
+            return
+        if num_steps <= 0:
+            return
+        with self.controller.step_context():
+            record = auto.choose(
+                self.trainer, num_steps, self.model_dir, evaluates=self._mode == "train_and_eval"
+            )
+        logging.info("Steps are executed in the mode %s", record.describe())
+        self._execution_record = record
+        if record.was_compared:
+            runtime = self.params.runtime.replace(execution=record.execution)
+            self._params = self.params.replace(runtime=runtime)
+
+    @property
+    def execution_record(self) -> execution_record.ExecutionRecord | None:
+        """How `runtime.execution: auto` was decided; None if there was nothing to decide."""
+        return self._execution_record
+
+    def close(self) -> None:
+        """Closes writers and event files. May be called more than once."""
+        self._opened.close()
+
+    def show_summary(self) -> None:
+        """Prints the last numbers of each split, if they were written anywhere."""
+        if self._writers:
+            rows = dict(self._last_records.rows())
+            if self._execution_record is not None:
+                rows["execution"] = self._execution_record.describe()
+            telemetry.summary_table(rows, title=self.model_dir)
+
+    def _build_trainer(
+        self, task: base_task.Task, train: bool, evaluate: bool
+    ) -> base_trainer.Trainer:
+        with self.strategy.scope():
+            return trainer_factory.create_trainer(
+                self.params,
+                task,
+                train=train,
+                evaluate=evaluate,
+                checkpoint_exporter=self._build_best_checkpoint_exporter(),
+            )
+
+    def _find_evaluator(self) -> Any:
+        """What evaluates: the trainer, or a part of its own that a subclass has."""
+        return self.trainer
+
+    def _build_best_checkpoint_exporter(self) -> best_checkpoint.BestCheckpointExporter | None:
+        return best_checkpoint.maybe_create_best_ckpt_exporter(self.params, self.model_dir)
+
+    def _maybe_build_checkpoint_manager(self) -> tf.train.CheckpointManager | None:
+        if not self.trainer.checkpoint:
+            return None
+        if self.model_dir is None:
+            raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
+        checkpoint_state.add_attributes(self.trainer.checkpoint, self.trainer, trains=self.trains)
+        return async_checkpoint_manager.SharedCheckpointManager(
+            self.trainer.checkpoint,
+            directory=self.model_dir,
+            strategy=self.strategy,
+            max_to_keep=self.params.trainer.max_to_keep,
+            step_counter=self.trainer.global_step,
+            checkpoint_interval=self.params.trainer.checkpoint_interval or None,
+            init_fn=self.trainer.initialize,
+            describe=(
+                checkpoint_state.RunDescription(self.trainer, self.strategy, lambda: self.params)
+                if self.trains
+                else self._describe_model
+            ),
+            optional=self._find_unneeded,
+            moves_damaged=self.trains,
+        )
+
+    def _describe_model(self) -> Mapping[str, Any]:
+        """What has to be as it was in training where nothing is trained."""
+        return state_description.describe(getattr(self.trainer, "model", None), None)
+
+    def _find_unneeded(self) -> Iterable[Any]:
+        """The variables of the checkpoint that the mode does not read: none if it trains."""
+        if self.trains:
+            return ()
+        optimizer = getattr(self.trainer, "optimizer", None)
+        return checkpoint_state.find_unneeded(self.trainer.checkpoint, optimizer)
+
+    def _build_writers(self) -> list[telemetry.Writer]:
+        if not directories.is_chief(self.strategy):
+            return []
+        run = telemetry.RunInfo(
+            model_dir=self.model_dir,
+            total_steps=self.params.trainer.train_steps,
+            config=self.params.as_dict(),
+            mode=self._mode,
+        )
+        factories = preflight.find_writers(self.params)
+        return [*writer_factory.create_writers(factories, run), self._last_records]
+
+    def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
+        """Those of the trainer, of the config and of the caller; the first two only to train.
+
+        And one that nobody has to ask for: it speaks up if the training does not get on.
+        """
+        if trainer is None:
+            return list(self._hooks)
+        # A trainer that is only Orbit's brings none.
+        own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
+        named = [create() for create in preflight.find_hooks(self.params)]
+        return [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
+
+    def _build_controller(
+        self,
+        trainer: base_trainer.Trainer | None,
+        evaluator: base_trainer.Trainer | None,
+        save_summary: bool = True,
+        train_actions: Sequence[orbit.Action] | None = None,
+        eval_actions: Sequence[orbit.Action] | None = None,
+        controller_cls: type[orbit.Controller] = orbit.Controller,
+        enable_async_checkpointing: bool = True,
+    ) -> orbit.Controller:
+        all_train_actions = list(train_actions or [])
+        if trainer:
+            all_train_actions += self._build_train_actions(trainer)
+        all_eval_actions = list(eval_actions or [])
+        if evaluator:
+            all_eval_actions += self._build_eval_actions(evaluator)
+        if self._mode == "continuous_eval":
+            all_eval_actions.append(self._stop_after_the_last_checkpoint)
+        config = self.params.trainer
+        has_events = save_summary and preflight.writes_event_files(self.params)
+        writes_events = has_events and directories.is_chief(self.strategy)
+        return controller_cls(
+            strategy=self.strategy,
+            trainer=trainer,
+            evaluator=evaluator,
+            global_step=self.trainer.global_step,
+            steps_per_loop=config.steps_per_loop,
+            checkpoint_manager=self.checkpoint_manager,
+            enable_async_checkpointing=enable_async_checkpointing,
+            summary_dir=os.path.join(self.model_dir, "train") if writes_events else None,
+            eval_summary_dir=(
+                os.path.join(self.model_dir, config.validation_summary_subdir)
+                if writes_events
+                else None
+            ),
+            # On all workers: it cuts loops, and loops of other lengths wait for one another.
+            summary_interval=(config.summary_interval or None) if has_events else None,
+            train_actions=all_train_actions,
+            eval_actions=all_eval_actions,
+            summary_manager=self._summary_manager,
+            eval_summary_manager=self._eval_summary_manager,
+            writers=self._writers,
+            hooks=self._build_hooks(trainer),
+            log_interval=getattr(config, "log_interval", 0) or None,
+            steps_per_epoch=getattr(config, "steps_per_epoch", 0) or None,
+            model_dir=self.model_dir,
+            restore=self._restore,
+        )
+
+    def _build_train_actions(self, trainer: base_trainer.Trainer) -> list[orbit.Action]:
+        return actions.get_train_actions(
+            self.params, trainer, self.model_dir, checkpoint_manager=self.checkpoint_manager
+        )
+
+    def _build_eval_actions(self, evaluator: base_trainer.Trainer) -> list[orbit.Action]:
+        # A job that only evaluates does not write into the directory of a training.
+        if "train" not in self._mode:
+            return []
+        return actions.get_eval_actions(self.params, evaluator, self.model_dir)
+
+    def _save_a_point_to_recover_to(self) -> None:
+        """Recovery needs a checkpoint to go back to before the first interval is over."""
+        wanted = self.params.trainer.recovery_max_trials > 0
+        if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
+            self.controller.save_checkpoint()
+
+    def _export_averaged_weights(self) -> None:
+        """Without an evaluation nothing else would export them."""
+        for action in self.controller.eval_actions:
+            if isinstance(action, actions.EMACheckpointing):
+                action()
+
+    def _stop_after_the_last_checkpoint(self, _: orbit.runner.Output) -> None:
+        step = int(self.trainer.global_step.numpy())
+        if step >= self.params.trainer.train_steps:
+            self.controller.request_stop(f"Evaluated the last checkpoint, of step {step}.")
+
 
 maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporter
 
@@ -50,7 +449,7 @@ def run_experiment(
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     enable_async_checkpointing: bool = True,
     hooks: Sequence[orbit.Hook] = (),
-) -> tuple[keras.Model, experiment_runner.Logs]:
+) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as the config says, resuming from `model_dir` if it can.
 
     Args:
@@ -79,7 +478,7 @@ def run_experiment(
     """
     params = epochs.resolve(params, task)
     return execute(
-        lambda: experiment_runner.OrbitExperimentRunner(
+        lambda: OrbitExperimentRunner(
             distribution_strategy=distribution_strategy,
             task=task,
             mode=mode,
@@ -104,18 +503,18 @@ def run_experiment(
 
 
 def execute(
-    build_runner: Callable[[], experiment_runner.OrbitExperimentRunner],
+    build_runner: Callable[[], OrbitExperimentRunner],
     *,
     strategy: tf.distribute.Strategy | None,
     params: config_definitions.ExperimentConfig,
     mode: str,
     model_dir: str,
-) -> tuple[keras.Model, experiment_runner.Logs]:
+) -> tuple[keras.Model, Logs]:
     """Builds and runs a runner under the config's seed and precision, and records the run."""
     # Before the record, which is the first thing that is written.
-    run_checks.check(params, mode)
-    run_checks.check_evaluation(params, mode, model_dir)
-    run_checks.check_own_checkpoint(model_dir)
+    preflight.check(params, mode)
+    preflight.check_evaluation(params, mode, model_dir)
+    preflight.check_own_checkpoint(model_dir)
     with (
         preemption.catch_signals(),
         run_record.RunRecord(

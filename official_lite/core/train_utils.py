@@ -8,13 +8,13 @@ import importlib
 from typing import Any
 
 _NAMES = {
-    "official_lite.checkpoint.files": ("read_global_step_from_checkpoint", "remove_ckpts"),
-    "official_lite.core.best_checkpoint": (
+    "official_lite.checkpoint.commit": ("read_global_step_from_checkpoint", "remove_ckpts"),
+    "official_lite.run.best_checkpoint": (
         "BEST_CHECKPOINT_NAME",
         "BestCheckpointExporter",
         "maybe_create_best_ckpt_exporter",
     ),
-    "official_lite.core.config_parsing": (
+    "official_lite.config.parsing": (
         "ExperimentParser",
         "ParseConfigOptions",
         "import_modules",
@@ -22,16 +22,16 @@ _NAMES = {
         "serialize_config",
         "to_yaml",
     ),
-    "official_lite.core.continuous_finetune_lib": ("write_json_summary", "write_summary"),
-    "official_lite.core.execution_record": ("describe_execution",),
-    "official_lite.core.gin_flags": ("parse_gin_flags",),
-    "official_lite.core.model_summary": (
+    "official_lite.run.continuous_finetune_lib": ("write_json_summary", "write_summary"),
+    "official_lite.execution.execution_record": ("describe_execution",),
+    "official_lite.config.gin_config": ("parse_gin_flags",),
+    "official_lite.modeling.model_summary": (
         "try_count_flops",
         "try_count_params",
         "write_model_params",
     ),
-    "official_lite.core.nested_dict": ("cast_leaf_nested_dict", "get_leaf_nested_dict"),
-    "official_lite.core.run_record": ("check_model_dir", "is_finished", "save_gin_config"),
+    "official_lite.common.nested_dict": ("cast_leaf_nested_dict", "get_leaf_nested_dict"),
+    "official_lite.run.run_record": ("check_model_dir", "is_finished", "save_gin_config"),
     "official_lite.core.trainer_factory": ("create_optimizer", "create_trainer"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

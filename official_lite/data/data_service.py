@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import cluster, errors, reachability
+from official_lite.cluster import reachability, tf_config
+from official_lite.common import errors
 
 __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", "wait_for_service"]
 
@@ -205,7 +206,7 @@ def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
     seconds = reachability.patience() if seconds is None else seconds
     host_and_port = address.rpartition("://")[2]
     try:
-        cluster.split_address(host_and_port)
+        tf_config.split_address(host_and_port)
     except ValueError as error:
         raise errors.ConfigValueError(
             f"{address!r} is no address of a dispatcher; wanted, say, `grpc://host:5000`."

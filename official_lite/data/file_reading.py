@@ -1,19 +1,24 @@
-"""Reading of files into a dataset of records, divided among input pipelines.
+"""Reading of files into a dataset of records: in epochs, from any record on, also damaged files."""
 
-If there are at least as many files as pipelines, each pipeline reads files of its own. If there are
-fewer, each of the n pipelines reads all files and keeps every n-th record.
-"""
-
+import concurrent.futures
+import dataclasses
 import os
+import re
+import shutil
+import struct
+import tempfile
+import threading
+import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
-from official_lite.data import damaged_files
+from official_lite.common import errors, user_code
+from official_lite.data import input_errors
 
 __all__ = [
     "FileReadingOptions",
@@ -23,7 +28,11 @@ __all__ = [
     "require_records_for_all",
     "shard_files_then_read",
     "shards_files",
+    "SoundRecords",
+    "tolerant",
+    "read_epochs",
 ]
+
 
 MOST_FILES_IN_TURN = 16
 
@@ -74,7 +83,7 @@ def read_files(
         options: How to read the files.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    damaged_files.remember(files, dataset_fn, options.is_training)
+    input_errors.remember(files, dataset_fn, options.is_training)
     if not shards_files(files, options, input_context):
         require_records_for_all(files, dataset_fn, options, input_context)
         return read_files_then_shard(files, dataset_fn, options, input_context)
@@ -125,7 +134,7 @@ def require_records_for_all(
     try:
         found = int(records.reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1))
     except tf.errors.OpError as error:
-        raise errors.DataError(damaged_files.find_damage() or error.message) from error
+        raise errors.DataError(input_errors.find_damage() or error.message) from error
     if found < pipelines:
         raise errors.DataError(
             f"{pipelines} input pipelines need a record each, and there are {found} in all."
@@ -218,3 +227,255 @@ def num_sharing_pipelines(
 ) -> int:
     """Return the number of pipelines that share the files; 1 if each pipeline reads everything."""
     return input_context.num_input_pipelines if options.sharding and input_context else 1
+
+
+# Each record starts with its length and a checksum of the length, and ends with a checksum of its
+# content.
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+
+_CHUNK_BYTES = 1 << 20
+
+
+def tolerant(dataset_fn: input_errors.DatasetFn, most: int) -> input_errors.DatasetFn:
+    """Return a version of `dataset_fn` that skips at most `most` damaged records.
+
+    Raises:
+        ConfigValueError: `dataset_fn` is not `tf.data.TFRecordDataset`.
+    """
+    if not most:
+        return dataset_fn
+    if dataset_fn is not tf.data.TFRecordDataset:
+        raise errors.ConfigValueError(
+            f"`skip_bad_records` is {most}, which is for TFRecord files without compression."
+        )
+    return SoundRecords(most)
+
+
+class SoundRecords:
+    """A function that builds a dataset of the undamaged records of one or more TFRecord files.
+
+    Each file is read twice in its first epoch, because it is checked first. A record with a damaged
+    length always raises an error, because the start of the next record is then unknown.
+
+    Args:
+        most: The maximum number of damaged records in all files that this process reads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_damaged = 0
+        # Maps each file to the path that is read in its place.
+        self._places: dict[str, str] = {}
+        # A `TemporaryDirectory` would warn when this object is garbage-collected, which is normal
+        # here.
+        self._copies = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
+        self._lock = threading.Lock()
+
+    def __call__(self, files: Any) -> tf.data.Dataset:
+        files = tf.reshape(tf.convert_to_tensor(files), [-1])
+        return tf.data.Dataset.from_tensor_slices(files).flat_map(self._read)
+
+    def _read(self, file: tf.Tensor) -> tf.data.Dataset:
+        place = tf.numpy_function(self._place_of, [file], tf.string)
+        return tf.data.TFRecordDataset(tf.ensure_shape(place, []))
+
+    def _place_of(self, name: bytes) -> bytes:
+        file = os.fsdecode(name)
+        with self._lock:
+            if file not in self._places:
+                self._places[file] = self._look_through(file)
+            return os.fsencode(self._places[file])
+
+    def _look_through(self, file: str) -> str:
+        place, num_cut = file, 0
+        while (problem := _first_problem(place)) is not None:
+            kind, at = problem
+            if place == file:
+                place = os.path.join(self._copies, str(len(self._places)))
+                tf.io.gfile.copy(file, place, overwrite=True)
+            record, behind = _record_around(place, at)
+            if kind == "corrupted" and at == record:
+                raise errors.DataError(
+                    f"`{file}` has a record of unknown length at byte {record + num_cut}, so that "
+                    "nothing behind it can be read. `skip_bad_records` does not cover that."
+                )
+            self._leave_out(f"`{file}` has a {kind} record at byte {record + num_cut}")
+            _cut_out(place, record, behind)
+            num_cut += behind - record
+        return place
+
+    def _leave_out(self, damage: str) -> None:
+        self._num_damaged += 1
+        if self._num_damaged > self._most:
+            raise errors.DataError(
+                f"{damage}; that is one more than the {self._most} of `skip_bad_records`."
+            )
+        logging.warning(
+            "%s. It is left out: %d of at most %d.", damage, self._num_damaged, self._most
+        )
+
+
+def _first_problem(file: str) -> tuple[str, int] | None:
+    """Return the kind and byte offset of the first problem in a file; None if there is none."""
+    with tf.init_scope():
+        try:
+            tf.data.TFRecordDataset(file).reduce(0, lambda count, _: count + 1)
+        except tf.errors.DataLossError as error:
+            match = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
+            if match is None:
+                raise
+            return match[1], int(match[2])
+    return None
+
+
+def _record_around(path: str, place: int) -> tuple[int, int]:
+    """Return the offset of the record that contains a byte, and the offset of the next record."""
+    record = 0
+    with open(path, "rb") as file:
+        while header := file.read(_HEADER_BYTES):
+            # A truncated file may end within a header.
+            length = struct.unpack("<Q", header[:8].ljust(8, b"\0"))[0]
+            behind = record + _HEADER_BYTES + length + _FOOTER_BYTES
+            if place < behind:
+                return record, behind
+            record = file.seek(behind)
+    raise ValueError(f"There is no byte {place} in {path}.")
+
+
+def _cut_out(path: str, start: int, stop: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(stop)
+        while chunk := file.read(_CHUNK_BYTES):
+            stop = file.tell()
+            file.seek(start)
+            file.write(chunk)
+            start = file.tell()
+            file.seek(stop)
+        file.truncate(start)
+
+
+_FILES_COUNTED_AT_ONCE = 16
+
+
+def read_epochs(
+    files: Sequence[str],
+    dataset_fn: input_errors.DatasetFn,
+    options: FileReadingOptions,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    seed: int,
+    shuffle_buffer_size: int = 0,
+    first_record: int = 0,
+) -> tf.data.Dataset:
+    """Build the endless dataset of training records of one input pipeline.
+
+    Args:
+        files: The files, in the same order on every host.
+        dataset_fn: Builds a dataset from a file or from a list of files.
+        options: How to read the files.
+        input_context: The index of this input pipeline and the number of pipelines.
+        seed: The seed of all orders.
+        shuffle_buffer_size: The size of the shuffle buffer in records. Shuffling does not cross
+            epochs; 0 disables it.
+        first_record: The number of records that this pipeline has read before. If it is not 0, all
+            files are read once to count their records, which locates the epoch.
+    """
+    input_errors.remember(files, dataset_fn, options.is_training)
+    epochs = _Epochs(files, dataset_fn, options, input_context, seed, shuffle_buffer_size)
+    first, num_read = epochs.find(first_record) if first_record else (0, 0)
+    return tf.data.Dataset.range(first, tf.int64.max).flat_map(epochs.read).skip(num_read)
+
+
+class _Epochs:
+    def __init__(
+        self,
+        files: Sequence[str],
+        dataset_fn: input_errors.DatasetFn,
+        options: FileReadingOptions,
+        input_context: tf.distribute.InputContext | None,
+        seed: int,
+        shuffle_buffer_size: int,
+    ) -> None:
+        self._files = list(files)
+        self._dataset_fn = dataset_fn
+        # Each file is read once per epoch; this class concatenates the epochs itself.
+        self._options = dataclasses.replace(options, is_training=False)
+        self._input_context = input_context
+        self._seed = seed
+        self._shuffle_buffer_size = shuffle_buffer_size
+        self._shards_files = shards_files(files, options, input_context)
+        if not self._shards_files:
+            require_records_for_all(files, dataset_fn, options, input_context)
+
+    @user_code.not_converted
+    def read(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        """Build the dataset of the records of an epoch."""
+        records = self._read_in_order(epoch)
+        if not self._shuffle_buffer_size:
+            return records
+        seed = tf.random.stateless_uniform(
+            [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
+        )
+        # The seed of the program would affect the order, and if that seed is 0, TensorFlow fails
+        # here.
+        tf.compat.v1.get_default_graph().seed = None
+        return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
+
+    def find(self, record: int) -> tuple[int, int]:
+        """Return the epoch of a record and the number of records before it in that epoch.
+
+        Raises:
+            DataError: There are no records, or a file is damaged.
+        """
+        logging.info(
+            "Counting the records in %d files, to go on behind those read.", len(self._files)
+        )
+        with concurrent.futures.ThreadPoolExecutor(_FILES_COUNTED_AT_ONCE) as pool:
+            counts = dict(zip(self._files, pool.map(self._count, self._files), strict=True))
+        if not any(counts.values()):
+            raise errors.DataError(f"There are no records in {', '.join(self._files[:3])}.")
+        epoch = 0
+        while record >= (length := self._length(epoch, counts)):
+            epoch, record = epoch + 1, record - length
+        return epoch, record
+
+    def _read_in_order(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        dataset_fn = user_code.converted(self._dataset_fn)
+        if not self._shards_files:
+            return read_files_then_shard(
+                self._files, dataset_fn, self._options, self._input_context
+            )
+        return shard_files_then_read(
+            tf.data.Dataset.from_tensor_slices(self._order(epoch)),
+            self._files,
+            dataset_fn,
+            self._options,
+            self._input_context,
+        )
+
+    def _order(self, epoch: tf.Tensor) -> tf.Tensor:
+        """Return the names of all files in the order of an epoch, the same on all hosts."""
+        numbers = tf.range(len(self._files))
+        seed = self._seed_of(epoch)
+        return tf.gather(self._files, tf.random.experimental.stateless_shuffle(numbers, seed))
+
+    def _seed_of(self, epoch: tf.Tensor) -> tf.Tensor:
+        return tf.stack([tf.constant(self._seed, tf.int64), tf.cast(epoch, tf.int64)])
+
+    def _count(self, file: str) -> int:
+        try:
+            count = self._dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1)
+        except tf.errors.OpError as error:
+            raise errors.DataError(input_errors.describe(file, error)) from error
+        return int(count)
+
+    def _length(self, epoch: int, counts: Mapping[str, int]) -> int:
+        """Return the number of records of an epoch that belong to this pipeline."""
+        pipelines = num_sharing_pipelines(self._options, self._input_context)
+        context = self._input_context
+        index = context.input_pipeline_id if context and pipelines > 1 else 0
+        if not self._shards_files:
+            return len(range(index, sum(counts.values()), pipelines))
+        files = self._order(tf.constant(epoch)).numpy()[index::pipelines]
+        return sum(counts[file.decode()] for file in files)

@@ -1,24 +1,273 @@
-"""Translation of TensorFlow errors about input data into errors that users understand."""
+"""Errors about input data that users understand: damaged files, and features that do not fit."""
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
+from google.protobuf import message
 
 from official_lite.common import error_report, errors, suggestions
-from official_lite.data import damaged_files, record_features
+from official_lite.data.whole_batches import FeatureDecoder
 
-__all__ = ["naming_the_keys", "raise_if_of_data"]
+__all__ = [
+    "describe",
+    "find_damage",
+    "remember",
+    "remembered",
+    "require_records",
+    "find_culprit",
+    "is_complaint",
+    "require",
+    "naming_the_keys",
+    "raise_if_of_data",
+]
+
+
+DatasetFn = Callable[..., tf.data.Dataset]
+
+# Limit the search, so that a failed run reports its error soon.
+_MOST_SECONDS = 60.0
+
+_READ: dict[tuple[str, ...], tuple[DatasetFn, bool]] = {}
+
+
+def remember(files: Sequence[str], dataset_fn: DatasetFn, is_training: bool = False) -> None:
+    """Remember how files are read, and whether they are read for training."""
+    # Insert the files again so that they are the newest entry.
+    _READ.pop(tuple(files), None)
+    _READ[tuple(files)] = (dataset_fn, is_training)
+
+
+def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn]]:
+    """Yield each remembered file and its `dataset_fn`, the most recently remembered files first.
+
+    A process may have read other data before.
+
+    Args:
+        is_training: Which files to yield before all others: those read for training (True) or those
+            that are not (False).
+    """
+    newest_first = list(reversed(_READ.items()))
+    for files, (dataset_fn, _) in sorted(newest_first, key=lambda read: read[1][1] != is_training):
+        for file in files:
+            yield file, dataset_fn
+
+
+def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object) -> None:
+    """Read the first record of the files, because files without records would repeat forever.
+
+    Args:
+        files: The files.
+        dataset_fn: Builds a dataset from one file.
+        pattern: The pattern that matched the files, for the error message.
+
+    Raises:
+        DataError: There is no record, or the first one cannot be read.
+    """
+    if not tf.executing_eagerly():
+        return
+    for file in files:
+        try:
+            for _ in dataset_fn(file).take(1):
+                return
+        except tf.errors.OpError as error:
+            raise errors.DataError(describe(file, error)) from error
+    raise errors.DataError(
+        f"0 examples matched {pattern!r}: there is not one record in all {len(files)} files, such "
+        f"as {files[0]}."
+    )
+
+
+def find_damage() -> str | None:
+    """Read the remembered files again, up to the first unreadable one, and describe the damage.
+
+    Returns:
+        A sentence that names the file and the damage. None if no damage was found within the time
+        limit.
+    """
+    deadline = time.monotonic() + _MOST_SECONDS
+    for file, dataset_fn in remembered():
+        try:
+            dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
+        except tf.errors.OpError as error:
+            return describe(file, error)
+        if time.monotonic() > deadline:
+            logging.warning("The search for the damaged file was given up at %s.", file)
+            return None
+    return None
+
+
+def describe(file: str, error: tf.errors.OpError) -> str:
+    """Describe a TensorFlow error about a file in one sentence that names the file."""
+    match = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
+    if match is None:
+        return f"`{file}` can't be read: {error.message.splitlines()[0]}"
+    hint = " Is it a TFRecord file, and is its compression the right one?"
+    return f"`{file}` has a {match[1]} record at byte {match[2]}.{hint if match[2] == '0' else ''}"
+
+
+# Maps a file, the features of a record and the details of TensorFlow's message to a sentence, or to
+# None if the message is not about this record.
+_Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
+
+# Dtype names, by the fields of a `tf.train.Feature`.
+_TYPES = {"int64_list": "int64", "float_list": "float", "bytes_list": "string"}
+
+# Limit the search, so that a failed run reports its error soon.
+_MOST_SECONDS_OF_SEARCH = 20.0
+
+
+def require(
+    files: Sequence[str],
+    dataset_fn: DatasetFn,
+    pattern: object,
+    decoder_fn: Callable[..., Any] | None,
+) -> None:
+    """Check the first record for the features that the decoder requires, before a model is built.
+
+    Args:
+        files: The files.
+        dataset_fn: Builds a dataset from one file.
+        pattern: The pattern that matched the files, for the error message.
+        decoder_fn: Decodes the records. Required features are known only for the method of a
+            `FeatureDecoder`.
+
+    Raises:
+        DataError: There is no record, it cannot be read, or it lacks a feature.
+    """
+    require_records(files, dataset_fn, pattern)
+    decoder = getattr(decoder_fn, "__self__", None)
+    if not isinstance(decoder, FeatureDecoder) or not tf.executing_eagerly():
+        return
+    for file in files:
+        for record in dataset_fn(file).take(1):
+            features = _features(record)
+            for wanted in decoder.required_features:
+                if features is not None and wanted not in features:
+                    raise errors.DataError(_describe_missing(file, wanted, features))
+            return
+
+
+def is_complaint(text: str) -> bool:
+    """Return whether a TensorFlow message reports a missing or unexpected feature."""
+    return _complaint(text) is not None
+
+
+def find_culprit(text: str, *, is_training: bool) -> str | None:
+    """Search the files that were read for the first record that a TensorFlow message is about.
+
+    Args:
+        text: The message of the TensorFlow error.
+        is_training: Whether the error occurred in training. If so, files read for training are
+            searched first; otherwise last.
+
+    Returns:
+        A sentence that names the file and the problem. None if no such record was found within the
+        time limit.
+    """
+    complaint = _complaint(text)
+    if complaint is None:
+        return None
+    describe, said = complaint
+    deadline = time.monotonic() + _MOST_SECONDS_OF_SEARCH
+    for file, dataset_fn in remembered(is_training):
+        for record in dataset_fn(file):
+            features = _features(record)
+            if features is not None and (found := describe(file, features, said)):
+                return found
+            if time.monotonic() > deadline:
+                return None
+    return None
+
+
+def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
+    """Return the function that describes a TensorFlow message about a feature, and its details."""
+    for pattern, describe in _COMPLAINTS.items():
+        if match := pattern.search(text):
+            return describe, match.groupdict()
+    return None
+
+
+def _features(record: Any) -> Mapping[str, Any] | None:
+    """Return the features of a serialized `tf.train.Example` by name; None for other records."""
+    if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
+        return None
+    try:
+        features: Mapping[str, Any] = tf.train.Example.FromString(record.numpy()).features.feature
+    except message.DecodeError:
+        return None
+    return features
+
+
+def _describe_missing(file: str, feature: str, features: Mapping[str, Any]) -> str:
+    hint = suggestions.did_you_mean(feature, features)
+    return f"`{file}` has a record without the feature {feature!r}. {hint}".rstrip()
+
+
+def _of_missing(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
+    if said["name"] in features:
+        return None
+    return _describe_missing(file, said["name"], features)
+
+
+def _of_type(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
+    name, actual, wanted = said["name"], said["actual"], said["wanted"]
+    if name not in features or _TYPES.get(features[name].WhichOneof("kind")) != actual:
+        return None
+    return f"`{file}` has a record whose feature {name!r} holds {actual}; {wanted} was asked for."
+
+
+def _of_count(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
+    name, count = said["name"], int(said["count"])
+    if name not in features or _count(features[name]) != count:
+        return None
+    values = "value" if count == 1 else "values"
+    return (
+        f"`{file}` has a record whose feature {name!r} has {count} {values}; the shape "
+        f"{said['shape']} was asked for."
+    )
+
+
+def _count(feature: Any) -> int:
+    kind = feature.WhichOneof("kind")
+    return len(getattr(feature, kind).value) if kind else 0
+
+
+# Patterns of TensorFlow's messages about features, and the functions that describe them for a file
+# that holds such a record.
+_COMPLAINTS: dict[re.Pattern[str], _Describe] = {
+    re.compile(
+        r"Feature: (?P<name>.+?) \(data type: \w+\) is required but could not be found"
+    ): _of_missing,
+    re.compile(
+        r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
+        r"Data type: (?P<actual>\w+) but expected type: (?P<wanted>\w+)"
+    ): _of_type,
+    re.compile(
+        r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
+        r"Expected type: (?P<wanted>\w+), Actual type: (?P<actual>\w+)"
+    ): _of_type,
+    re.compile(
+        r"Key: (?P<name>.+?), Index: \d+\.  Number of \w+ values != expected\.  "
+        r"Values size: (?P<count>\d+) but output shape: (?P<shape>\[[\d,]*\])"
+    ): _of_count,
+}
+
 
 # Names of the ops that fetch a batch, distributed or not.
 _INPUT = re.compile("IteratorGetNext|MakeIterator")
+
 _BAD_VALUES = (
     r"Received a label value of .+ which is outside the valid range of .+?\)",
     r"indices.* = .+ is not in \[0, .+?\)",
 )
+
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
+
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
@@ -84,14 +333,14 @@ def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
     for pattern in _BAD_VALUES:
         if match := re.search(pattern, error.message):
             return f"a label or an index in a batch is out of range. {match[0]}."
-    if record_features.is_complaint(error.message):
-        found = record_features.find_culprit(error.message, is_training=is_training)
+    if is_complaint(error.message):
+        found = find_culprit(error.message, is_training=is_training)
         return found or _said(error)
     # For an op that is executed eagerly, only `str(error)` contains its name.
     if not _INPUT.search(f"{error} {error.message}"):
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
-        return damaged_files.find_damage() or _said(error)
+        return find_damage() or _said(error)
     if match := _PYTHON_ERROR.search(error.message):
         return f"{match[1]}{_place(error)}"
     return _said(error)

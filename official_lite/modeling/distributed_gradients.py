@@ -1,13 +1,4 @@
-"""Optimizers that sum gradients over replicas before clipping them, for use with `tf.distribute`.
-
-A Keras optimizer clips the gradients of each replica and then sums them, so the update depends on
-the number of replicas. `make_distributed` makes any Keras optimizer sum first::
-
-    optimizer = make_distributed(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
-    isinstance(optimizer, keras.optimizers.SGD)  # still true
-
-Two replicas then make the same update as one replica that sees the whole batch.
-"""
+"""Optimizers that sum gradients over replicas before they clip them."""
 
 import contextlib
 import contextvars
@@ -18,11 +9,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.ops import control_flow_util
 
 from official_lite.common import errors
-from official_lite.modeling import gradient_rows, update_steps
+from official_lite.modeling import update_steps
 
 __all__ = [
+    "are_wanted",
+    "sum_equal_rows",
     "DistributedLossScaleOptimizer",
     "DistributedOptimizer",
     "GradientTransformer",
@@ -34,6 +28,26 @@ __all__ = [
     "updates_rows",
     "wrapped_optimizers",
 ]
+
+
+def are_wanted() -> bool:
+    """Return whether the function being traced should update individual rows.
+
+    XLA programs should not. XLA does not know the number of distinct rows, so it would process as
+    many rows as there are look-ups, one after the other.
+    """
+    in_xla: bool = control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return not in_xla
+
+
+def sum_equal_rows(gradient: Any) -> Any:
+    """Return the gradient with each row at most once; a dense gradient is returned unchanged."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
 
 GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
 
@@ -263,7 +277,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         summed = self.sum_gradients(grads, trainable_variables)
         if reason := self._why_not_rows():
             summed = self._make_dense(summed, reason)
-        summed = [gradient_rows.sum_equal_rows(gradient) for gradient in summed]
+        summed = [sum_equal_rows(gradient) for gradient in summed]
         pairs = list(zip(summed, trainable_variables, strict=True))
         if self.gradient_observer is not None:
             self.gradient_observer(pairs)
@@ -281,7 +295,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
             return "there are gradient transformers"
         if self.gradient_accumulation_steps:
             return "the optimizer has `gradient_accumulation_steps`"
-        if not gradient_rows.are_wanted():
+        if not are_wanted():
             return "XLA compiles the update; `runtime.execution=graph` does not"
         return None
 

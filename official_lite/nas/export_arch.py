@@ -11,7 +11,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.nas import architecture
-from official_lite.telemetry import line_file
+from official_lite.telemetry import text_file_writers
 
 __all__ = ["ExportArch"]
 
@@ -80,7 +80,7 @@ class ExportArch(orbit.Hook):
         if directory is None or step == self._noted_step or not (probs := trainer.probs()):
             return
         self._noted_step = step
-        history = line_file.LineFile(os.path.join(directory, architecture.HISTORY_FILE))
+        history = text_file_writers.LineFile(os.path.join(directory, architecture.HISTORY_FILE))
         history.append(architecture.to_history_line(step, probs))
         history.close()
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors, suggestions
-from official_lite.core import model_summary
+from official_lite.modeling import model_summary
 from official_lite.nas import choices, configs, resolution
 
 __all__ = ["Penalty"]

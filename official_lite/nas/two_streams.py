@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.data import endless, position
+from official_lite.data import length, position
 
 __all__ = ["TRAIN", "VAL", "build_streams"]
 
@@ -36,7 +36,7 @@ def build_streams(
             The split therefore follows the rules for several workers. Data that are not sharded
             among workers (`sharding: false`) are not split here either.
     """
-    build_inputs = endless.endless(build_inputs)
+    build_inputs = length.endless(build_inputs)
 
     def build(
         params: Any, input_context: tf.distribute.InputContext | None = None

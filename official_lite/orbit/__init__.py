@@ -29,16 +29,15 @@ from official_lite.orbit import actions, hooks, triggers, utils
 from official_lite.orbit.controller import Action, Controller
 from official_lite.orbit.hooks import GraphHook, Hook
 from official_lite.orbit.runner import AbstractEvaluator, AbstractTrainer
-from official_lite.orbit.stacked_loop import StackedLoop, steps_per_stack
 from official_lite.orbit.standard_runner import (
     StandardEvaluator,
     StandardEvaluatorOptions,
     StandardTrainer,
     StandardTrainerOptions,
+    TrainLoop,
 )
-from official_lite.orbit.train_loops import TrainLoop
 from official_lite.orbit.triggers import Trigger
-from official_lite.orbit.xla_evaluation import XlaEvalLoop
+from official_lite.orbit.xla_loops import StackedLoop, XlaEvalLoop, steps_per_stack
 
 __all__ = [
     "Controller",

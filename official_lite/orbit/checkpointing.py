@@ -1,6 +1,7 @@
 """The checkpoints of a controller: when one is due, and the way to the disk and back."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +12,77 @@ from official_lite.checkpoint import (
     async_checkpoint_manager,
     committed_checkpoint_manager,
     completeness,
+    latest,
 )
 from official_lite.common import errors
 from official_lite.orbit import triggers
+from official_lite.run import preemption
+
+__all__ = ["find_mark", "marked"]
+
+
+_NAME = "evaluation_is_pending"
+
+
+@contextlib.contextmanager
+def marked(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
+    """What is saved within it says that the evaluation at its step has yet to be made."""
+    mark = tf.Variable(True, trainable=False)
+    setattr(checkpoint, _NAME, mark)
+    try:
+        yield mark
+    finally:
+        delattr(checkpoint, _NAME)
+
+
+def find_mark(checkpoint: tf.train.Checkpoint, path: str) -> tf.Variable | None:
+    """The mark in what was restored from `path`, if it has one.
+
+    Keep it: TensorFlow warns of values in a checkpoint that nothing was restored with.
+    """
+    reader = tf.train.load_checkpoint(path)
+    if not reader.has_tensor(f"{_NAME}/.ATTRIBUTES/VARIABLE_VALUE"):
+        return None
+    with marked(checkpoint) as mark:
+        return mark
+
+
+def watch_checkpoints(
+    directory: str,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """Yields every checkpoint of a directory once, in the order in which they were saved.
+
+    Args:
+      directory: Where a checkpoint manager saves, ours or TensorFlow's.
+      timeout: Seconds to wait for a checkpoint; `None` waits for ever.
+      timeout_fn: Called when the time is over; the wait begins anew if it returns false. Without
+        it, the end of the time is the end.
+      clock: Returns the time in seconds.
+      sleep: Waits for a number of seconds.
+    """
+    seen: set[str] = set()
+    waiting_since = clock()
+    while True:
+        for path in _new_checkpoints(directory, seen):
+            seen.add(path)
+            yield path
+            waiting_since = clock()
+        if timeout is not None and clock() - waiting_since >= timeout:
+            logging.info("No new checkpoint in %s for %g seconds.", directory, timeout)
+            if timeout_fn is None or timeout_fn():
+                return
+            waiting_since = clock()
+        preemption.check()
+        sleep(1.0 if timeout is None else min(1.0, timeout))
+
+
+def _new_checkpoints(directory: str, seen: set[str]) -> list[str]:
+    return [path for path in latest.find_checkpoints(directory) if path not in seen]
 
 
 class Checkpointing(triggers.Trigger):

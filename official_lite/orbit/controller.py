@@ -11,20 +11,10 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.common import errors
-from official_lite.orbit import (
-    checkpoint_watcher,
-    checkpointing,
-    inner_loop,
-    outer_loop,
-    pending_evaluation,
-    reports,
-    runner,
-    stop_check,
-    summaries,
-    utils,
-)
+from official_lite.orbit import checkpointing, inner_loop, outer_loop, reports, runner, utils
 from official_lite.orbit.hooks import hook_list
 from official_lite.orbit.hooks.hook import Hook
+from official_lite.run import preemption
 
 Action = outer_loop.Action
 
@@ -129,7 +119,7 @@ class Controller(outer_loop.OuterLoop):
         self.trainer = trainer
         self.evaluator = evaluator
         self.strategy = strategy or tf.distribute.get_strategy()
-        self._stop_check = stop_check.StopCheck(self.strategy)
+        self._stop_check = preemption.StopCheck(self.strategy)
         self.train_actions = tuple(train_actions or ())
         self.eval_actions = tuple(eval_actions or ())
         self.checkpoint_manager = checkpoint_manager
@@ -144,7 +134,7 @@ class Controller(outer_loop.OuterLoop):
         if trainer is not None:
             self._inner = inner_loop.InnerLoop(trainer, global_step, steps_per_loop, log_interval)
         self.summary_interval = summary_interval
-        self._summaries = summaries.Summaries(
+        self._summaries = reports.Summaries(
             self._tf_step,
             summary_interval,
             summary_dir,
@@ -238,7 +228,7 @@ class Controller(outer_loop.OuterLoop):
         self._require("evaluator", for_method="evaluate_continuously")
         directory = self._required_checkpoints("evaluate_continuously").directory
         output = None
-        for path in checkpoint_watcher.watch_checkpoints(directory, timeout, timeout_fn):
+        for path in checkpointing.watch_checkpoints(directory, timeout, timeout_fn):
             try:
                 self.restore_checkpoint(path)
             except tf.errors.NotFoundError:
@@ -273,7 +263,7 @@ class Controller(outer_loop.OuterLoop):
         self._must_rewind = True
         if checkpoint_path is not None:
             logging.info("Restored %s at step %d.", checkpoint_path, self.step)
-            self._evaluation_mark = pending_evaluation.find_mark(
+            self._evaluation_mark = checkpointing.find_mark(
                 self._require("checkpoint_manager", "restore_checkpoint").checkpoint,
                 checkpoint_path,
             )

@@ -11,19 +11,9 @@ from absl import logging
 from official_lite import telemetry
 from official_lite.checkpoint import commit
 from official_lite.common import error_report, errors
-from official_lite.orbit import (
-    checkpointing,
-    inner_loop,
-    pending_evaluation,
-    preemption,
-    reports,
-    runner,
-    stop_check,
-    summaries,
-    triggers,
-    utils,
-)
+from official_lite.orbit import checkpointing, inner_loop, reports, runner, triggers, utils
 from official_lite.orbit.hooks import hook_list
+from official_lite.run import preemption
 
 Action = Callable[[runner.Output], None]
 
@@ -58,10 +48,10 @@ class OuterLoop:
     storage: telemetry.EventStorage
     _inner: inner_loop.InnerLoop
     _hooks: hook_list.HookList
-    _summaries: summaries.Summaries
+    _summaries: reports.Summaries
     _checkpoints: checkpointing.Checkpointing | None
     _reports: reports.Reports
-    _stop_check: stop_check.StopCheck
+    _stop_check: preemption.StopCheck
 
     def __init__(self, global_step: Any) -> None:
         self.global_step = global_step
@@ -340,7 +330,7 @@ class OuterLoop:
     def _save_the_end(self) -> None:
         with contextlib.ExitStack() as stack:
             if self._evaluation_is_pending and self.checkpoint_manager is not None:
-                stack.enter_context(pending_evaluation.marked(self.checkpoint_manager.checkpoint))
+                stack.enter_context(checkpointing.marked(self.checkpoint_manager.checkpoint))
             self.save_checkpoint()
             self._sync_on_async_checkpointing()
 

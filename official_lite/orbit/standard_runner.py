@@ -1,20 +1,96 @@
-"""A trainer and an evaluator that bring the inner loop, and ask for the step.
-
-Where they do not fit, subclass `AbstractTrainer` or `AbstractEvaluator` instead.
-"""
+"""A trainer and an evaluator that bring the inner loop, and ask for the step."""
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
-from official_lite.data import input_errors
-from official_lite.orbit import runner, train_loops
+from official_lite.data import input_errors, tf_data_options
+from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
+
+__all__ = ["IteratorLoop", "TrainLoop", "exchange", "make_iterator"]
+
+
+class TrainLoop(Protocol):
+    """Runs steps on data that it holds."""
+
+    def __call__(self, num_steps: tf.Tensor) -> Any:
+        """Runs so many steps (int32) and returns the outputs of the last one.
+
+        Raises:
+          StopIteration, tf.errors.OutOfRangeError: The data ended before.
+        """
+
+    def trace(self) -> Sequence[Any]:
+        """Traces the steps, if that has not been done yet. Runs nothing.
+
+        Returns:
+          The concrete functions that run them; none if nothing is compiled.
+        """
+
+    def retrace(self) -> None:
+        """Forgets the trace, as the step has become another one. The data go on."""
+
+    def read(self, dataset: tf.data.Dataset) -> None:
+        """Goes on with the beginning of other data of the same structure, not distributed ones."""
+
+
+class IteratorLoop:
+    """Calls a loop function `(iterator, num_steps)` with an iterator over the data.
+
+    Args:
+      create_loop_fn: Makes one of `loop_fns`, compiled or not.
+      dataset: A dataset, a distributed one, or a nest of them.
+    """
+
+    def __init__(self, create_loop_fn: Callable[[], loop_fns.LoopFn], dataset: Any) -> None:
+        self._create_loop_fn = create_loop_fn
+        self._loop_fn: Any = create_loop_fn()
+        self._iterators = tf.nest.map_structure(make_iterator, dataset)
+        self._bound: Any = None
+
+    def __call__(self, num_steps: tf.Tensor) -> Any:
+        concrete = self.trace()
+        if not concrete:
+            return self._loop_fn(self._iterators, num_steps)
+        return concrete[0](num_steps)
+
+    def trace(self) -> Sequence[Any]:
+        is_function = hasattr(self._loop_fn, "python_function")
+        if not is_function or tf.config.functions_run_eagerly():
+            return []
+        if self._bound is None:
+            # A `tf.function` that is given an iterator looks at its type in every call, which takes
+            # as long as a short step: here it is captured, and the trace is found once.
+            run = functools.partial(self._loop_fn.python_function, self._iterators)
+            signature = [tf.TensorSpec([], tf.int32)]
+            self._bound = tf.function(lambda n: run(n), signature).get_concrete_function()
+        return [self._bound]
+
+    def retrace(self) -> None:
+        self._loop_fn = self._create_loop_fn()
+        self._bound = None
+
+    def read(self, dataset: tf.data.Dataset) -> None:
+        exchange(self._iterators, dataset)
+
+
+def make_iterator(dataset: Any) -> Any:
+    """An iterator over a dataset, or over a distributed one."""
+    return iter(tf_data_options.without_idle_autotuner(dataset))
+
+
+def exchange(iterator: Any, dataset: tf.data.Dataset) -> None:
+    """Lets an iterator, which a graph may have captured, begin with another dataset."""
+    dataset = tf_data_options.without_idle_autotuner(dataset)
+    variant = tf.data.experimental.to_variant(dataset)
+    tf.raw_ops.MakeIterator(dataset=variant, iterator=iterator._iterator_resource)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +136,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     """
 
     last_step_outputs: Any = None
-    _train_loop: train_loops.TrainLoop | None = None
+    _train_loop: TrainLoop | None = None
     _step_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
 
     def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
@@ -97,7 +173,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         self.__dict__["last_step_outputs"] = outputs
 
     @property
-    def train_loop(self) -> train_loops.TrainLoop:
+    def train_loop(self) -> TrainLoop:
         """What runs the steps, and holds the data. It is made when it is needed first."""
         train_loop = self._train_loop
         if train_loop is None:
@@ -105,17 +181,17 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
             self.use_train_loop(train_loop)
         return train_loop
 
-    def use_train_loop(self, train_loop: train_loops.TrainLoop | None) -> None:
+    def use_train_loop(self, train_loop: TrainLoop | None) -> None:
         """Puts a loop in the place of the one that is used; None lets one be made anew."""
         # Past `tf.Module`, which would look for variables in it.
         self.__dict__["_train_loop"] = train_loop
 
-    def create_train_loop(self, dataset: Any) -> train_loops.TrainLoop:
+    def create_train_loop(self, dataset: Any) -> TrainLoop:
         """Makes the training loop over `dataset`; by default with `create_train_loop_fn`.
 
         This is the one place that decides how steps are executed; override it for another way.
         """
-        return train_loops.IteratorLoop(self.create_train_loop_fn, dataset)
+        return IteratorLoop(self.create_train_loop_fn, dataset)
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
         """Makes the function `(iterator, num_steps)` that `create_train_loop` calls."""
@@ -237,7 +313,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         if self._eval_loop_fn is None:
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
         if self._eval_iter is None:
-            self._eval_iter = tf.nest.map_structure(train_loops.make_iterator, self.eval_dataset)
+            self._eval_iter = tf.nest.map_structure(make_iterator, self.eval_dataset)
         state = self._run_eval_loop(num_steps, state)
         self._check_steps_run(int(num_steps))
         return self.eval_end() if state is None else self.eval_end(state)

@@ -17,16 +17,18 @@ A custom stage is a subclass of the default stage. Name it in the config, for ex
             ...
 """
 
-from official_lite.pipeline.build import Build
-from official_lite.pipeline.context import ExperimentContext, FinishedPhase
-from official_lite.pipeline.engine import Engine
-from official_lite.pipeline.finalize import Finalize
-from official_lite.pipeline.initialize import Initialize
-from official_lite.pipeline.prepare import Prepare
-from official_lite.pipeline.run import Run
+from official_lite.pipeline.context import Engine, ExperimentContext, FinishedPhase
 from official_lite.pipeline.run_pipeline import RunPipeline
-from official_lite.pipeline.stage import Stage
-from official_lite.pipeline.stage_factory import STAGES, register_stage
+from official_lite.pipeline.stages import (
+    STAGES,
+    Build,
+    Finalize,
+    Initialize,
+    Prepare,
+    Run,
+    Stage,
+    register_stage,
+)
 
 __all__ = [
     "STAGES",

@@ -16,14 +16,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from official_lite.common import errors, suggestions
-from official_lite.pipeline.build import Build
-from official_lite.pipeline.context import ExperimentContext
-from official_lite.pipeline.engine import Engine
-from official_lite.pipeline.finalize import Finalize
-from official_lite.pipeline.initialize import Initialize
-from official_lite.pipeline.prepare import Prepare
-from official_lite.pipeline.run import Run
-from official_lite.pipeline.stage import Stage
+from official_lite.pipeline.context import Engine, ExperimentContext
+from official_lite.pipeline.stages import Build, Finalize, Initialize, Prepare, Run, Stage
 
 __all__ = [
     "Context",

@@ -1,7 +1,7 @@
 """The pipeline, which runs an experiment: a single run, or one run per phase."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,22 +9,142 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import latest
-from official_lite.common import errors, task_server
-from official_lite.core import (
-    config_definitions,
-    epochs,
-    phase_configs,
-    run_checks,
-    run_record,
-    runtime,
-    task_factory,
-)
-from official_lite.pipeline import engine, stage_factory
+from official_lite.cluster import reachability, task_server
+from official_lite.common import distribute_utils, errors, suggestions
+from official_lite.config import epochs, phase_configs
+from official_lite.core import config_definitions, task_factory, train_lib
+from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
-from official_lite.pipeline.stage import Stage
-from official_lite.pipeline.staged_run import run_stages
+from official_lite.pipeline.stages import STAGES, Stage, describe, find_stages, is_default
+from official_lite.run import preemption, preflight, run_record, runtime
 
-__all__ = ["RunPipeline"]
+__all__ = ["run_stages", "RunPipeline"]
+
+
+_LAST = STAGES[-1]
+
+# These stages run in the strategy's scope. The earlier stages run before the strategy exists.
+_IN_SCOPE = ("initialize", "run", "finalize")
+
+
+def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> None:
+    """Run the stages on a context, and record the run in its model directory.
+
+    ::
+
+        wait for all workers                if there are several
+        open the record of the run
+        prepare, build, initialize, run     until one of them fails
+        close writers and event files
+        finalize                            always, exactly once
+        close the record
+
+    Raises:
+        BaseException: The first error; later errors are only logged. A `sys.exit()` without an exit
+            code becomes one with the exit code 1.
+    """
+    chief = context.is_chief(ctx.params.runtime)
+    # Wait before catching signals: there is nothing to save yet.
+    context.meet_workers(ctx.params.runtime)
+    with (
+        preemption.catch_signals(),
+        run_record.RunRecord(
+            ctx.params,
+            ctx.mode,
+            ctx.model_dir,
+            is_chief=chief,
+            allow_config_change=ctx.allow_config_change,
+        ) as record,
+    ):
+        for name, stage in stages.items():
+            logging.info("%s", describe(name, stage))
+        acts: list[Callable[[], None]] = [
+            lambda: _run_to_the_last(stages, ctx, record),
+            lambda: _close(ctx),
+            lambda: _run_last(stages, ctx),
+            lambda: _note_results(ctx, record),
+            ctx.exit_stack.close,
+        ]
+        error = None
+        for act in acts:
+            error = _attempt(act, error)
+            ctx.error = error
+        if error is not None:
+            raise error
+
+
+def _attempt(act: Callable[[], None], first_error: BaseException | None) -> BaseException | None:
+    """Call `act` and return the first error so far.
+
+    Catch all exceptions, because an interrupted run must be cleaned up, too.
+    """
+    try:
+        act()
+    except BaseException as error:
+        if first_error is None:
+            return error
+        logging.exception("This failed as well, after the error that ended the run.")
+    return first_error
+
+
+def _run_to_the_last(
+    stages: Mapping[str, type[Stage]], ctx: ExperimentContext, record: run_record.RunRecord
+) -> None:
+    name = next(iter(stages))
+    while name != _LAST:
+        params = ctx.params
+        jump = _call(stages, name, ctx)
+        if ctx.params is not params:
+            record.replace_params(ctx.params)
+        name = _next_stage(name, jump)
+
+
+def _run_last(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> None:
+    _call(stages, _LAST, ctx)
+
+
+def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) -> str | None:
+    ctx.stage = name
+    strategy = ctx.strategy if name in _IN_SCOPE else None
+    with distribute_utils.get_strategy_scope(strategy):
+        view = stages[name].view(ctx)
+        try:
+            with reachability.name_the_lost():
+                return stages[name](view)(view)
+        except SystemExit as error:
+            if error.code:
+                raise
+            # The record says that the run failed, so the exit code must not report a success.
+            raise SystemExit(
+                f"The stage `{name}` called `sys.exit`. To end a run early and in order, return "
+                "'finalize'."
+            ) from error
+
+
+def _next_stage(name: str, jump: str | None) -> str:
+    later = STAGES[STAGES.index(name) + 1 :]
+    if jump is None:
+        return later[0]
+    if jump not in later:
+        raise errors.UnknownNameError(
+            f"The stage `{name}` returned {jump!r}; wanted nothing, or the name of a later stage. "
+            f"{suggestions.did_you_mean(str(jump), later)}"
+        )
+    logging.info("stage %s: goes on with %s", name, jump)
+    return jump
+
+
+def _close(ctx: ExperimentContext) -> None:
+    if ctx.runner is not None:
+        ctx.runner.close()
+
+
+def _note_results(ctx: ExperimentContext, record: run_record.RunRecord) -> None:
+    if isinstance(ctx.error, errors.ClusterError):
+        # A worker is lost, and with it the values of its variables.
+        return
+    train_lib.note_results(record, ctx.global_step, ctx.model)
+
 
 # The fields of `runtime` that determine the strategy and its threads. They must be equal in all
 # phases; other fields may differ.
@@ -165,13 +285,13 @@ def _plans(
 ) -> Iterator[_Plan]:
     phases = getattr(params, "phases", [])
     if not phases:
-        found = stage_factory.find_stages(params, stages)
+        found = find_stages(params, stages)
         yield _Plan(params=params, mode=mode, model_dir=model_dir, stages=found)
     for index, phase in enumerate(phases):
         resolved = phase_configs.resolve(params, index, model_dir)
         with phase_configs.in_phase(phase.name):
             own = epochs.resolve(resolved)
-            found = stage_factory.find_stages(own, stages)
+            found = find_stages(own, stages)
         yield _Plan(
             params=own,
             mode=phase.mode or mode,
@@ -183,25 +303,25 @@ def _plans(
 
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     """Check everything that can be checked before the first phase starts."""
-    run_checks.check(plan.params, plan.mode)
+    preflight.check(plan.params, plan.mode)
     run_record.check_model_dir(plan.model_dir)
     _check_task(plan, earlier)
     # Skip these checks with custom stages, which may download the weights or load them elsewhere.
-    if all(stage_factory.is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
-        run_checks.check_evaluation(plan.params, plan.mode, plan.model_dir)
-        run_checks.check_own_checkpoint(plan.model_dir)
+    if all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
+        preflight.check_evaluation(plan.params, plan.mode, plan.model_dir)
+        preflight.check_own_checkpoint(plan.model_dir)
         sources = {other.phase: other.model_dir for other in earlier if other.trains}
-        run_checks.check_init_checkpoint(plan.params, plan.model_dir, sources)
+        preflight.check_init_checkpoint(plan.params, plan.model_dir, sources)
 
 
 def _check_task(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     """Check that the task and its files exist, unless a custom stage may provide them."""
-    if stage_factory.is_default("build", plan.stages["build"]):
+    if is_default("build", plan.stages["build"]):
         task_factory.find_task_cls(plan.params.task)
-    is_alone = engine.expected_engine(plan.params.runtime) is not engine.Engine.CLUSTER
+    is_alone = context.expected_engine(plan.params.runtime) is not context.Engine.CLUSTER
     # Don't check files on a cluster: if one process failed alone, the others would wait for it.
-    if is_alone and stage_factory.is_default("prepare", plan.stages["prepare"]):
-        run_checks.check_input_files(plan.params, plan.mode, [other.model_dir for other in earlier])
+    if is_alone and is_default("prepare", plan.stages["prepare"]):
+        preflight.check_input_files(plan.params, plan.mode, [other.model_dir for other in earlier])
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:

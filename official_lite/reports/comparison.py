@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.core import config_changes
+from official_lite.config import compatibility
 from official_lite.reports import layout
 from official_lite.reports.markup import Markup, tag
 from official_lite.reports.run_reading import Run
@@ -65,7 +65,7 @@ def _fields(runs: Sequence[Run], rows: Sequence[layout.Row]) -> Markup:
 
 
 def _flat(run: Run) -> dict[str, Any]:
-    return config_changes.flatten(run.config or run.given)
+    return compatibility.flatten(run.config or run.given)
 
 
 def _rows(columns: Sequence[Mapping[str, Any]]) -> list[layout.Row]:

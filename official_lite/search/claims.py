@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from official_lite.common import errors, files
-from official_lite.core import model_dir_lock
+from official_lite.run import model_dir_lock
 
 __all__ = ["Claims", "host_name", "is_trained_in"]
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_lite.common import errors
-from official_lite.core import config_changes, phase_configs
-from official_lite.modeling.hyperparams import csv_override
+from official_lite.config import compatibility, phase_configs
+from official_lite.modeling.hyperparams import params_dict
 from official_lite.search import space as space_lib
 from official_lite.search.trial_run import TrialRun
 
@@ -49,7 +49,7 @@ class ExperimentEvaluator:
 
     def origin(self) -> dict[str, Any]:
         """Return the config fields that must be equal for two studies to be comparable."""
-        return config_changes.flatten(self._params.as_dict())
+        return compatibility.flatten(self._params.as_dict())
 
     def trial_params(self, tried: Mapping[str, Any]) -> Any:
         """Return the config of a trial that tries the values `tried`.
@@ -75,7 +75,8 @@ class ExperimentEvaluator:
         params = self.trial_params(trial.params)
         # Import late: a process that only starts the processes of trials needs no TensorFlow.
         from official_lite import pipeline
-        from official_lite.core import model_summary, runtime
+        from official_lite.modeling import model_summary
+        from official_lite.run import runtime
 
         runtime.forget_last_run()
         model, logs = pipeline.RunPipeline(
@@ -102,7 +103,7 @@ def apply_params(params: Any, tried: Mapping[str, Any]) -> Any:
     changed = params.replace()
     merged: dict[Any, Any] = {}
     for name, value in tried.items():
-        _merge(merged, csv_override.nest(space_lib.path_of(name), copy.deepcopy(value)))
+        _merge(merged, params_dict.nest(space_lib.path_of(name), copy.deepcopy(value)))
     try:
         changed.override(merged)
     except errors.ConfigError as error:

@@ -66,7 +66,8 @@ class TaskTrainer:
 
     def __call__(self, model: Any, trial: TrialRun) -> Any:
         """Train in the trial's model directory and return the metrics of the last evaluation."""
-        from official_lite.core import runtime, train_lib
+        from official_lite.core import train_lib
+        from official_lite.run import runtime
         from official_lite.search.report_hook import ReportTrial
 
         runtime.forget_last_run()

@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.common import errors, files, origins, plugins
-from official_lite.core import gin_config
+from official_lite.config import gin_config
 
 __all__ = ["describe_end", "ended_with_us", "raise_on_sigterm", "start", "wait_for_any"]
 

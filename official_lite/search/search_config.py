@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, Literal
 
 from official_lite.common import errors, flags
-from official_lite.core import field_checks
 from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["SearchConfig", "entry_of", "name_of", "search_config_of"]
 

@@ -9,8 +9,9 @@ import optuna
 from absl import logging
 from optuna.trial import TrialState
 
-from official_lite.common import cluster, errors, files
-from official_lite.core import config_changes
+from official_lite.cluster import tf_config
+from official_lite.common import errors, files
+from official_lite.config import compatibility
 from official_lite.modeling import hyperparams
 from official_lite.search import (
     functional,
@@ -94,7 +95,7 @@ def run_study(
     space = Space(config.space)
     samplers.create_sampler(config, space)
     pruners.create_pruner(config)
-    what = config_changes.flatten(
+    what = compatibility.flatten(
         {"search": {"space": config.space.as_dict(), "metric": config.metrics}}
     )
     study = storage.create_study(
@@ -118,7 +119,7 @@ def run_study(
 
 
 def _refuse_cluster() -> None:
-    found = cluster.read_tf_config()
+    found = tf_config.read_tf_config()
     if found is not None and sum(map(len, found.jobs.values())) > 1:
         raise errors.ConfigValueError(
             "TF_CONFIG describes processes that train together, but a trial runs in one process. "

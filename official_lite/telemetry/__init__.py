@@ -23,36 +23,35 @@ To add a custom destination, subclass `Writer` and implement `write`.
 """
 
 from official_lite.telemetry import run_writers
-from official_lite.telemetry.async_writer import AsyncWriter
-from official_lite.telemetry.console_writer import ConsoleWriter
-from official_lite.telemetry.csv_writer import CsvWriter
+from official_lite.telemetry.console_writer import (
+    ConsoleWriter,
+    ProgressWriter,
+    build_console_writer,
+    summary_table,
+)
 from official_lite.telemetry.event_storage import (
     Events,
     EventStorage,
+    ScalarHistory,
     get_event_storage,
+    name_scope,
     put_histogram,
     put_image,
     put_scalar,
 )
-from official_lite.telemetry.histogram import Histogram
-from official_lite.telemetry.json_lines_writer import JsonLinesWriter, to_json
-from official_lite.telemetry.last_records_writer import LastRecordsWriter
-from official_lite.telemetry.media_summaries import (
+from official_lite.telemetry.mlflow_writer import MlflowWriter
+from official_lite.telemetry.record import Histogram, Record, Values, numbers
+from official_lite.telemetry.run_writers import RunInfo
+from official_lite.telemetry.tensorboard_writer import (
+    TensorBoardWriter,
     histogram_summary,
     image_summary,
+    scalar_summary,
     write_media,
 )
-from official_lite.telemetry.mlflow_writer import MlflowWriter
-from official_lite.telemetry.multi_writer import MultiWriter
-from official_lite.telemetry.name_scopes import name_scope
-from official_lite.telemetry.progress_writer import ProgressWriter, build_console_writer
-from official_lite.telemetry.record import Record, Values, numbers
-from official_lite.telemetry.run_info import RunInfo
-from official_lite.telemetry.scalar_history import ScalarHistory
-from official_lite.telemetry.summary_table import summary_table
-from official_lite.telemetry.tensorboard_writer import TensorBoardWriter, scalar_summary
+from official_lite.telemetry.text_file_writers import CsvWriter, JsonLinesWriter, to_json
 from official_lite.telemetry.wandb_writer import WandbWriter
-from official_lite.telemetry.writer import Writer
+from official_lite.telemetry.writer import AsyncWriter, LastRecordsWriter, MultiWriter, Writer
 
 __all__ = [
     "EventStorage",

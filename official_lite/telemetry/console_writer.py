@@ -1,13 +1,68 @@
-"""A writer that logs records as plain lines."""
+"""What a run shows on the console: lines, a progress bar, and a table at the end."""
 
 import dataclasses
-from collections.abc import Sequence
+import datetime
+import fnmatch
+import logging as python_logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
 
+import rich.console
+import rich.progress
+import rich.table
+import rich.text
 from absl import logging
 
 from official_lite.common import escapes
-from official_lite.telemetry import shown_fields, writer
+from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
+
+__all__ = ["ETA", "RATE", "format_number", "shown_fields"]
+
+
+ETA = "eta"
+
+RATE = "steps_per_second"
+
+
+def shown_fields(record: Record, fields: Sequence[str] | None) -> dict[str, str]:
+    """Return the values to display, as text by name.
+
+    Args:
+      record: The record to display.
+      fields: Names, or patterns such as `*loss`, in display order; `eta` is the remaining time. If
+        they match nothing (apart from `eta` and `steps_per_second`) in a record of a split other
+        than `train`, all its values are shown. `None` shows all values.
+    """
+    texts = {
+        escapes.escape_controls(name): format_number(value) for name, value in record.flat().items()
+    }
+    if fields is None:
+        return texts
+    chosen = _choose({**texts, **_eta(record)}, fields)
+    if record.split != "train" and chosen.keys() <= {ETA, RATE}:
+        return texts
+    return chosen
+
+
+def format_number(value: int | float) -> str:
+    """Format an integer in full, any other number with five significant digits."""
+    return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def _eta(record: Record) -> dict[str, str]:
+    seconds = record.eta_seconds
+    return {} if seconds is None else {ETA: str(datetime.timedelta(seconds=round(seconds)))}
+
+
+def _choose(texts: Mapping[str, str], fields: Sequence[str]) -> dict[str, str]:
+    return {
+        name: text
+        for field in fields
+        for name, text in texts.items()
+        if name == field or fnmatch.fnmatchcase(name, field)
+    }
 
 
 class ConsoleWriter(writer.Writer):
@@ -34,7 +89,149 @@ class ConsoleWriter(writer.Writer):
 
 def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
     """Return the record, or its selected fields, as one line."""
-    shown = shown_fields.shown_fields(record, fields)
+    shown = shown_fields(record, fields)
     pairs = [f"{name} {text}" for name, text in shown.items()]
     split = escapes.escape_controls(record.split)
     return " | ".join([split, f"step {record.step}", *pairs])
+
+
+def build_console_writer(
+    total_steps: int, stream: TextIO | None = None, *, fields: Sequence[str] | None = None
+) -> writer.Writer:
+    """Build a progress bar if `stream` is a terminal, or else a `ConsoleWriter`.
+
+    Args:
+      total_steps: The step at which the run ends.
+      stream: Where to draw the bar. Defaults to stderr.
+      fields: Which values to show, as in `ConsoleWriter`.
+    """
+    stream = stream or sys.stderr
+    if stream.isatty():
+        return ProgressWriter(total_steps, stream, fields=fields)
+    return ConsoleWriter(fields, total_steps=total_steps)
+
+
+class ProgressWriter(writer.Writer):
+    """A live progress bar with the training step, metrics, steps per second and remaining time.
+
+    Records of other splits, such as those of an evaluation, are printed above the bar.
+
+    Args:
+      total_steps: The step at which the run ends.
+      stream: Where to draw. Defaults to stderr.
+      fields: Which metrics to show, as in `ConsoleWriter`. Steps per second and the remaining time
+        are always shown.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        stream: TextIO | None = None,
+        *,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        self._total_steps = total_steps
+        self._fields = fields
+        self._progress = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.BarColumn(bar_width=10),
+            rich.progress.TextColumn("{task.fields[pace]}", markup=False),
+            # On a narrow terminal the metrics are truncated, not the step and the remaining time.
+            rich.progress.TextColumn(
+                "{task.fields[metrics]}",
+                markup=False,
+                table_column=rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=rich.console.Console(file=stream or sys.stderr),
+            expand=True,
+        )
+        self._log_stream: TextIO | None = None
+        self._task: rich.progress.TaskID | None = None
+
+    def write(self, record: Record) -> None:
+        if record.split != "train":
+            line = rich.text.Text(format_record(record, self._fields))
+            self._progress.console.print(line)
+            return
+        pace, metrics = self._describe(record)
+        self._progress.update(
+            self._started_task(), completed=record.step, pace=pace, metrics=metrics
+        )
+
+    def flush(self) -> None:
+        if self._task is not None:
+            self._progress.refresh()
+
+    def close(self) -> None:
+        self._progress.stop()
+        if self._log_stream is not None:
+            _absl_handler().setStream(self._log_stream)
+            self._log_stream = None
+        self._task = None
+
+    def _started_task(self) -> rich.progress.TaskID:
+        if self._task is None:
+            self._progress.start()
+            # While the bar is live, `sys.stderr` is a proxy that prints above the bar. The log
+            # handler still holds the real stream and would write into the bar.
+            self._log_stream = _absl_handler().setStream(sys.stderr)
+            self._task = self._progress.add_task(
+                "train", total=self._total_steps, pace="", metrics=""
+            )
+        return self._task
+
+    def _describe(self, record: Record) -> tuple[str, str]:
+        if record.total_steps is None:
+            record = dataclasses.replace(record, total_steps=self._total_steps)
+        shown = shown_fields(record, self._fields)
+        in_pace = {RATE, ETA}
+        metrics = "  ".join(f"{name} {text}" for name, text in shown.items() if name not in in_pace)
+        return _pace(record), metrics
+
+
+def _pace(record: Record) -> str:
+    # rich's own estimate is not used: a resumed run would include the steps of the earlier run, and
+    # time spent on evaluation is not training time.
+    if record.eta_seconds is None:
+        return ""
+    time_left = datetime.timedelta(seconds=round(record.eta_seconds))
+    return f"{record.flat()[RATE]:.1f} steps/s, ETA {time_left}"
+
+
+def _absl_handler() -> python_logging.StreamHandler[TextIO]:
+    handler: python_logging.StreamHandler[TextIO] = logging.get_absl_handler().python_handler
+    return handler
+
+
+def summary_table(
+    rows: Mapping[str, Any], *, title: str | None = None, stream: TextIO | None = None
+) -> None:
+    """Print names and values as a table.
+
+    Args:
+      rows: Values of the second column by names in the first; a nested mapping becomes rows named
+        `outer/inner`.
+      title: Title above the table.
+      stream: Where to print. Defaults to stderr, which keeps stdout free for results.
+    """
+    shown_title = None if title is None else _text(title)
+    table = rich.table.Table(title=shown_title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    _add_rows(table, rows)
+    rich.console.Console(file=stream or sys.stderr).print(table)
+
+
+def _add_rows(table: rich.table.Table, rows: Mapping[str, Any], prefix: str = "") -> None:
+    for name, value in rows.items():
+        if isinstance(value, Mapping):
+            _add_rows(table, value, f"{prefix}{name}/")
+        else:
+            table.add_row(_text(prefix + name), _text(value))
+
+
+def _text(value: Any) -> rich.text.Text:
+    # Not a `str`: rich would interpret brackets, for example in a path, as markup.
+    text = format_number(value) if isinstance(value, float) else str(value)
+    return rich.text.Text(escapes.escape_controls(text))

@@ -1,7 +1,9 @@
 """Storage that collects values recorded anywhere in a run until a report takes them."""
 
+import collections
 import contextlib
 import dataclasses
+import threading
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, TypeVar, cast
@@ -11,11 +13,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, suggestions
-from official_lite.telemetry import graph_metrics, histogram, name_scopes, pixels, record
-from official_lite.telemetry.histogram import Histogram
-from official_lite.telemetry.scalar_history import ScalarHistory
+from official_lite.telemetry import graph_metrics, record
+from official_lite.telemetry.record import Histogram
 
 __all__ = [
+    "ScalarHistory",
+    "current_name_scope",
+    "name_scope",
     "EventStorage",
     "Events",
     "get_event_storage",
@@ -23,6 +27,92 @@ __all__ = [
     "put_image",
     "put_scalar",
 ]
+
+
+class ScalarHistory:
+    """The values of one scalar, with statistics of the most recent ones.
+
+    Args:
+      max_length: Maximum number of values to keep. `global_mean` still includes discarded values.
+    """
+
+    def __init__(self, max_length: int = 4096) -> None:
+        self._values: collections.deque[tuple[float, int]] = collections.deque(maxlen=max_length)
+        self._total = 0.0
+        self._count = 0.0
+
+    def add(self, value: float, step: int, weight: float = 1) -> None:
+        """Add a value recorded at `step`, with `weight` as its weight in `global_mean`."""
+        self._values.append((value, step))
+        self._total += value * weight
+        self._count += weight
+
+    def latest(self) -> float:
+        """Return the latest value."""
+        return self._values[-1][0]
+
+    def median(self, window: int = 20) -> float:
+        """Return the median of the last `window` values."""
+        return float(np.median(self._last(window)))
+
+    def mean(self, window: int = 20) -> float:
+        """Return the mean of the last `window` values."""
+        return float(np.mean(self._last(window)))
+
+    def global_mean(self) -> float:
+        """Return the mean of all values ever added, including those no longer kept.
+
+        Values recorded inside a graph during one interval are stored as one value, their mean,
+        which is weighted by the number of values recorded.
+        """
+        return self._total / self._count
+
+    def values(self) -> list[tuple[float, int]]:
+        """Return the kept values with their steps, oldest first."""
+        return list(self._values)
+
+    def _last(self, window: int) -> list[float]:
+        return [value for value, _ in self.values()[-window:]]
+
+
+_shared: list[str] = []
+
+
+class _OfReplica(threading.local):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+_of_replica = _OfReplica()
+
+
+@contextlib.contextmanager
+def name_scope(name: str) -> Iterator[None]:
+    """Prepend `name/` to the names of all values recorded within the context.
+
+    ::
+
+        with telemetry.name_scope("encoder"):
+            telemetry.put_scalar("norm", norm)  # encoder/norm
+    """
+    # Replica threads may be switched in the middle of a scope, so each thread has its own scopes.
+    # Scopes opened around `strategy.run` belong to another thread and apply to all replicas.
+    names = _of_replica.names if _runs_on_a_replica() else _shared
+    names.append(name)
+    try:
+        yield
+    finally:
+        names.pop()
+
+
+def current_name_scope() -> str:
+    """Return the current prefix: empty, or ending with `/`."""
+    return "".join(f"{name}/" for name in (*_shared, *_of_replica.names))
+
+
+def _runs_on_a_replica() -> bool:
+    return bool(tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context())
+
 
 _Fn = TypeVar("_Fn")
 
@@ -105,7 +195,7 @@ class EventStorage:
         """
         if self.is_muted:
             return
-        name = name_scopes.current_name_scope() + name
+        name = current_name_scope() + name
         self._check_hint(name, smoothing_hint)
         if tf.inside_function():
             tensor = _as_single(name, value)
@@ -134,11 +224,11 @@ class EventStorage:
         """
         if self.is_muted:
             return
-        name = name_scopes.current_name_scope() + name
+        name = current_name_scope() + name
         if tf.inside_function():
             self._of_this_strategy().put_image(name, image)
         else:
-            self._images[name] = pixels.to_pixels(name, image).numpy().astype(np.uint8)
+            self._images[name] = graph_metrics.to_pixels(name, image).numpy().astype(np.uint8)
 
     @_as_it_stands
     def put_histogram(self, name: str, values: Any) -> None:
@@ -151,11 +241,11 @@ class EventStorage:
         """
         if self.is_muted:
             return
-        name = name_scopes.current_name_scope() + name
+        name = current_name_scope() + name
         if tf.inside_function():
             self._of_this_strategy().put_histogram(name, values)
         else:
-            counts = histogram.bucket_counts(values).numpy().astype(np.float64)
+            counts = record.bucket_counts(values).numpy().astype(np.float64)
             self._counts[name] = self._counts.get(name, 0.0) + counts
 
     @contextlib.contextmanager
@@ -194,7 +284,7 @@ class EventStorage:
             scalars={name: scalars[name].result(self._hints[name]) for name in sorted(scalars)},
             images={name: images[name] for name in sorted(images)},
             histograms={
-                name: histogram.histogram_of(counts[name])
+                name: record.histogram_of(counts[name])
                 for name in sorted(counts)
                 if counts[name].any()
             },
@@ -244,6 +334,7 @@ class _NullStorage(EventStorage):
 
 
 _current: list[EventStorage] = []
+
 _null = _NullStorage()
 
 

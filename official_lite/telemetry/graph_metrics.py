@@ -10,9 +10,56 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.telemetry import histogram, pixels
+from official_lite.common import errors
+from official_lite.telemetry import record
 
-__all__ = ["GraphEvents", "GraphMetrics"]
+__all__ = ["to_pixels", "GraphEvents", "GraphMetrics"]
+
+
+def to_pixels(name: str, image: Any) -> tf.Tensor:
+    """Convert one image to pixel values from 0 to 255.
+
+    Args:
+      name: Name of the image in error messages.
+      image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images, of
+        which the first is used. Floating point from 0 to 1 (values outside are clipped, NaN becomes
+        black), or uint8.
+
+    Returns:
+      `[height, width, channels]`, float32, integer values.
+
+    Raises:
+      errors.ConfigValueError: The image has another shape or type, or its size is unknown in a
+        graph.
+    """
+    image = tf.convert_to_tensor(image)
+    if image.shape.rank == 4:
+        image = image[0]
+    _check(name, image)
+    if image.dtype == tf.uint8:
+        return tf.cast(image, tf.float32)
+    image = tf.cast(image, tf.float32)
+    image = tf.where(tf.math.is_nan(image), tf.zeros_like(image), image)
+    return tf.round(255.0 * tf.clip_by_value(image, 0.0, 1.0))
+
+
+def _check(name: str, image: tf.Tensor) -> None:
+    if image.shape.rank != 3 or image.shape[2] not in (1, 3, 4, None):
+        raise errors.ConfigValueError(
+            f"The image `{name}` has the shape {image.shape}; it must be [height, width, channels] "
+            "with 1, 3 or 4 channels, or a batch of such images."
+        )
+    if not image.shape.is_fully_defined():
+        raise errors.ConfigValueError(
+            f"The image `{name}` has the shape {image.shape} in the graph; its size must be known "
+            "there. `tf.ensure_shape`, `tf.image.resize` or a crop gives it one."
+        )
+    if not (image.dtype.is_floating or image.dtype == tf.uint8):
+        raise errors.ConfigValueError(
+            f"The image `{name}` is of type {image.dtype.name}; it must be floating point from 0 "
+            "to 1, or uint8."
+        )
+
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -65,13 +112,13 @@ class GraphMetrics:
 
     def put_histogram(self, name: str, values: Any) -> None:
         """Add the bucket counts of `values`."""
-        counts = histogram.bucket_counts(values)
-        variable = self._find(self._histograms, name, lambda: self._create([histogram.NUM_BUCKETS]))
+        counts = record.bucket_counts(values)
+        variable = self._find(self._histograms, name, lambda: self._create([record.NUM_BUCKETS]))
         self._part_here(variable).assign_add(counts)
 
     def put_image(self, name: str, image: Any) -> None:
         """Replace the previous image."""
-        image = pixels.to_pixels(name, image)
+        image = to_pixels(name, image)
         key = (name, tuple(image.shape))
         last_size = self._find(self._last_sizes, name, lambda: self._create([1]))
         kept = self._find(self._pixels, key, lambda: self._create(image.shape))
@@ -127,9 +174,9 @@ class GraphMetrics:
             self._read_and_reset = self._build_read_and_reset()
         sums = self._read_and_reset().numpy()
         scalars, sums = np.split(sums, [2 * len(self._scalars)])
-        counts, arrived = np.split(sums, [histogram.NUM_BUCKETS * len(self._histograms)])
+        counts, arrived = np.split(sums, [record.NUM_BUCKETS * len(self._histograms)])
         totals = zip(sorted(self._scalars), scalars.reshape([-1, 2]).tolist(), strict=True)
-        counts = counts.reshape([-1, histogram.NUM_BUCKETS])
+        counts = counts.reshape([-1, record.NUM_BUCKETS])
         return (
             {name: (total, count) for name, (total, count) in totals if count},
             {

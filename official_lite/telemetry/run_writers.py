@@ -1,36 +1,77 @@
-"""Factories of the writers that a config can name.
+"""Factories of the writers that a config can name, and what they know of the run."""
 
-Each takes the run and the options given in the config.
-"""
-
-from collections.abc import Sequence
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from official_lite.telemetry import (
-    csv_writer,
-    json_lines_writer,
+    console_writer,
     mlflow_writer,
-    progress_writer,
+    text_file_writers,
     wandb_writer,
     writer,
 )
-from official_lite.telemetry.run_info import RunInfo
 
-__all__ = ["console", "csv", "jsonl", "mlflow", "wandb"]
+__all__ = ["RunInfo", "console", "csv", "jsonl", "mlflow", "wandb"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInfo:
+    """Describes one run.
+
+    Attributes:
+      model_dir: The model directory.
+      total_steps: The step at which training ends.
+      config: The config, as nested mappings of plain values.
+      mode: The mode of the run, such as `train_and_eval`.
+    """
+
+    model_dir: str
+    total_steps: int
+    config: Mapping[str, Any]
+    mode: str = "train"
+
+    def file(self, name: str) -> str:
+        """Return the path of a record file in the model directory.
+
+        An evaluation-only job writes its own file, for example `metrics.eval.json` instead of
+        `metrics.json`: it may share the directory with a running training, which rewinds its own
+        records when it restarts.
+        """
+        stem, extension = os.path.splitext(name)
+        middle = "" if "train" in self.mode else f".{self.mode}"
+        return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
+
+    def flat_config(self) -> dict[str, Any]:
+        """Return the config with dotted names, as in overrides; lists become JSON strings."""
+        return dict(_flatten(self.config))
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            yield prefix + name, json.dumps(value, default=str)
+        else:
+            yield prefix + name, value
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:
     """Build a progress bar on a terminal, or else a `ConsoleWriter` with `fields`."""
-    return progress_writer.build_console_writer(run.total_steps, fields=fields)
+    return console_writer.build_console_writer(run.total_steps, fields=fields)
 
 
 def jsonl(run: RunInfo) -> writer.Writer:
     """Build a `JsonLinesWriter` for `metrics.json` in the model directory."""
-    return json_lines_writer.JsonLinesWriter(run.file("metrics.json"))
+    return text_file_writers.JsonLinesWriter(run.file("metrics.json"))
 
 
 def csv(run: RunInfo) -> writer.Writer:
     """Build a `CsvWriter` for `metrics_train.csv` and so on in the model directory."""
-    return csv_writer.CsvWriter(run.file("metrics.csv"))
+    return text_file_writers.CsvWriter(run.file("metrics.csv"))
 
 
 def mlflow(

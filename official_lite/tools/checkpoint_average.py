@@ -22,10 +22,10 @@ from official_lite.checkpoint import (
     model_state,
 )
 from official_lite.common import errors, files
-from official_lite.core import trainer_state
 from official_lite.modeling.multitask import base_trainer, multitask
-from official_lite.modeling.optimization import ema_optimizer, preparation
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.orbit.hooks import batch_norm_statistics
+from official_lite.run import checkpoint_state
 from official_lite.tools.exporting import run_model
 
 __all__ = ["find_checkpoints", "write_average"]
@@ -105,14 +105,14 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
     """
     if not isinstance(ctx.task, multitask.MultiTask):
         trainer = build.make_trainer(ctx)
-        trainer_state.add_attributes(trainer.checkpoint, trainer, trains=False)
+        checkpoint_state.add_attributes(trainer.checkpoint, trainer, trains=False)
         return trainer
     if recalibration_steps:
         raise errors.ConfigValueError(
             "--recalibration_steps is for experiments with one task. Leave it out, and the moving "
             "statistics of batch normalization are averaged."
         )
-    optimizer = preparation.prepare_optimizer(ctx.optimizer, ctx.model)
+    optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, ctx.model)
     global_step = orbit.utils.create_global_step()
     items = base_trainer.checkpoint_items(ctx.model, optimizer, global_step)
     return types.SimpleNamespace(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_lite.common import errors, suggestions
-from official_lite.core import config_changes
+from official_lite.config import compatibility
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.tools import config_sources, listing, registrations
 
@@ -90,7 +90,7 @@ def _diff(args: argparse.Namespace) -> None:
         print("They say the same.")
 
 
-def _as_json(change: config_changes.Change) -> dict[str, Any]:
+def _as_json(change: compatibility.Change) -> dict[str, Any]:
     return {
         "path": change.path,
         "a": change.old,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_lite.common import errors, suggestions
-from official_lite.core import config_changes, config_parsing, exp_factory
+from official_lite.config import compatibility, parsing
+from official_lite.core import exp_factory
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.reports import run_reading
 
@@ -33,7 +34,7 @@ class ConfigSource:
 
     def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the fields by path, once as resolved and once as given."""
-        became = config_changes.flatten(self.config)
+        became = compatibility.flatten(self.config)
         return became, {**became, **self.given}
 
 
@@ -51,7 +52,7 @@ def read(name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = (
     """
     source = _read_path(name)
     if source is None:
-        options = config_parsing.ParseConfigOptions(
+        options = parsing.ParseConfigOptions(
             experiment=name, config_file=[*config_files], set=[*sets]
         )
         params = _parse(options)
@@ -63,7 +64,7 @@ def read(name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = (
     return source
 
 
-def changes(old: ConfigSource, new: ConfigSource) -> list[config_changes.Change]:
+def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
     """Return the fields that differ, sorted by path.
 
     A field of a run counts as equal if either its given or its resolved value agrees, as when a run
@@ -79,10 +80,10 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[config_changes.Change]
             paths &= {*one.values()[0]}
     found = []
     for path in sorted(paths):
-        olds = [fields.get(path, config_changes.MISSING) for fields in (became, given)]
-        news = [fields.get(path, config_changes.MISSING) for fields in (new_became, new_given)]
+        olds = [fields.get(path, compatibility.MISSING) for fields in (became, given)]
+        news = [fields.get(path, compatibility.MISSING) for fields in (new_became, new_given)]
         if not any(value in news for value in olds):
-            found.append(config_changes.Change(path=path, old=olds[0], new=news[0]))
+            found.append(compatibility.Change(path=path, old=olds[0], new=news[0]))
     return found
 
 
@@ -117,5 +118,5 @@ def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:
     return read(other.name, config_files=[one.name]) if one.kind == "file" else one
 
 
-def _parse(options: config_parsing.ParseConfigOptions) -> Any:
-    return config_parsing.parse_configuration(options, print_return=False)
+def _parse(options: parsing.ParseConfigOptions) -> Any:
+    return parsing.parse_configuration(options, print_return=False)

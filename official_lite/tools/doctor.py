@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 
 from packaging import requirements
 
-from official_lite.common import cluster, errors, slurm
-from official_lite.core import run_record
+from official_lite.cluster import slurm, tf_config
+from official_lite.common import errors
+from official_lite.run import run_record
 from official_lite.tools import listing
 
 __all__ = ["Check", "add_arguments", "run"]
@@ -168,7 +169,7 @@ def _number(path: str) -> int | None:
 
 
 def _cluster() -> Iterator[Check]:
-    found = cluster.read_tf_config()
+    found = tf_config.read_tf_config()
     if found is not None:
         jobs = ", ".join(f"{len(addresses)} {job}" for job, addresses in found.jobs.items())
         value = f"{found.name} of {jobs}"
@@ -193,9 +194,10 @@ def _devices() -> Iterator[Check]:
 
 def _strategy() -> Check:
     """Check the strategy that the default `runtime` config selects."""
-    from official_lite.core import runtime, runtime_config
+    from official_lite.core import config_definitions
+    from official_lite.run import runtime
 
-    config = runtime_config.RuntimeConfig()
+    config = config_definitions.RuntimeConfig()
     strategy = runtime.build_strategy(config)
     value = (
         f"{type(strategy).__name__} with {strategy.num_replicas_in_sync} replica(s), by "

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from official_lite.common import errors, origins, suggestions
-from official_lite.core import config_changes, exp_factory
+from official_lite.config import compatibility
+from official_lite.core import exp_factory
 from official_lite.tools import listing, registrations
 
 __all__ = ["add_arguments", "run"]
@@ -101,7 +102,7 @@ def _show(args: argparse.Namespace) -> None:
 
 def _essentials(params: Any) -> dict[str, Any]:
     """Return the most important fields; None for fields that an experiment lacks."""
-    fields = config_changes.flatten(params.as_dict())
+    fields = compatibility.flatten(params.as_dict())
     task = type(params.task)
     return {
         "task_config": f"{origins.module_of(task)}:{task.__qualname__}",

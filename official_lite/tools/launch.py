@@ -22,7 +22,8 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_lite.common import cluster, errors
+from official_lite.cluster import tf_config
+from official_lite.common import errors
 from official_lite.tools.launching import launched_cluster, launched_process
 
 __all__ = ["add_arguments", "plan", "run"]
@@ -140,7 +141,7 @@ def _cluster(
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
             yield launched_process.ProcessSpec(
-                name=cluster.task_name(job, index),
+                name=tf_config.task_name(job, index),
                 role=_role(job, has_chief="chief" in addresses),
                 command=program,
                 environment={"TF_CONFIG": json.dumps({"cluster": addresses, "task": task})},
@@ -162,7 +163,7 @@ def _data_service(addresses: Sequence[str]) -> Iterator[launched_process.Process
     """Yield a dispatcher at the first address and a worker at each of the others."""
     tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
     for index, address in enumerate(addresses):
-        _, port = cluster.split_address(address)
+        _, port = tf_config.split_address(address)
         if index == 0:
             role, arguments = launched_process.Role.SERVER, ["dispatcher", f"--port={port}"]
         else:

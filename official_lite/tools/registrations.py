@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 
-from official_lite.core import config_parsing
+from official_lite.config import parsing
 
 __all__ = ["add_import_argument", "load"]
 
@@ -38,4 +38,4 @@ def load(imports: list[str]) -> None:
         sys.path.insert(0, os.getcwd())
     if os.path.exists(f"{_MODULE}.py"):
         importlib.import_module(_MODULE)
-    config_parsing.import_modules(imports)
+    parsing.import_modules(imports)

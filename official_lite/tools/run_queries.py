@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_lite.common import errors, suggestions
-from official_lite.core import config_changes
+from official_lite.config import compatibility
 from official_lite.reports.run_reading import Run
 
 __all__ = ["FIELDS", "Facts", "facts_of", "metric_names", "resolve", "select", "sort"]
@@ -76,7 +76,7 @@ def facts_of(run: Run) -> Facts:
         run=run,
         fields={**fields, "best_step": run.best.step if run.best else None},
         metrics={**run.last_metrics(), **{f"best/{name}": value for name, value in best.items()}},
-        config=config_changes.flatten(run.config),
+        config=compatibility.flatten(run.config),
     )
 
 

@@ -15,7 +15,8 @@ import shlex
 from typing import Any
 
 from official_lite.common import errors, files, plugins
-from official_lite.core import config_definitions, config_parsing, exp_factory, gin_flags
+from official_lite.config import gin_config, parsing
+from official_lite.core import config_definitions, exp_factory
 from official_lite.tools import registrations
 
 __all__ = ["RunSource", "add_arguments", "read"]
@@ -74,7 +75,7 @@ def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> 
     if run_dir is not None:
         _require_given(command, args, run_dir)
     registrations.load(args.imports)
-    gin_flags.parse_gin_flags(args)
+    gin_config.parse_gin_flags(args)
     if run_dir is None:
         if name not in exp_factory.list_experiments() and _is_path(name):
             raise errors.ConfigValueError(
@@ -115,7 +116,7 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
 
 def _trust_nothing_else(experiment: str, args: argparse.Namespace, run_dir: str) -> None:
     """Let `params.yaml` name only what is registered, and what `--set` names as well."""
-    trusted = config_parsing.given_by_code(exp_factory.get_exp_config(experiment))
+    trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
     trusted += [assignment.partition("=")[2].strip("'\"") for assignment in args.set]
     path = os.path.join(run_dir, _CONFIG)
     reason = f"{path} may come from anywhere. What you trust, repeat by --set."
@@ -138,10 +139,10 @@ def _is_path(name: str) -> bool:
 
 
 def _parse(experiment: str, args: argparse.Namespace, config_file: str = "") -> Any:
-    options = config_parsing.ParseConfigOptions(
+    options = parsing.ParseConfigOptions(
         experiment=experiment, config_file=[config_file] if config_file else [], set=args.set
     )
-    return config_parsing.parse_configuration(options, print_return=False)
+    return parsing.parse_configuration(options, print_return=False)
 
 
 def _refuse_several_tasks(params: Any, experiment: str, instead: str | None) -> None:

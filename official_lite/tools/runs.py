@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_lite.common import errors
-from official_lite.core import config_changes
+from official_lite.config import compatibility
 from official_lite.reports import run_reading
 from official_lite.tools import listing, run_queries
 
@@ -153,7 +153,7 @@ def _compare(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> Non
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names whose values are not the same in all mappings."""
     names = dict.fromkeys(name for config in configs for name in config)
-    missing = config_changes.MISSING
+    missing = compatibility.MISSING
     return [
         name
         for name in names

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import background_save
+from official_lite.checkpoint import async_checkpoint_manager
 from tests.checkpoint.conftest import Gate
 
 ONES = [[1.0, 1.0], [1.0, 1.0]]
@@ -11,7 +11,7 @@ ONES = [[1.0, 1.0], [1.0, 1.0]]
 
 def _saving(checkpoint, path, gate=None):
     options = tf.train.CheckpointOptions(experimental_sharding_callback=gate)
-    saving = background_save.BackgroundSave(options)
+    saving = async_checkpoint_manager.BackgroundSave(options)
     is_under_way = saving.start(lambda options: checkpoint.write(str(path), options))
     return saving, is_under_way
 

@@ -5,20 +5,20 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import disk_space
+from official_lite.checkpoint import committed_checkpoint_manager
 from official_lite.common import errors
 
 
 def test_another_one_needs_a_fifth_more_than_the_last(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 1200))
-    disk_space.require_space(str(tmp_path), 1000)
+    committed_checkpoint_manager.require_space(str(tmp_path), 1000)
     with pytest.raises(errors.CheckpointError, match=r"1,001 bytes, and there are 1,200 left"):
-        disk_space.require_space(str(tmp_path), 1001)
+        committed_checkpoint_manager.require_space(str(tmp_path), 1001)
 
 
 def test_unknown_room_is_enough(tmp_path: pathlib.Path) -> None:
-    disk_space.require_space(str(tmp_path / "nowhere"), 10**18)
-    disk_space.require_space("gs://bucket/run", 10**18)
+    committed_checkpoint_manager.require_space(str(tmp_path / "nowhere"), 10**18)
+    committed_checkpoint_manager.require_space("gs://bucket/run", 10**18)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_unknown_room_is_enough(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_full_disk_is_told_from_other_errors(error: Exception, is_full: bool) -> None:
-    assert disk_space.is_disk_full(error) == is_full
+    assert committed_checkpoint_manager.is_disk_full(error) == is_full

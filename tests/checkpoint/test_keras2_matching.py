@@ -4,7 +4,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.checkpoint import keras2_matching
+from official_lite.checkpoint import keras2_converter
 from official_lite.checkpoint.keras2_checkpoint import Keras2Checkpoint, Tensor
 
 SaveKeras2 = Callable[..., str]
@@ -24,7 +24,7 @@ def found_names(
 ) -> dict[str, list[str]]:
     """What was found for each variable of the model, by the variable's Keras 2 name."""
     root = Keras2Checkpoint(path).root(None)
-    found = keras2_matching.match_structure(model, root, renamed=renamed or {})
+    found = keras2_converter.match_structure(model, root, renamed=renamed or {})
     return {v.path: [t.full_name for t in found.get(id(v), [])] for v in model.weights}
 
 
@@ -109,17 +109,17 @@ def named(*names: str) -> list[Tensor]:
 def test_names_match_by_their_end() -> None:
     model = sequential("a", "b")
     tensors = named("net/a/kernel", "net/b/kernel", "net/a/kernel/Adam", "global_step")
-    found = keras2_matching.match_names(model.weights, tensors)
+    found = keras2_converter.match_names(model.weights, tensors)
     names = [[t.full_name for t in found[id(v)]] for v in model.weights]
     assert names == [["net/a/kernel"], ["net/b/kernel"]]
 
 
 def test_names_that_end_alike_are_all_candidates() -> None:
     (kernel,) = sequential("a").weights
-    found = keras2_matching.match_names([kernel], named("x/a/kernel", "y/a/kernel", "kernel"))
+    found = keras2_converter.match_names([kernel], named("x/a/kernel", "y/a/kernel", "kernel"))
     assert [t.full_name for t in found[id(kernel)]] == ["x/a/kernel", "y/a/kernel"]
 
 
 def test_last_part_alone_is_not_a_match() -> None:
     (kernel,) = sequential("a").weights
-    assert not keras2_matching.match_names([kernel], named("x/kernel", "kernel"))
+    assert not keras2_converter.match_names([kernel], named("x/kernel", "kernel"))

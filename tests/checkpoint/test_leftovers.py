@@ -1,6 +1,6 @@
 import pathlib
 
-from official_lite.checkpoint import leftovers
+from official_lite.checkpoint import commit
 
 UNFINISHED = [
     "ckpt-3.data-00000-of-00002",
@@ -30,17 +30,17 @@ def test_only_what_is_unfinished_goes(tmp_path: pathlib.Path) -> None:
     for name in ("ckpt-3_temp", "my_ckpt-3_temp"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "part-00000").touch()
-    leftovers.remove(str(tmp_path), "ckpt")
+    commit.remove(str(tmp_path), "ckpt")
     assert _names(tmp_path) == {*OTHERS, "my_ckpt-3_temp"}
 
 
 def test_without_any_commit_file_checkpoints_stay(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ckpt-3.index").touch()
     (tmp_path / "ckpt-4_temp").mkdir()
-    leftovers.remove(str(tmp_path), "ckpt")
+    commit.remove(str(tmp_path), "ckpt")
     assert _names(tmp_path) == {"ckpt-3.index"}
 
 
 def test_directory_need_not_exist(tmp_path: pathlib.Path) -> None:
-    leftovers.remove(str(tmp_path / "nowhere"), "ckpt")
+    commit.remove(str(tmp_path / "nowhere"), "ckpt")
     assert not (tmp_path / "nowhere").exists()

@@ -1,11 +1,11 @@
 import tensorflow as tf
 
-from official_lite.checkpoint import directories, shared_checkpoint_manager
+from official_lite.checkpoint import async_checkpoint_manager, directories
 
 
 def _manager(directory, value: float, initialized: list):
     variable = tf.Variable(value)
-    manager = shared_checkpoint_manager.SharedCheckpointManager(
+    manager = async_checkpoint_manager.SharedCheckpointManager(
         tf.train.Checkpoint(v=variable),
         str(directory),
         max_to_keep=2,

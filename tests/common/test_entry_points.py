@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from official_lite.common import entry_points
+from official_lite.common import plugins
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
 def test_modules_of_the_group_are_imported_once(install) -> None:
     install("pluggable_good", "print('imported')", "pluggable.one")
     install("pluggable_other", "raise AssertionError", "pluggable.another")
-    assert entry_points.import_group("pluggable.one") == ()
+    assert plugins.import_group("pluggable.one") == ()
     assert "pluggable_good" in sys.modules
     assert "pluggable_other" not in sys.modules
     del sys.modules["pluggable_good"]
-    entry_points.import_group("pluggable.one")
+    plugins.import_group("pluggable.one")
     assert "pluggable_good" not in sys.modules
 
 
@@ -48,7 +48,7 @@ def test_broken_module_is_named_and_keeps_no_other_from_being_imported(
     group = f"pluggable.{reason[:6]}"
     install("pluggable_broken", source, group)
     install("pluggable_good", "", group)
-    (left_out,) = entry_points.import_group(group)
+    (left_out,) = plugins.import_group(group)
     assert left_out.startswith(
         "The entry point `mine = pluggable_broken` of pluggable_broken 1.5 can't be imported: "
     )

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from official_lite.common.lasting_imports import lasting_imports
+from official_lite.common.app import lasting_imports
 
 ROOT = pathlib.Path(__file__).parents[2]
 

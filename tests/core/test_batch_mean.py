@@ -3,26 +3,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.core import batch_mean
+from official_lite.core import step_metrics
 from official_lite.orbit import utils
 
 
 def test_batches_count_by_their_size() -> None:
-    metric = batch_mean.BatchMean()
+    metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch={"x": tf.zeros((3, 2))})
     metric.update_state(5.0, batch={"x": tf.zeros((1, 2))})
     assert float(metric.result()) == pytest.approx(2.0)
 
 
 def test_mean_over_nothing_counts_nothing() -> None:
-    metric = batch_mean.BatchMean()
+    metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.zeros((3,)))
     metric.update_state(float("nan"), batch=tf.zeros((0,)))
     assert float(metric.result()) == 1.0
 
 
 def test_batches_without_a_batch_dimension_count_alike() -> None:
-    metric = batch_mean.BatchMean()
+    metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.constant(7.0))
     metric.update_state(2.0, batch=())
     assert float(metric.result()) == pytest.approx(1.5)
@@ -30,7 +30,7 @@ def test_batches_without_a_batch_dimension_count_alike() -> None:
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
 def test_values_that_are_no_means_count_as_in_keras(weights: list[float] | None) -> None:
-    ours, theirs = batch_mean.BatchMean(), keras.metrics.Mean()
+    ours, theirs = step_metrics.BatchMean(), keras.metrics.Mean()
     for metric in (ours, theirs):
         metric.update_state([1.0, 2.0], weights)
         metric.update_state(6.0, 2.0)
@@ -46,7 +46,7 @@ def test_batch_of_the_step_is_found(
     values = np.arange(11, dtype=np.float32)
     dataset = tf.data.Dataset.from_tensor_slices({"x": values}).batch(4)
     with strategy.scope():
-        metric = batch_mean.BatchMean()
+        metric = step_metrics.BatchMean()
 
     def step(iterator):
         def replica_step(batch):

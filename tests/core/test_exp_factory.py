@@ -1,6 +1,6 @@
 import pytest
 
-from official_lite.common import entry_points, errors, plugins
+from official_lite.common import errors, plugins
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory
 
@@ -64,7 +64,7 @@ def test_origin_is_a_module_or_a_file(tmp_path):
 def test_what_could_not_be_imported_is_in_the_answer_to_an_unknown_name(monkeypatch):
     exp_factory.register_config_factory("vision/digits")(make_config)
     sentence = "The entry point `acme = acme.configs` of acme 1.0 can't be imported."
-    monkeypatch.setattr(entry_points, "import_group", lambda group: (sentence,))
+    monkeypatch.setattr(plugins, "import_group", lambda group: (sentence,))
     with pytest.raises(errors.UnknownNameError, match=r"no experiment 'acme/sine'.*`acme = acme"):
         exp_factory.get_exp_config("acme/sine")
     assert exp_factory.get_exp_config("vision/digits") == make_config()

@@ -4,7 +4,7 @@ import pathlib
 import pytest
 
 from official_lite import orbit, telemetry
-from official_lite.core import base_trainer, experiment_runner, hook_factory, writer_factory
+from official_lite.core import base_trainer, hook_factory, train_lib, writer_factory
 
 
 class Noting(orbit.Hook):
@@ -26,7 +26,7 @@ def runner(experiment, make_task, tmp_path):
 
     def make(mode="train", trainer=None, **kwargs):
         params = experiment(trainer=trainer or {})
-        return experiment_runner.OrbitExperimentRunner(
+        return train_lib.OrbitExperimentRunner(
             None, make_task(params), mode, params, str(tmp_path), **kwargs
         )
 

@@ -1,10 +1,10 @@
 import keras
 
-from official_lite.core import keras2_idioms
+from official_lite.core import step_metrics
 
 
 def test_metric_answers_to_its_old_word() -> None:
-    keras2_idioms.install()
+    step_metrics.install()
     metric = keras.metrics.Mean()
     metric.update_state(3.0)
     metric.reset_states()
@@ -17,11 +17,11 @@ def test_metric_is_reset_by_the_word_its_author_wrote() -> None:
             self.reset_state()
             self.was_reset = True
 
-    keras2_idioms.install()
+    step_metrics.install()
     metric = Old()
-    keras2_idioms.reset_metric(metric)
+    step_metrics.reset_metric(metric)
     assert metric.was_reset
     plain = keras.metrics.Mean()
     plain.update_state(1.0)
-    keras2_idioms.reset_metric(plain)
+    step_metrics.reset_metric(plain)
     assert float(plain.count) == 0

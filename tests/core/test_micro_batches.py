@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_trainer, micro_batches
+from official_lite.core import base_trainer, train_data
 
 
 def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
@@ -56,15 +56,15 @@ def test_batch_that_the_task_makes_by_itself_is_not_divided(experiment) -> None:
     params = experiment(trainer={"grad_accum_steps": 2})
     params.task.train_data = None
     with pytest.raises(errors.ConfigValueError, match=r"no `task\.train_data` whose"):
-        micro_batches.micro_batch_data(params, num_replicas=1)
+        train_data.micro_batch_data(params, num_replicas=1)
 
 
 def test_whole_batch_is_its_only_micro_batch_by_default(experiment) -> None:
     params = experiment()
-    assert micro_batches.count_micro_batches(params) == 1
-    assert micro_batches.micro_batch_data(params, num_replicas=3) is params.task.train_data
+    assert train_data.count_micro_batches(params) == 1
+    assert train_data.micro_batch_data(params, num_replicas=3) is params.task.train_data
 
 
 def test_micro_batches_share_the_global_batch(experiment) -> None:
     params = experiment(trainer={"grad_accum_steps": 2})
-    assert micro_batches.micro_batch_data(params, num_replicas=2).global_batch_size == 4
+    assert train_data.micro_batch_data(params, num_replicas=2).global_batch_size == 4

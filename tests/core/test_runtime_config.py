@@ -1,7 +1,7 @@
 import pytest
 
 from official_lite.common import errors
-from official_lite.core import config_definitions, runtime_config
+from official_lite.core import config_definitions
 
 
 @pytest.mark.parametrize(
@@ -15,18 +15,19 @@ from official_lite.core import config_definitions, runtime_config
     ],
 )
 def test_value_that_cannot_work_is_refused(field: str, value: object) -> None:
-    config = runtime_config.RuntimeConfig()
+    config = config_definitions.RuntimeConfig()
     config.override({field: value})
     with pytest.raises(errors.ConfigValueError, match=field):
         config.validate()
 
 
 def test_misspelt_strategy_is_answered_with_the_nearest() -> None:
-    config = runtime_config.RuntimeConfig(distribution_strategy="mirored")
+    config = config_definitions.RuntimeConfig(distribution_strategy="mirored")
     with pytest.raises(errors.ConfigValueError, match="`mirrored`"):
         config.validate()
 
 
 def test_experiments_find_it_beside_their_other_configs() -> None:
-    assert config_definitions.RuntimeConfig is runtime_config.RuntimeConfig
-    assert isinstance(config_definitions.ExperimentConfig().runtime, runtime_config.RuntimeConfig)
+    assert isinstance(
+        config_definitions.ExperimentConfig().runtime, config_definitions.RuntimeConfig
+    )

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import damaged_files
+from official_lite.data import input_errors
 
 
 @pytest.fixture
@@ -21,24 +21,24 @@ def write(tmp_path):
 def test_damage_is_found_in_the_newest_files_first(write):
     for names in (("a", "b"), ("c", "d")):
         files = [write(names[0]), write(names[1], length=40)]
-        damaged_files.remember(files, tf.data.TFRecordDataset)
-        assert f"{files[1]}` has a truncated record at byte 26." in damaged_files.find_damage()
+        input_errors.remember(files, tf.data.TFRecordDataset)
+        assert f"{files[1]}` has a truncated record at byte 26." in input_errors.find_damage()
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch, caplog):
-    monkeypatch.setattr(damaged_files, "_MOST_SECONDS", -1.0)
-    damaged_files.remember([write("a"), write("b", length=40)], tf.data.TFRecordDataset)
-    assert damaged_files.find_damage() is None
+    monkeypatch.setattr(input_errors, "_MOST_SECONDS", -1.0)
+    input_errors.remember([write("a"), write("b", length=40)], tf.data.TFRecordDataset)
+    assert input_errors.find_damage() is None
     assert "was given up" in caplog.text
 
 
 def test_one_record_is_enough(write):
     files = [write("a", count=0), write("b")]
-    damaged_files.require_records(files, tf.data.TFRecordDataset, "*")
+    input_errors.require_records(files, tf.data.TFRecordDataset, "*")
     with pytest.raises(errors.DataError, match=r"0 examples matched '\*': .* all 1 files"):
-        damaged_files.require_records(files[:1], tf.data.TFRecordDataset, "*")
+        input_errors.require_records(files[:1], tf.data.TFRecordDataset, "*")
 
 
 def test_wrong_compression_is_asked_for(write):
     with pytest.raises(errors.DataError, match="compression"):
-        damaged_files.require_records([write("a", options="GZIP")], tf.data.TFRecordDataset, "*")
+        input_errors.require_records([write("a", options="GZIP")], tf.data.TFRecordDataset, "*")

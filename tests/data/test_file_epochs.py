@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import file_epochs, file_reading
+from official_lite.data import file_reading
 
 OPTIONS = file_reading.FileReadingOptions(is_training=True, block_length=1)
 # Records in each file.
@@ -22,7 +22,7 @@ def files(tmp_path):
 
 
 def _read(files, count, context=None, buffer=4, dataset_fn=tf.data.TFRecordDataset, **kwargs):
-    dataset = file_epochs.read_epochs(
+    dataset = file_reading.read_epochs(
         files, dataset_fn, OPTIONS, context, seed=7, shuffle_buffer_size=buffer, **kwargs
     )
     return [int(record) for record in dataset.take(count).as_numpy_iterator()]

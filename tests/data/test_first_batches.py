@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import arrays, first_batches, position
+from official_lite.data import arrays, length, position
 
 ROWS = np.arange(40)
 
@@ -25,19 +25,19 @@ def _read(build, batch=None, num_batches=7, **kwargs):
 
 def test_first_batches_of_the_training_come_over_and_over_from_where_it_is():
     all_of_them = _read(_build, batch=0)
-    build = first_batches.first_batches(_build, 3, seed=3, repeat=True)
+    build = length.first_batches(_build, 3, seed=3, repeat=True)
     assert _read(build, batch=0) == (all_of_them[:3] * 3)[:7]
     assert _read(build, batch=5) == (all_of_them[:3] * 4)[5:12]
 
 
 def test_once_for_an_evaluation_that_knows_no_position():
-    build = first_batches.first_batches(_build, 3, seed=3, repeat=False)
+    build = length.first_batches(_build, 3, seed=3, repeat=False)
     assert _read(build) == _read(_build, batch=0)[:3]
 
 
 def test_each_replica_has_its_share_of_each_batch():
     context = tf.distribute.InputContext(num_replicas_in_sync=2)
-    build = first_batches.first_batches(_build, 3, seed=3, repeat=True)
+    build = length.first_batches(_build, 3, seed=3, repeat=True)
     shares = _read(build, batch=4, num_batches=2, input_context=context)
     assert shares[0] + shares[1] == _read(build, batch=4, num_batches=1)[0]
 
@@ -46,12 +46,12 @@ def test_source_without_a_position_is_warned_of_where_it_is_evaluated(caplog):
     def build_inputs(batch_size):
         return tf.data.Dataset.from_tensor_slices(ROWS).shuffle(40).batch(batch_size)
 
-    build = first_batches.first_batches(build_inputs, 2, seed=3, repeat=False)
+    build = length.first_batches(build_inputs, 2, seed=3, repeat=False)
     assert len(_read(build)) == 2
     assert "others in an evaluation than in the training" in caplog.text
 
 
 def test_anything_but_a_dataset_is_refused():
-    build = first_batches.first_batches(lambda: [1, 2], 2, seed=3, repeat=True)
+    build = length.first_batches(lambda: [1, 2], 2, seed=3, repeat=True)
     with pytest.raises(errors.ConfigTypeError, match="returned a list"):
         build()

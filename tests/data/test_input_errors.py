@@ -3,12 +3,12 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import tf_example_builder
-from official_lite.data import damaged_files, input_errors
+from official_lite.data import input_errors
 
 
 @pytest.fixture(autouse=True)
 def no_files_read(monkeypatch):
-    monkeypatch.setattr(damaged_files, "_READ", {})
+    monkeypatch.setattr(input_errors, "_READ", {})
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_feature_that_no_record_has_is_named_with_the_file_and_the_nearest(
     draw, write_records, tmp_path
 ):
     train, evaluation = (write_records(tmp_path / name, "label") for name in ("train", "eval"))
-    damaged_files.remember([train], tf.data.TFRecordDataset, True)
-    damaged_files.remember([evaluation], tf.data.TFRecordDataset)
+    input_errors.remember([train], tf.data.TFRecordDataset, True)
+    input_errors.remember([evaluation], tf.data.TFRecordDataset)
     error = failed(lambda: draw(decoding(tf.data.TFRecordDataset(train), "lable")))
     wanted = "has a record without the feature 'lable'. Did you mean `label`?"
     assert explanation(error).endswith(f"`{train}` {wanted}")

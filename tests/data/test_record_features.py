@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import tf_example_builder
-from official_lite.data import damaged_files, record_features
+from official_lite.data import input_errors
 from official_lite.data.whole_batches import FeatureDecoder
 
 LABEL = tf.io.FixedLenFeature((), tf.int64)
@@ -11,7 +11,7 @@ LABEL = tf.io.FixedLenFeature((), tf.int64)
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    monkeypatch.setattr(damaged_files, "_READ", {})
+    monkeypatch.setattr(input_errors, "_READ", {})
 
     def write(name, *records):
         path = str(tmp_path / name)
@@ -31,7 +31,7 @@ def example(*features):
 
 
 def require(files, decoder_fn):
-    record_features.require(files, tf.data.TFRecordDataset, "*", decoder_fn)
+    input_errors.require(files, tf.data.TFRecordDataset, "*", decoder_fn)
 
 
 def test_first_record_must_have_what_a_feature_decoder_wants(write):
@@ -61,7 +61,7 @@ def complaint(records, features):
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         parse(records, features)
     text = caught.value.message
-    assert record_features.is_complaint(text)
+    assert input_errors.is_complaint(text)
     return text
 
 
@@ -70,13 +70,13 @@ def test_record_without_the_feature_is_found_behind_those_with_it(write, in_batc
     def find(name):
         record = example("w")
         text = complaint([record] if in_batches else record, {name: LABEL})
-        return record_features.find_culprit(text, is_training=True)
+        return input_errors.find_culprit(text, is_training=True)
 
     files = [write("a", example("x")), write("b", example("x"), example("y"))]
-    damaged_files.remember(files, tf.data.TFRecordDataset)
+    input_errors.remember(files, tf.data.TFRecordDataset)
     assert "/b` has a record without" in find("x")
     assert find("z").endswith("`x`.")
-    damaged_files.remember([write("c", example("x", "y"))], tf.data.TFRecordDataset)
+    input_errors.remember([write("c", example("x", "y"))], tf.data.TFRecordDataset)
     assert "/a` has a record without" in find("y")
 
 
@@ -88,9 +88,9 @@ def test_record_with_a_feature_of_another_type_is_found(write, feature, in_batch
     builder = tf_example_builder.TfExampleBuilder()
     builder.add_floats_feature("x", 1.0)
     files = [write("a", builder.serialized_example), write("b", example("x"))]
-    damaged_files.remember(files, tf.data.TFRecordDataset)
+    input_errors.remember(files, tf.data.TFRecordDataset)
     text = complaint([example("x")] if in_batches else example("x"), {"x": feature})
-    found = record_features.find_culprit(text, is_training=True)
+    found = input_errors.find_culprit(text, is_training=True)
     assert found.endswith("/b` has a record whose feature 'x' holds int64; float was asked for.")
 
 
@@ -98,16 +98,16 @@ def test_record_with_another_number_of_values_is_found(write):
     builder = tf_example_builder.TfExampleBuilder()
     builder.add_ints_feature("x", [1, 2, 3])
     files = [write("a", builder.serialized_example), write("b", example("x"))]
-    damaged_files.remember(files, tf.data.TFRecordDataset)
+    input_errors.remember(files, tf.data.TFRecordDataset)
     text = complaint([example("x")], {"x": tf.io.FixedLenFeature((3,), tf.int64)})
-    found = record_features.find_culprit(text, is_training=True)
+    found = input_errors.find_culprit(text, is_training=True)
     assert found.endswith(
         "/b` has a record whose feature 'x' has 1 value; the shape [3] was asked for."
     )
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch):
-    monkeypatch.setattr(record_features, "_MOST_SECONDS", -1.0)
-    damaged_files.remember([write("a", example("x"), example())], tf.data.TFRecordDataset)
+    monkeypatch.setattr(input_errors, "_MOST_SECONDS", -1.0)
+    input_errors.remember([write("a", example("x"), example())], tf.data.TFRecordDataset)
     text = complaint([example()], {"x": LABEL})
-    assert record_features.find_culprit(text, is_training=False) is None
+    assert input_errors.find_culprit(text, is_training=False) is None

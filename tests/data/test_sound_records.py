@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from official_lite.data import sound_records
+from official_lite.data import file_reading
 
 # The content of each, and what is around it.
 BYTES = 10 + 16
@@ -29,31 +29,31 @@ def read(dataset):
 
 def test_sound_files_are_read_as_they_are(write):
     files = [write("a"), write("b")]
-    assert read(sound_records.SoundRecords(1)(files)) == [*range(20), *range(20)]
+    assert read(file_reading.SoundRecords(1)(files)) == [*range(20), *range(20)]
 
 
 @pytest.mark.parametrize("bad", [(0,), (19,), (4, 5), (0, 7, 8, 19)])
 def test_only_damaged_records_are_left_out(write, bad):
     file = write("a", flipped=[index * BYTES + 15 for index in bad])
     kept = [index for index in range(20) if index not in bad]
-    assert read(sound_records.SoundRecords(4)(file)) == kept
+    assert read(file_reading.SoundRecords(4)(file)) == kept
 
 
 @pytest.mark.parametrize("length", [7 * BYTES + 20, 7 * BYTES + 12])
 def test_record_that_is_cut_off_is_one_of_them(write, length, caplog):
     file = write("a", length=length, flipped=[2 * BYTES + 15])
-    assert read(sound_records.SoundRecords(2)(file)) == [0, 1, 3, 4, 5, 6]
+    assert read(file_reading.SoundRecords(2)(file)) == [0, 1, 3, 4, 5, 6]
     assert f"truncated record at byte {7 * BYTES}. It is left out: 2 of at most 2" in caplog.text
 
 
 def test_each_counts_once_however_often_it_is_met(write):
-    dataset = sound_records.SoundRecords(1)(write("a", flipped=[15]))
+    dataset = file_reading.SoundRecords(1)(write("a", flipped=[15]))
     assert len(read(dataset.repeat(3))) == 3 * 19
 
 
 def test_one_too_many_is_an_error(write):
     files = [write("a", flipped=[15]), write("b", flipped=[15])]
-    dataset = sound_records.SoundRecords(1)
+    dataset = file_reading.SoundRecords(1)
     with pytest.raises(tf.errors.OpError, match="one more than the 1"):
         read(dataset(files))
 
@@ -61,4 +61,4 @@ def test_one_too_many_is_an_error(write):
 def test_length_that_is_damaged_is_an_error(write):
     file = write("a", flipped=[5 * BYTES + 1])
     with pytest.raises(tf.errors.OpError, match=f"unknown length at byte {5 * BYTES}"):
-        read(sound_records.SoundRecords(99)(file))
+        read(file_reading.SoundRecords(99)(file))

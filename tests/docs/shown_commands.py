@@ -16,7 +16,8 @@ from absl import flags
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite.common import flags as experiment_flags
-from official_lite.core import config_parsing, exp_factory
+from official_lite.config import parsing
+from official_lite.core import exp_factory
 from official_lite.modeling import hyperparams
 from official_lite.tools import __main__ as tools
 from tests.docs import blocks, reviewed
@@ -51,7 +52,7 @@ def check_train_flags(arguments: Sequence[str]) -> None:
     if parsed.experiment and (is_known or not is_the_readers):
         # Files of configs are the reader's.
         parsed.config_file = None
-        config_parsing.parse_configuration(parsed)
+        parsing.parse_configuration(parsed)
 
 
 def is_a_path(path: str) -> bool:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from official_lite.core import config_changes
+from official_lite.config import compatibility
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
@@ -25,4 +25,4 @@ def test_loop_of_ones_own_saves_and_restores(
     ["trainer.train_epochs", "trainer.writers", "runtime.devices", "task.init_checkpoint_strict"],
 )
 def test_what_the_page_calls_harmless_is(path: str) -> None:
-    assert config_changes.Change(path=path, old=1, new=2).is_harmless
+    assert compatibility.Change(path=path, old=1, new=2).is_harmless

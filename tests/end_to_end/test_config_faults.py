@@ -15,8 +15,9 @@ from hypothesis import strategies
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite.common import errors
+from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions as cfg
-from official_lite.core import config_parsing, exp_factory, gin_config
+from official_lite.core import exp_factory
 from official_lite.modeling import hyperparams, optimization
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -27,10 +28,10 @@ def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.Experi
     """The config of the digits with a config file on top."""
     file = tmp_path / "my.yaml"
     file.write_text(text)
-    flags = config_parsing.ParseConfigOptions(
+    flags = parsing.ParseConfigOptions(
         experiment=options.pop("experiment", DIGITS), config_file=[str(file)], **options
     )
-    params: cfg.ExperimentConfig = config_parsing.parse_configuration(flags, print_return=False)
+    params: cfg.ExperimentConfig = parsing.parse_configuration(flags, print_return=False)
     return params
 
 
@@ -90,8 +91,8 @@ def test_25_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
 def test_26_unknown_name_is_answered_with_the_nearest(
     tmp_path: pathlib.Path, options: dict[str, Any], answer: str
 ) -> None:
-    # Trainer, hooks, writers, mode: `tests/core/test_run_checks.py`, metric:
-    # `tests/core/test_best_checkpoint.py`, flags: `tests/end_to_end/test_command_errors.py`.
+    # Trainer, hooks, writers, mode: `tests/run/test_preflight.py`, metric:
+    # `tests/run/test_best_checkpoint.py`, flags: `tests/end_to_end/test_command_errors.py`.
     _refused(tmp_path, answer, **options)
 
 
@@ -206,9 +207,9 @@ def test_30_yaml_and_gin_give_the_config_back(
     params.override({"task": {"init_checkpoint": text}})
     again = exp_factory.get_exp_config(name)
     hyperparams.override_params_dict(again, params.as_dict(), is_strict=True)
-    yaml = config_parsing.to_yaml(params)
+    yaml = parsing.to_yaml(params)
     assert again == params
-    assert config_parsing.to_yaml(again) == yaml
+    assert parsing.to_yaml(again) == yaml
     gin_config.parse_gin([], [gin_config.operative_config(params)])
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == params
 

@@ -18,7 +18,7 @@ from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import base_task, base_trainer, input_reader, task_factory
 from official_lite.core import config_definitions as cfg
-from official_lite.data import finite
+from official_lite.data import length
 
 NUM_EXAMPLES = 24
 RECORD_BYTES = 64
@@ -200,11 +200,11 @@ def test_42_evaluation_of_unknown_length_is_bounded_in_time(
     model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = {"source": "good", "validation_source": "of unknown length"}
-    monkeypatch.setattr(finite, "_BATCHES_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(finite, "_WARNING_SECONDS", 0.0)
+    monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     _run(model_dir, task=unknown)
     assert "has not come to their end" in caplog.text
-    monkeypatch.setattr(finite, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(length, "_MOST_SECONDS", 0.0)
     with pytest.raises(errors.DataError, match="has not come to their end"):
         _run(model_dir.with_name("other"), task=unknown)
 

@@ -16,7 +16,8 @@ import portpicker
 import pytest
 import yaml
 
-from official_lite.common import cluster, errors
+from official_lite.cluster import tf_config
+from official_lite.common import errors
 
 ROOT = pathlib.Path(__file__).parents[2]
 KUBERNETES_VERSION = kubernetes_validate.latest_version()
@@ -133,9 +134,9 @@ def _tf_configs(name: str, tmp_path: pathlib.Path) -> Iterator[str]:
             ).stdout
 
 
-def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> cluster.ClusterConfig:
+def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig:
     monkeypatch.setenv("TF_CONFIG", text)
-    found = cluster.read_tf_config()
+    found = tf_config.read_tf_config()
     assert found is not None
     return found
 

@@ -18,7 +18,8 @@ import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import orbit, pipeline
 from official_lite.checkpoint import latest
 from official_lite.common import errors
-from official_lite.core import exp_factory, run_record, task_factory, train_lib
+from official_lite.core import exp_factory, task_factory, train_lib
+from official_lite.run import run_record
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -21,22 +21,16 @@ import tensorflow as tf
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import orbit, pipeline, search, telemetry
+from official_lite.checkpoint import commit as ckpt_files
 from official_lite.checkpoint import committed_checkpoint_manager, warm_start
-from official_lite.checkpoint import files as ckpt_files
 from official_lite.common import errors, registry
+from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions as cfg
-from official_lite.core import (
-    config_parsing,
-    exp_factory,
-    export_base,
-    gin_config,
-    hook_factory,
-    writer_factory,
-)
+from official_lite.core import exp_factory, export_base, hook_factory, writer_factory
 from official_lite.data import tfds_reading
 from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
-from official_lite.orbit.hooks import callback_factory
+from official_lite.orbit.hooks import keras_callback
 from official_lite.search import processes, storage
 from official_lite.tools import __main__ as tools
 
@@ -45,8 +39,8 @@ DIGITS = "vision/digits_mlp"
 
 
 def _parse(**options: Any) -> Any:
-    flags = config_parsing.ParseConfigOptions(experiment=DIGITS, **options)
-    return config_parsing.parse_configuration(flags, print_return=False)
+    flags = parsing.ParseConfigOptions(experiment=DIGITS, **options)
+    return parsing.parse_configuration(flags, print_return=False)
 
 
 @pytest.fixture
@@ -150,11 +144,11 @@ def _with_code() -> cfg.ExperimentConfig:
 def test_34_safe_config_does_not_move_the_files_of_the_registered_experiment(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
-    moved = config_parsing.ParseConfigOptions(
+    moved = parsing.ParseConfigOptions(
         experiment="tests/with_code", set=[f"workspace={plugin.parent}"], safe_config=True
     )
     with pytest.raises(errors.ConfigError, match="can run code"):
-        config_parsing.parse_configuration(moved, print_return=False)
+        parsing.parse_configuration(moved, print_return=False)
     assert not mark.exists()
 
 
@@ -187,7 +181,7 @@ def test_34_safe_config_keeps_the_paths_of_hooks_in_the_run(
         hook_factory.find_hooks([entry])
 
 
-@pytest.mark.parametrize("callback", sorted(callback_factory.keras_callbacks()))
+@pytest.mark.parametrize("callback", sorted(keras_callback.keras_callbacks()))
 def test_34_safe_config_knows_which_callbacks_touch_nothing(callback: str) -> None:
     arguments = inspect.signature(getattr(keras.callbacks, callback)).parameters
     touches = {"filename", "filepath", "directory", "backup_dir", "log_dir", "root"} & {*arguments}
@@ -229,12 +223,12 @@ def test_34_safe_config_holds_for_writers_storages_and_datasets(tmp_path: pathli
 
 
 def test_34_safe_config_leaves_the_registered_experiment_alone() -> None:
-    options = config_parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
+    options = parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
     with pytest.raises(errors.ConfigError, match=r"'plugin.py:Plugin' can run code"):
-        config_parsing.parse_configuration(options, print_return=False)
+        parsing.parse_configuration(options, print_return=False)
     hooks = ["'{workspace}/plugin.py'", "{name: profiler, directory: /own}"]
     options.set = [f"trainer.hooks=[{', '.join(hooks)}]"]
-    params = config_parsing.parse_configuration(options, print_return=False)
+    params = parsing.parse_configuration(options, print_return=False)
     assert params.trainer.hooks[0] == "/registered/plugin.py"
     hook_factory.find_hooks([params.trainer.hooks[1].as_dict()])
     with pytest.raises(errors.ConfigError, match="leads out"):

@@ -23,7 +23,7 @@ from absl import logging
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import pipeline, telemetry
-from official_lite.checkpoint import commit, disk_space, latest
+from official_lite.checkpoint import commit, committed_checkpoint_manager, latest
 from official_lite.common import errors
 from official_lite.core import exp_factory
 
@@ -205,7 +205,7 @@ def test_08_full_disk_is_named_and_leaves_the_checkpoints_as_they_were(
     model_dir = small_disk / "run"
     shutil.copytree(run, model_dir, ignore=shutil.ignore_patterns("ckpt-10*", "train"))
     before = _contents(model_dir)
-    monkeypatch.setattr(disk_space, "_RESERVE", reserve)
+    monkeypatch.setattr(committed_checkpoint_manager, "_RESERVE", reserve)
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(model_dir).free - room))
     with pytest.raises(errors.CheckpointError, match=said) as error:
         _train(model_dir, 40)

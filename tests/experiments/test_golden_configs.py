@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 import registry_imports  # noqa: F401  (imported for its registrations)
-from official_lite.core import exp_factory, gin_config, train_utils
+from official_lite.config import gin_config
+from official_lite.core import exp_factory, train_utils
 from official_lite.modeling import hyperparams
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.modeling import distributed_gradients, gradient_rows, optimization
+from official_lite.modeling import distributed_gradients, optimization
 from official_lite.modeling.distributed_gradients import make_distributed
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -238,7 +238,7 @@ def test_transformers_see_dense_gradients_and_observers_each_row_once() -> None:
 
 def test_equal_rows_are_summed() -> None:
     rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), (5, 1))
-    summed = gradient_rows.sum_equal_rows(rows)
+    summed = distributed_gradients.sum_equal_rows(rows)
     np.testing.assert_array_equal(summed.indices, [3, 0])
     np.testing.assert_array_equal(summed.values, [[5.0], [2.0]])
 
@@ -249,7 +249,7 @@ def test_rows_are_wanted_outside_of_xla(jit_compile: bool, expected: bool) -> No
 
     @tf.function
     def inner() -> None:
-        answers.append(gradient_rows.are_wanted())
+        answers.append(distributed_gradients.are_wanted())
 
     @tf.function(jit_compile=jit_compile)
     def outer(x: tf.Tensor) -> None:
@@ -259,4 +259,4 @@ def test_rows_are_wanted_outside_of_xla(jit_compile: bool, expected: bool) -> No
 
     tf.function(outer)(tf.constant(1))
     assert set(answers) == {expected}
-    assert gradient_rows.are_wanted()
+    assert distributed_gradients.are_wanted()

@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from official_lite.orbit import checkpoint_watcher
+from official_lite.orbit import checkpointing
 
 
 class Clock:
@@ -16,9 +16,7 @@ class Clock:
 
 def watch(directory, **kwargs):
     clock = Clock()
-    return checkpoint_watcher.watch_checkpoints(
-        str(directory), clock=clock, sleep=clock.sleep, **kwargs
-    )
+    return checkpointing.watch_checkpoints(str(directory), clock=clock, sleep=clock.sleep, **kwargs)
 
 
 def save(directory, numbers):

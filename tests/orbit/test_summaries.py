@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
-from official_lite.orbit import summaries
+from official_lite.orbit import reports
 
 
 def test_summaries_and_records_hold_the_same(tmp_path, make_trainer, make_controller):
@@ -40,13 +40,13 @@ def test_summaries_inside_the_step_come_at_their_interval(
 
 def test_evaluations_have_event_files_of_their_own_only_where_they_are_named(tmp_path):
     step = tf.Variable(3, dtype=tf.int64)
-    shared = summaries.Summaries(step, directory=tmp_path)
+    shared = reports.Summaries(step, directory=tmp_path)
     assert shared.eval_manager is shared.manager
-    apart = summaries.Summaries(step, directory=tmp_path, eval_directory=tmp_path / "validation")
+    apart = reports.Summaries(step, directory=tmp_path, eval_directory=tmp_path / "validation")
     assert apart.eval_manager is not apart.manager
 
 
 def test_steps_that_write_are_events_of_their_own():
     step = tf.Variable(0, dtype=tf.int64)
-    assert summaries.Summaries(step, interval=4).next_step(5) == 8
-    assert summaries.Summaries(step).next_step(5) == float("inf")
+    assert reports.Summaries(step, interval=4).next_step(5) == 8
+    assert reports.Summaries(step).next_step(5) == float("inf")

@@ -1,14 +1,14 @@
 import tensorflow as tf
 
-from official_lite.orbit import train_loops
+from official_lite.orbit import standard_runner
 from official_lite.orbit.utils import loop_fns
 
 
-def _loop(dataset: tf.data.Dataset, drawn: tf.Variable) -> train_loops.IteratorLoop:
+def _loop(dataset: tf.data.Dataset, drawn: tf.Variable) -> standard_runner.IteratorLoop:
     def step(iterator):
         drawn.assign(drawn * 10 + next(iterator))
 
-    return train_loops.IteratorLoop(
+    return standard_runner.IteratorLoop(
         lambda: tf.function(loop_fns.create_tf_while_loop_fn(step)), dataset
     )
 

@@ -5,7 +5,7 @@ import pytest
 
 from official_lite import pipeline
 from official_lite.common import errors
-from official_lite.core import epochs
+from official_lite.config import epochs
 
 
 def test_prepare_runs_before_anything_is_there_and_the_data_see_its_environment(

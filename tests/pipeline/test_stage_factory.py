@@ -4,7 +4,7 @@ import pytest
 
 from official_lite import pipeline
 from official_lite.common import errors
-from official_lite.pipeline import stage_factory
+from official_lite.pipeline import stages
 
 STAGE = """
 from official_lite import pipeline
@@ -22,7 +22,7 @@ def _write(path: pathlib.Path, *stages: tuple[str, str], mark: str = "") -> None
 @pytest.fixture
 def find(experiment, tmp_path):
     """The stages of a config with one stage named."""
-    return lambda stage, spec: stage_factory.find_stages(
+    return lambda stage, spec: stages.find_stages(
         experiment(pipeline={stage: spec}, workspace=str(tmp_path))
     )
 
@@ -92,13 +92,13 @@ def test_argument_comes_before_the_config_and_unknown_ones_fail(experiment) -> N
         pass
 
     params = experiment(pipeline={"run": "nowhere.py"})
-    assert stage_factory.find_stages(params, {"run": Mine})["run"] is Mine
+    assert stages.find_stages(params, {"run": Mine})["run"] is Mine
     with pytest.raises(errors.UnknownNameError, match="`run`"):
-        stage_factory.find_stages(params, {"rum": Mine})
+        stages.find_stages(params, {"rum": Mine})
 
 
 def test_class_that_was_typed_in_is_described_without_a_file() -> None:
     typed = type("Typed", (pipeline.Run,), {"__module__": "__main__"})
-    assert stage_factory.describe("run", typed).startswith("stage run: Typed (")
+    assert stages.describe("run", typed).startswith("stage run: Typed (")
     nowhere = type("Typed", (pipeline.Run,), {"__module__": "nowhere"})
-    assert stage_factory.describe("run", nowhere) == "stage run: Typed (nowhere)"
+    assert stages.describe("run", nowhere) == "stage run: Typed (nowhere)"

@@ -13,7 +13,7 @@ from official_lite.common import errors
 from official_lite.core import base_task, base_trainer, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
-from official_lite.modeling.optimization import preparation
+from official_lite.modeling.optimization import optimizer_factory
 
 _POINTS = np.random.default_rng(0).normal([2.0, -1.0], 0.5, [64, 2]).astype(np.float32)
 _loss = keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
@@ -49,7 +49,7 @@ class GanTrainer(base_trainer.Trainer):
                 keras.layers.Dense(1),
             ]
         )
-        self.discriminator_optimizer = preparation.prepare_optimizer(
+        self.discriminator_optimizer = optimizer_factory.prepare_optimizer(
             keras.optimizers.Adam(0.01), self.discriminator
         )
         self.noise = keras.random.SeedGenerator(11)

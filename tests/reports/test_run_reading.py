@@ -7,8 +7,9 @@ import pytest
 
 from official_lite import pipeline
 from official_lite.common import errors
-from official_lite.core import execution_record, model_dir_lock
+from official_lite.execution import execution_record
 from official_lite.reports import run_reading
+from official_lite.run import model_dir_lock
 from official_lite.tools import smoke_run
 from tests.reports import made_runs
 

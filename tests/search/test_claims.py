@@ -1,6 +1,6 @@
 """One worker a trial."""
 
-from official_lite.core import model_dir_lock
+from official_lite.run import model_dir_lock
 from official_lite.search import claims
 
 

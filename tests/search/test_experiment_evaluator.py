@@ -7,8 +7,8 @@ import pytest
 from experiments.vision.digits import configs
 from official_lite import pipeline, search
 from official_lite.common import errors
-from official_lite.core import runtime
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.run import runtime
 from official_lite.search import experiment_evaluator
 from tests.search import hooks
 

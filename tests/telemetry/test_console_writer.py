@@ -1,24 +1,53 @@
-from absl import logging
+import io
 
 from official_lite import telemetry
 
 
-def test_record_is_one_line_of_the_log(monkeypatch):
-    lines = []
-    monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
-    values = {"loss": 0.123456789, "count": 1234567, "clean": {"accuracy": 0.5}}
-    telemetry.ConsoleWriter().write(telemetry.Record(step=100, split="train", values=values))
-    assert lines == ["train | step 100 | loss 0.12346 | count 1234567 | clean/accuracy 0.5"]
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
-def test_chosen_fields_come_in_their_order_with_the_time_left(monkeypatch):
-    lines = []
-    monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
-    writer = telemetry.ConsoleWriter(["rate", "*loss", "eta"], total_steps=700)
-    values = {"loss": 0.5, "accuracy": 1, "rate": 0.1, "steps_per_second": 10.0}
-    writer.write(telemetry.Record(step=100, split="train", values=values))
-    writer.write(telemetry.Record(step=100, split="validation", values={"accuracy": 0.5}))
-    assert lines == [
-        "train | step 100 | rate 0.1 | loss 0.5 | eta 0:01:00",
-        "validation | step 100 | accuracy 0.5",
-    ]
+def test_terminal_gets_a_bar_and_a_file_gets_lines():
+    assert isinstance(telemetry.build_console_writer(10, Terminal()), telemetry.ProgressWriter)
+    assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
+
+
+def test_bar_shows_steps_metrics_rate_and_time_left(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    terminal = Terminal()
+    with telemetry.ProgressWriter(1000, terminal) as writer:
+        values = {"loss": 0.5, "steps_per_second": 10.0}
+        writer.write(telemetry.Record(step=400, split="train", values=values))
+        writer.flush()
+    for part in ("400/1000", "loss 0.5", "10.0 steps/s", "ETA 0:01:00"):
+        assert part in terminal.getvalue()
+
+
+def test_evaluation_stays_above_the_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    with telemetry.ProgressWriter(10, terminal) as writer:
+        writer.write(telemetry.Record(step=5, split="validation", values={"[x]": 0.5}))
+    assert "validation | step 5 | [x] 0.5" in terminal.getvalue()
+
+
+def test_closed_bar_can_be_closed_again():
+    writer = telemetry.ProgressWriter(10, Terminal())
+    writer.write(telemetry.Record(step=5, split="train", values={}))
+    writer.close()
+    writer.close()
+
+
+def test_bar_shows_the_chosen_fields(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    terminal = Terminal()
+    with telemetry.build_console_writer(10, terminal, fields=["loss", "eta"]) as writer:
+        values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 1.0}
+        writer.write(telemetry.Record(step=5, split="train", values=values))
+        writer.flush()
+    assert "loss 0.5" in terminal.getvalue()
+    assert "ETA 0:00:05" in terminal.getvalue()
+    assert "accuracy" not in terminal.getvalue()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.telemetry import histogram
+from official_lite.telemetry import record
 
 BIG = 10.0**30
 
@@ -10,42 +10,42 @@ BIG = 10.0**30
 @pytest.mark.parametrize("scale", [1e-13, 1e-6, 1.0, 1e6])
 def test_counts_equal_numpy(scale):
     values = (np.random.default_rng(0).normal(size=[100, 10]) * scale).astype(np.float32)
-    found = histogram.histogram_of(histogram.bucket_counts(values))
+    found = record.histogram_of(record.bucket_counts(values))
     np.testing.assert_array_equal(found.counts, np.histogram(values, found.edges)[0])
     assert found.counts.sum() == values.size
 
 
 def test_buckets_are_fine_enough():
-    edges = histogram.histogram_of(np.ones(histogram.NUM_BUCKETS)).edges
+    edges = record.histogram_of(np.ones(record.NUM_BUCKETS)).edges
     positive = edges[edges > 0]
     assert np.max(positive[1:] / positive[:-1]) <= 1.25
     assert (np.diff(edges) > 0).all()
     # The most that Weights & Biases takes.
-    assert histogram.NUM_BUCKETS <= 512
+    assert record.NUM_BUCKETS <= 512
 
 
 def test_edge_belongs_to_the_bucket_away_from_zero():
-    [above] = histogram.histogram_of(histogram.bucket_counts([1.0])).edges.reshape([1, 2])
-    [below] = histogram.histogram_of(histogram.bucket_counts([-1.0])).edges.reshape([1, 2])
+    [above] = record.histogram_of(record.bucket_counts([1.0])).edges.reshape([1, 2])
+    [below] = record.histogram_of(record.bucket_counts([-1.0])).edges.reshape([1, 2])
     assert above.tolist() == [1.0, 1.25]
     assert below.tolist() == [-1.25, -1.0]
 
 
 def test_what_is_not_finite_breaks_nothing():
     values = [np.nan, np.inf, -np.inf, BIG, -BIG, 0.0, -0.0]
-    counts = histogram.bucket_counts(np.array(values)).numpy()
+    counts = record.bucket_counts(np.array(values)).numpy()
     assert counts.sum() == 6
     assert counts[0] == counts[-1] == 2
-    assert counts[histogram.NUM_BUCKETS // 2] == 2
+    assert counts[record.NUM_BUCKETS // 2] == 2
 
 
 @pytest.mark.parametrize("shape", [[], [0], [3, 0], [2, 3, 4]])
 def test_any_shape_and_type_will_do(shape):
     for dtype in (tf.bfloat16, tf.float64, tf.int32, tf.bool):
-        counts = histogram.bucket_counts(tf.cast(tf.ones(shape), dtype))
+        counts = record.bucket_counts(tf.cast(tf.ones(shape), dtype))
         assert counts.numpy().sum() == np.prod(shape)
 
 
 def test_nothing_is_a_histogram_without_buckets():
-    found = histogram.histogram_of(np.zeros(histogram.NUM_BUCKETS))
+    found = record.histogram_of(np.zeros(record.NUM_BUCKETS))
     assert found.counts.size == 0

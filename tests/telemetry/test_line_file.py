@@ -1,6 +1,6 @@
 import pytest
 
-from official_lite.telemetry import line_file
+from official_lite.telemetry import text_file_writers
 
 
 @pytest.mark.parametrize(
@@ -10,14 +10,14 @@ from official_lite.telemetry import line_file
 def test_torn_last_line_is_removed(tmp_path, before, kept):
     path = tmp_path / "lines"
     path.write_text(before, encoding="utf-8")
-    file = line_file.LineFile(path)
+    file = text_file_writers.LineFile(path)
     file.append("next")
     file.close()
     assert path.read_text(encoding="utf-8") == kept + "next\n"
 
 
 def test_line_is_there_before_close_and_after_it(tmp_path):
-    file = line_file.LineFile(tmp_path / "new" / "lines")
+    file = text_file_writers.LineFile(tmp_path / "new" / "lines")
     file.append("one")
     assert (tmp_path / "new" / "lines").read_text() == "one\n"
     file.close()
@@ -29,7 +29,7 @@ def test_line_is_there_before_close_and_after_it(tmp_path):
 def test_lines_are_flushed_to_the_disk_once(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("os.fsync", synced.append)
-    file = line_file.LineFile(tmp_path / "lines")
+    file = text_file_writers.LineFile(tmp_path / "lines")
     file.sync()
     file.append("one")
     assert not synced

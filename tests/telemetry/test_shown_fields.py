@@ -1,7 +1,7 @@
 import pytest
 
 from official_lite import telemetry
-from official_lite.telemetry import shown_fields
+from official_lite.telemetry import console_writer
 
 TRAIN = telemetry.Record(
     step=100,
@@ -25,15 +25,15 @@ EVAL = telemetry.Record(
     ],
 )
 def test_fields_are_chosen_in_their_order(fields, expected):
-    assert list(shown_fields.shown_fields(TRAIN, fields).items()) == list(expected.items())
+    assert list(console_writer.shown_fields(TRAIN, fields).items()) == list(expected.items())
 
 
 def test_evaluation_of_which_nothing_is_named_is_shown_whole():
-    shown = shown_fields.shown_fields(EVAL, ["a_loss", "eta", "steps_per_second"])
+    shown = console_writer.shown_fields(EVAL, ["a_loss", "eta", "steps_per_second"])
     assert list(shown) == ["accuracy", "steps_per_second"]
-    assert list(shown_fields.shown_fields(EVAL, ["acc*"])) == ["accuracy"]
+    assert list(console_writer.shown_fields(EVAL, ["acc*"])) == ["accuracy"]
 
 
 def test_name_with_brackets_is_found_as_it_is():
     record = telemetry.Record(step=1, split="train", values={"auc[0]": 1})
-    assert shown_fields.shown_fields(record, ["auc[0]"]) == {"auc[0]": "1"}
+    assert console_writer.shown_fields(record, ["auc[0]"]) == {"auc[0]": "1"}

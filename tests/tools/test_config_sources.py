@@ -4,7 +4,8 @@ import pytest
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite.common import errors
-from official_lite.core import config_definitions, config_parsing, exp_factory
+from official_lite.config import parsing
+from official_lite.core import config_definitions, exp_factory
 from official_lite.tools import config_sources
 from tests.reports import made_runs
 
@@ -22,7 +23,7 @@ def _run(directory: pathlib.Path, **given: object) -> str:
     params.override({"trainer": given})
     fields = params.as_dict()
     fields["runtime"]["execution"] = "graph"
-    config_parsing.serialize_config(config_definitions.ExperimentConfig(), str(directory))
+    parsing.serialize_config(config_definitions.ExperimentConfig(), str(directory))
     made_runs.make_run(
         directory / "run", config=_plain(fields), record={"params": {"runtime.execution": "auto"}}
     )

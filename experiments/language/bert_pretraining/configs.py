@@ -9,8 +9,9 @@ import dataclasses
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, field_checks, task_factory
+from official_lite.core import exp_factory, task_factory
 from official_lite.modeling import hyperparams, optimization
+from official_lite.modeling.hyperparams import field_checks
 
 __all__ = [
     "BertEncoderConfig",

@@ -9,7 +9,8 @@ import dataclasses
 
 from experiments.language.causal_lm import configs
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, field_checks, task_factory
+from official_lite.core import exp_factory, task_factory
+from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["Gpt2Config", "Gpt2DataConfig", "gpt2"]
 

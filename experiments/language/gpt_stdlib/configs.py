@@ -7,8 +7,9 @@ import dataclasses
 
 from experiments.language.causal_lm import configs
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, field_checks, task_factory
+from official_lite.core import exp_factory, task_factory
 from official_lite.modeling import optimization
+from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["GptStdlibConfig", "gpt_stdlib"]
 

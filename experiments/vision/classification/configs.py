@@ -4,8 +4,8 @@ import dataclasses
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.core import field_checks
 from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["ClassificationConfig", "LossesConfig"]
 

@@ -8,8 +8,9 @@ import dataclasses
 from experiments.vision.digits import configs as digits
 from experiments.vision.digits_pretraining import configs as few_labels
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, field_checks, task_factory
+from official_lite.core import exp_factory, task_factory
 from official_lite.modeling import optimization
+from official_lite.modeling.hyperparams import field_checks
 from official_lite.modeling.multitask import configs as multitask
 
 __all__ = ["DigitsTasksConfig", "TargetConfig", "digits_multitask"]

@@ -7,8 +7,9 @@ import dataclasses
 
 from experiments.vision.digits import configs as digits
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, field_checks, task_factory
+from official_lite.core import exp_factory, task_factory
 from official_lite.modeling import hyperparams, optimization
+from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["FewLabelsConfig", "FewLabelsDataConfig", "digits_few_labels", "digits_pretraining"]
 

@@ -16,7 +16,7 @@ Every value is checked against the annotation of its field, regardless of its so
 field name raises an error that suggests the nearest names. This package does not import TensorFlow.
 """
 
-from official_lite.modeling.hyperparams.base_config import Config, bind
+from official_lite.modeling.hyperparams.base_config import Config, FreeConfig, PluginConfig, bind
 from official_lite.modeling.hyperparams.config_paths import (
     diff,
     flatten,
@@ -25,7 +25,6 @@ from official_lite.modeling.hyperparams.config_paths import (
     set_by_path,
     texts,
 )
-from official_lite.modeling.hyperparams.free_config import FreeConfig, PluginConfig
 from official_lite.modeling.hyperparams.oneof import OneOfConfig
 from official_lite.modeling.hyperparams.params_dict import (
     ParamsDict,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_lite.common import errors
-from official_lite.modeling.hyperparams import csv_override, params_dict, yaml_io
+from official_lite.modeling.hyperparams import params_dict, yaml_io
 
 
 def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
@@ -16,13 +16,13 @@ def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
     Raises:
       ConfigError: An unknown key, a wrong type or a locked config, as for `override`.
     """
-    steps = csv_override.parse_path(path)
+    steps = params_dict.parse_path(path)
     try:
         parsed = yaml_io.parse_value(value, f"`{path}`")
-        config.override(csv_override.nest(steps, parsed))
+        config.override(params_dict.nest(steps, parsed))
     except (errors.ConfigTypeError, errors.ConfigValueError) as error:
         try:
-            config.override(csv_override.nest(steps, value))
+            config.override(params_dict.nest(steps, value))
         except (errors.ConfigTypeError, errors.ConfigValueError):
             raise error from None
 
@@ -33,7 +33,7 @@ def override_by_path(config: params_dict.ParamsDict, path: str, value: Any) -> N
     Raises:
       ConfigError: As for `set_by_path`.
     """
-    config.override(csv_override.nest(csv_override.parse_path(path), value))
+    config.override(params_dict.nest(params_dict.parse_path(path), value))
 
 
 def flatten(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_lite.common import errors
-from official_lite.modeling.hyperparams import overrides, params_dict, yaml_scalars
+from official_lite.modeling.hyperparams import overrides, params_dict, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
 
 ConfigClass = type[params_dict.ParamsDict]
@@ -359,7 +359,7 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and not isinstance(value, overrides.ListItems)
 
 
-def _plain_scalar(value: Any, cursor: Cursor) -> yaml_scalars.Scalar:
+def _plain_scalar(value: Any, cursor: Cursor) -> yaml_io.Scalar:
     """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
     if value is None or type(value) in (bool, float, str):
         return value
@@ -368,7 +368,7 @@ def _plain_scalar(value: Any, cursor: Cursor) -> yaml_scalars.Scalar:
     if not isinstance(value, numbers.Integral):
         return float(value)
     number = int(value)
-    if not yaml_scalars.INT64_MIN <= number <= yaml_scalars.INT64_MAX:
+    if not yaml_io.INT64_MIN <= number <= yaml_io.INT64_MAX:
         raise errors.ConfigValueError(f"{cursor}: the integer does not fit into 64 bits.")
     return number
 
@@ -387,7 +387,7 @@ def _hint(wanted: str, value: Any) -> str:
         return f" Write {int(value)}."
     if isinstance(value, str) and kinds & {"int", "float"}:
         bare = value.replace("_", "").replace(",", "")
-        return f" Write {bare}, without quotes." if not yaml_scalars.is_plain_text(bare) else ""
+        return f" Write {bare}, without quotes." if not yaml_io.is_plain_text(bare) else ""
     if "str" in kinds and isinstance(value, numbers.Real):
         return f" Write '{value}' in quotes."
     return ""

@@ -1,8 +1,4 @@
-"""Reader and writer of config YAML without tags, in bounded time and memory.
-
-PyYAML scans and composes the text; this module builds the values. The result therefore contains
-only mappings, lists, strings, numbers, booleans and null, and PyYAML's global tables do not change.
-"""
+"""Reader and writer of config YAML without tags, in bounded time and memory."""
 
 import os
 import re
@@ -12,15 +8,75 @@ from typing import Any
 import yaml
 
 from official_lite.common import errors, files
-from official_lite.modeling.hyperparams import overrides, yaml_scalars
+from official_lite.modeling.hyperparams import overrides
+
+Scalar = str | int | float | bool | None
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+def resolve_scalar(text: str, where: str) -> Scalar:
+    """Return the value of a plain text; `where` starts any error message.
+
+    Raises:
+      ConfigValueError: An integer has a leading zero (decimal or octal?) or exceeds 64 bits.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return _bounded_int(text, where)
+    if _LEADING_ZERO.fullmatch(text):
+        raise errors.ConfigValueError(
+            f"{where}: {text} could be decimal or octal. "
+            f"Write {text.lstrip('+-0') or '0'}, or '{text}' in quotes if it is text."
+        )
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def is_plain_text(text: str) -> bool:
+    """Return whether `text`, unquoted, resolves to itself."""
+    return text not in _WORDS and not any(
+        pattern.fullmatch(text) for pattern in (_INTEGER, _LEADING_ZERO, _FLOAT)
+    )
+
+
+def _bounded_int(text: str, where: str) -> int:
+    # Python refuses to parse integers of thousands of digits, so check the length first.
+    value = int(text) if len(text) <= 20 else INT64_MAX + 1
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise errors.ConfigValueError(
+            f"{where}: the integer {text[:30]} does not fit into 64 bits. "
+            "Write it with an exponent if a float is meant."
+        )
+    return value
+
 
 MAX_BYTES = 1 << 20
+
 MAX_DEPTH = 100
+
 MAX_NODES = 50_000
 
 # Matches `{workspace}/file`, which YAML would parse as a mapping.
 _PLACEHOLDER = re.compile(r"(?<!\S)\{\w+\}[^\s,}\]]")
+
 _TUPLE_TAG = "tag:yaml.org,2002:python/tuple"
+
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
@@ -72,7 +128,7 @@ def parse_value(text: str, source: str) -> Any:
     if _PLACEHOLDER.match(stripped):
         return stripped
     if not stripped.startswith(("'", '"', "[", "{")):
-        return yaml_scalars.resolve_scalar(stripped, source)
+        return resolve_scalar(stripped, source)
     node = _compose(stripped, source)
     return _Builder(source).build(node) if node is not None else None
 
@@ -165,13 +221,13 @@ class _Builder:
             return [self.build(child, depth + 1) for child in node.value]
         return self._mapping(node, depth)
 
-    def _scalar(self, node: yaml.ScalarNode) -> yaml_scalars.Scalar:
+    def _scalar(self, node: yaml.ScalarNode) -> Scalar:
         text: str = node.value
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise self._error(node, "half of a surrogate pair is not a character")
         if node.style is not None:
             return text
-        return yaml_scalars.resolve_scalar(text, self._at(node))
+        return resolve_scalar(text, self._at(node))
 
     def _mapping(self, node: yaml.Node, depth: int) -> overrides.LocatedDict:
         result = overrides.LocatedDict(self._source)
@@ -221,7 +277,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    style = None if yaml_scalars.is_plain_text(text) else "'"
+    style = None if is_plain_text(text) else "'"
     # Single-quoted, PyYAML would read these line breaks back as different ones.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
@@ -242,8 +298,11 @@ def _represent_mapping(dumper: yaml.SafeDumper, mapping: Mapping[str, Any]) -> y
 
 
 _Dumper.add_representer(str, _represent_text)
+
 _Dumper.add_representer(list, _represent_sequence)
+
 _Dumper.add_representer(tuple, _represent_sequence)
+
 _Dumper.add_representer(overrides.LocatedDict, _represent_mapping)
 
 

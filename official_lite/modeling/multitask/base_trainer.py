@@ -12,11 +12,11 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions
-from official_lite.core import base_task, metric_group, model_building
-from official_lite.data import endless, position
+from official_lite.core import base_task, model_building, step_metrics
+from official_lite.data import length, position
 from official_lite.modeling import step_seeds
 from official_lite.modeling.multitask import base_model, multitask
-from official_lite.modeling.optimization import ema_optimizer, preparation
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 
 __all__ = [
     "MultiTaskBaseTrainer",
@@ -83,7 +83,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         # Bypass `tf.Module`, which would wrap the dictionary.
         self.__dict__["_metric_groups"] = {}
         self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
-        self._optimizer = preparation.prepare_optimizer(optimizer, multi_task_model)
+        self._optimizer = optimizer_factory.prepare_optimizer(optimizer, multi_task_model)
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
 
     @property
@@ -169,11 +169,11 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         results["learning_rate"] = self.optimizer.learning_rate
         return results
 
-    def _metric_group(self, task_name: str) -> metric_group.MetricGroup:
+    def _metric_group(self, task_name: str) -> step_metrics.MetricGroup:
         """Return the metrics of a task and of its model."""
         if task_name not in self._metric_groups:
-            metrics = metric_group.model_metrics(task_model(self.multi_task_model, task_name))
-            self._metric_groups[task_name] = metric_group.MetricGroup(
+            metrics = step_metrics.model_metrics(task_model(self.multi_task_model, task_name))
+            self._metric_groups[task_name] = step_metrics.MetricGroup(
                 [*self.training_metrics[task_name], *metrics]
             )
         return self._metric_groups[task_name]
@@ -186,7 +186,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         task = self.multi_task.tasks[task_name]
         with position.begin_at(batch, self._seed) as begin:
             dataset = orbit.utils.make_distributed_dataset(
-                self.strategy, endless.endless(task.build_inputs), task.task_config.train_data
+                self.strategy, length.endless(task.build_inputs), task.task_config.train_data
             )
         if batch and not begin.is_kept:
             logging.warning(

@@ -9,16 +9,10 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import (
-    base_task,
-    batch_mean,
-    best_checkpoint,
-    evaluating_trainer,
-    metric_group,
-    model_building,
-)
+from official_lite.core import base_task, evaluating_trainer, model_building, step_metrics
 from official_lite.modeling.multitask import base_trainer
-from official_lite.modeling.optimization import ema_optimizer, preparation
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
+from official_lite.run import best_checkpoint
 
 __all__ = ["MultiTaskEvaluator"]
 
@@ -78,7 +72,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
             )
             for task in self._tasks
         }
-        self._optimizer = optimizer and preparation.prepare_optimizer(optimizer, model)
+        self._optimizer = optimizer and optimizer_factory.prepare_optimizer(optimizer, model)
         self._checkpoint = tf.train.Checkpoint(
             **base_trainer.checkpoint_items(model, self._optimizer, self._global_step)
         )
@@ -175,7 +169,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         self._task = task
         self._model = model
         self._global_step = global_step
-        self.loss = batch_mean.BatchMean("validation_loss", dtype="float32")
+        self.loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self.metrics = list(task.build_metrics(training=False))
         super().__init__(
             orbit.utils.make_distributed_dataset(
@@ -188,8 +182,8 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             functools.partial(task.validation_step, model=model, metrics=[]),
             self.eval_dataset.element_spec,
         )
-        self._reported = metric_group.MetricGroup(
-            [*self.metrics, *metric_group.model_metrics(model)]
+        self._reported = step_metrics.MetricGroup(
+            [*self.metrics, *step_metrics.model_metrics(model)]
         )
 
     def eval_begin(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from official_lite import orbit
-from official_lite.core import base_task, experiment_runner
+from official_lite.core import base_task, train_lib
 from official_lite.modeling.multitask import evaluator
 
 __all__ = ["ActionsFactory", "MultiTaskRunner"]
@@ -12,7 +12,7 @@ __all__ = ["ActionsFactory", "MultiTaskRunner"]
 ActionsFactory = Callable[..., Sequence[orbit.Action]]
 
 
-class MultiTaskRunner(experiment_runner.OrbitExperimentRunner):
+class MultiTaskRunner(train_lib.OrbitExperimentRunner):
     """Experiment runner with an evaluator that is separate from the trainer.
 
     If nothing is trained, the evaluator takes the place of the trainer: it has the same checkpoint,
@@ -34,7 +34,7 @@ class MultiTaskRunner(experiment_runner.OrbitExperimentRunner):
         # The runner needs the task only to build a trainer, which already exists here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
-    def run(self) -> tuple[Any, experiment_runner.Logs]:
+    def run(self) -> tuple[Any, train_lib.Logs]:
         model, logs = super().run()
         # Omit the controller's own values: callers expect one entry per task.
         return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}

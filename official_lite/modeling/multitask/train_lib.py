@@ -13,15 +13,10 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors, suggestions
-from official_lite.core import (
-    base_task,
-    best_checkpoint,
-    execution,
-    task_factory,
-    trainer_factory,
-)
+from official_lite.core import base_task, task_factory, trainer_factory
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
+from official_lite.execution import modes
 from official_lite.modeling.multitask import (
     base_model,
     base_trainer,
@@ -32,6 +27,7 @@ from official_lite.modeling.multitask import (
     multitask,
     task_sampler,
 )
+from official_lite.run import best_checkpoint
 
 __all__ = [
     "create_runner",
@@ -202,7 +198,7 @@ def get_trainer(
             f"There is no trainer type {config.trainer_type!r}. "
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
-    if execution.execution_of(params.runtime).startswith("xla"):
+    if modes.execution_of(params.runtime).startswith("xla"):
         logging.warning("XLA is not used for the training of several tasks.")
     if params.runtime.dataset_num_private_threads:
         logging.warning("`runtime.dataset_num_private_threads` has no effect with several tasks.")
@@ -360,7 +356,7 @@ def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
 
 
 def _trainer_options(params: Any) -> orbit.StandardTrainerOptions:
-    compiled = execution.execution_of(params.runtime) != "eager"
+    compiled = modes.execution_of(params.runtime) != "eager"
     return orbit.StandardTrainerOptions(
         use_tf_function=params.trainer.train_tf_function and compiled,
         use_tf_while_loop=params.trainer.train_tf_while_loop and compiled,
@@ -368,7 +364,7 @@ def _trainer_options(params: Any) -> orbit.StandardTrainerOptions:
 
 
 def _evaluator_options(params: Any) -> orbit.StandardEvaluatorOptions:
-    compiled = execution.execution_of(params.runtime) != "eager"
+    compiled = modes.execution_of(params.runtime) != "eager"
     return orbit.StandardEvaluatorOptions(
         use_tf_function=params.trainer.eval_tf_function and compiled,
         # A compiled loop cannot carry `aggregate_logs` from None to a value.

@@ -8,11 +8,12 @@ import keras
 from absl import logging
 
 from official_lite.common import errors, suggestions
-from official_lite.modeling import distributed_gradients
+from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import adamw, ema_optimizer, lamb, lars, lr_schedule
 from official_lite.modeling.optimization.configs import optimization_config, optimizer_config
 
-__all__ = ["OptimizerFactory", "register_optimizer_cls"]
+__all__ = ["OptimizerFactory", "register_optimizer_cls", "prepare_optimizer"]
+
 
 LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
 
@@ -36,7 +37,9 @@ OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "adamax": keras.optimizers.Adamax,
     "ftrl": keras.optimizers.Ftrl,
 }
+
 LEGACY_OPTIMIZERS_CLS = OPTIMIZERS_CLS
+
 NEW_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 
 LR_CLS: dict[str, Callable[..., Any]] = {
@@ -57,8 +60,11 @@ WARMUP_CLS: dict[str, Callable[..., Any]] = {
 
 # Config fields that optimizers no longer accept, each with its no-op value.
 _DEAD_FIELDS: dict[str, Any] = {"decay": 0.0, "jit_compile": False}
+
 _MAY_BE_NONE = ("staircase",)
+
 _MUST_BE_POSITIVE = ("decay_steps", "total_decay_steps")
+
 # Maps the argument names of the Adafactor authors to those of Keras' Adafactor.
 _ADAFACTOR_NAMES = {
     "decay_rate": "beta_2_decay",
@@ -66,6 +72,7 @@ _ADAFACTOR_NAMES = {
     "epsilon1": "epsilon_1",
     "epsilon2": "epsilon_2",
 }
+
 _ADAFACTOR_FIXED = (
     "factored",
     "multiply_by_parameter_scale",
@@ -212,7 +219,7 @@ def _complete(config: Any, path: str) -> dict[str, Any]:
     for ratio in type(config).CLEARS.values():
         if arguments.pop(ratio, None) is not None:
             raise errors.ConfigValueError(
-                f"`{path}.{ratio}` is not in steps yet; `core.epochs.resolve(params)` sees to that."
+                f"`{path}.{ratio}` is not in steps yet; `epochs.resolve(params)` sees to that."
             )
     missing = [n for n, value in arguments.items() if value is None and n not in _MAY_BE_NONE]
     if missing:
@@ -255,3 +262,40 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
     # Adafactor's authors write the exponent without its minus sign; Keras expects it signed.
     arguments["beta_2_decay"] *= -1.0
     return arguments | {"relative_step": False}
+
+
+def prepare_optimizer(optimizer: Any, model: Any) -> Any:
+    """Make the optimizer distributed, create all its variables, and return it.
+
+    The optimizer is built on all variables at once, because an optimizer that was built on some
+    variables rejects the others. An object that is not a Keras optimizer is returned unchanged.
+
+    Args:
+        optimizer: The optimizer, built from a config or by the task.
+        model: Any object with built variables and a `trainable_variables` attribute.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return optimizer
+    optimizer = distributed_gradients.make_distributed(optimizer)
+    average = ema_optimizer.get_moving_average(optimizer)
+    if average is not None and not average.has_shadow_copy:
+        average.shadow_copy(model)
+    if not optimizer.built:
+        optimizer.build(list(model.trainable_variables))
+    if distributed_gradients.updates_rows(optimizer):
+        embedding_lookups.read_rows_only(model)
+        _warn_of_passes_over_tables(optimizer, model)
+    return optimizer
+
+
+def _warn_of_passes_over_tables(optimizer: Any, model: Any) -> None:
+    large = [
+        table.path for table in embedding_lookups.tables(model) if embedding_lookups.is_large(table)
+    ]
+    if not large or ema_optimizer.get_moving_average(optimizer) is None:
+        return
+    logging.warning(
+        "The optimizer updates some rows of %s in a step, but the moving average of the weights "
+        "(`optimizer_config.ema`) passes over all of them. See docs/embeddings.md.",
+        ", ".join(large),
+    )

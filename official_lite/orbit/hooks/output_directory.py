@@ -2,7 +2,7 @@
 
 import os
 
-from official_lite.common import errors, subdirectories
+from official_lite.common import errors, files
 from official_lite.orbit.hooks.hook import Hook
 
 
@@ -15,7 +15,7 @@ def output_directory(hook: Hook, directory: str) -> str:
     """
     if os.path.isabs(directory) or "://" in directory:
         return directory
-    subdirectories.require_subdirectory(directory, f"directory of {type(hook).__name__}")
+    files.require_subdirectory(directory, f"directory of {type(hook).__name__}")
     model_dir = hook.controller.model_dir
     if model_dir is None:
         raise errors.ConfigValueError(

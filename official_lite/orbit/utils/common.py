@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import autotuning
+from official_lite.data import tf_data_options
 
 
 def create_global_step() -> tf.Variable:
@@ -55,7 +55,7 @@ def make_distributed_dataset(
     input_options = kwargs.pop("input_options", None)
     is_single = _has_one_cpu(strategy)
     if isinstance(dataset_or_fn, tf.data.Dataset):
-        dataset = autotuning.without_idle_autotuner(dataset_or_fn)
+        dataset = tf_data_options.without_idle_autotuner(dataset_or_fn)
         if is_single:
             return dataset
         return strategy.experimental_distribute_dataset(dataset, input_options)
@@ -68,7 +68,7 @@ def make_distributed_dataset(
 
     def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
-        return autotuning.without_idle_autotuner(dataset_or_fn(*args, **kwargs, **context))
+        return tf_data_options.without_idle_autotuner(dataset_or_fn(*args, **kwargs, **context))
 
     if is_single:
         return dataset_fn(tf.distribute.InputContext())

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.common import errors, user_code
-from official_lite.orbit import preemption
 from official_lite.orbit.utils import step_guard, tpu_summaries
+from official_lite.run import preemption
 
 StepFn = Callable[[Any], Any]
 LoopFn = Callable[..., Any]

@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from official_lite.checkpoint import commit, completeness, model_state, warm_start
 from official_lite.common import errors
-from official_lite.core import model_building, runtime, trainer_state
+from official_lite.core import model_building
 from official_lite.modeling.multitask import base_trainer, multitask
-from official_lite.modeling.optimization import ema_optimizer, preparation
-from official_lite.pipeline import stage_factory
-from official_lite.pipeline.build import Build
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.pipeline.context import ExperimentContext
+from official_lite.pipeline.stages import Build, find_stages
+from official_lite.run import checkpoint_state, runtime
 
 __all__ = ["built", "evaluation_data", "find_checkpoint", "load_weights", "read_checkpoint"]
 
@@ -36,7 +36,7 @@ def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Buil
         The context with task, model and optimizer, and the `build` stage.
     """
     params = params.replace(runtime={"distribution_strategy": "off"})
-    stage = stage_factory.find_stages(params)["build"]
+    stage = find_stages(params)["build"]
     with tempfile.TemporaryDirectory() as directory:
         ctx = ExperimentContext(
             params=params, mode=mode, model_dir=directory, strategy=tf.distribute.get_strategy()
@@ -107,9 +107,11 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
     if average is None:
         read_checkpoint(tf.train.Checkpoint(**items), prefix)
         return
-    optimizer = preparation.prepare_optimizer(ctx.optimizer, model)
+    optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, model)
     checkpoint = tf.train.Checkpoint(optimizer=optimizer, **items)
-    read_checkpoint(checkpoint, prefix, optional=trainer_state.find_unneeded(checkpoint, optimizer))
+    read_checkpoint(
+        checkpoint, prefix, optional=checkpoint_state.find_unneeded(checkpoint, optimizer)
+    )
     average.swap_weights()
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from official_lite import orbit, pipeline
 from official_lite.common import errors
 from official_lite.core import base_trainer
-from official_lite.orbit import preemption
+from official_lite.run import preemption
 from official_lite.tools.tuning import trial_training
 
 __all__ = ["RateSweep", "analyze", "draw", "run_sweep"]

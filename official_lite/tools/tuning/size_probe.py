@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from official_lite import pipeline
 from official_lite.common import errors
-from official_lite.core import micro_batches
-from official_lite.orbit import preemption
+from official_lite.core import train_data
+from official_lite.run import preemption
 from official_lite.tools import run_source
 from official_lite.tools.tuning import trial_training
 
@@ -85,7 +85,7 @@ def _measure(ctx: pipeline.ExperimentContext, batch_size: int) -> Probe:
         steps += num_steps
     rate = steps * batch_size / (time.monotonic() - started)
     replicas = ctx.require("strategy").num_replicas_in_sync
-    unit = replicas * micro_batches.count_micro_batches(ctx.params)
+    unit = replicas * train_data.count_micro_batches(ctx.params)
     return Probe(examples_per_second=rate, memory=_peak_memory(), unit=unit)
 
 

@@ -163,7 +163,7 @@ def test_training_evaluates_all_images_and_goes_on_exactly(
 
 
 def test_recipe_is_that_of_ninety_epochs() -> None:
-    from official_lite.core import epochs
+    from official_lite.config import epochs
 
     params = epochs.resolve(configs.resnet_imagenet())
     assert params.trainer.train_steps == 28_151

@@ -3,11 +3,11 @@ import math
 import pytest
 
 from official_lite.common import errors
-from official_lite.modeling.hyperparams import yaml_scalars
+from official_lite.modeling.hyperparams import yaml_io
 
 
 def resolve(text):
-    return yaml_scalars.resolve_scalar(text, "here")
+    return yaml_io.resolve_scalar(text, "here")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_scalars_with_a_meaning(text, value):
     resolved = resolve(text)
     assert resolved == value
     assert type(resolved) is type(value)
-    assert not yaml_scalars.is_plain_text(text)
+    assert not yaml_io.is_plain_text(text)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_scalars_with_a_meaning(text, value):
 )
 def test_everything_else_is_text(text):
     assert resolve(text) == text
-    assert yaml_scalars.is_plain_text(text)
+    assert yaml_io.is_plain_text(text)
 
 
 def test_nan_is_a_float():

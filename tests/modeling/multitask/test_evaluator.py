@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, best_checkpoint
+from official_lite.core import base_task
 from official_lite.modeling import optimization
 from official_lite.modeling.multitask import base_trainer, evaluator, multitask
+from official_lite.run import best_checkpoint
 from tests.modeling.multitask.conftest import PullTask
 
 ALL = -1

@@ -6,7 +6,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.modeling import distributed_gradients, optimization
-from official_lite.modeling.optimization import ema_optimizer, preparation
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 
 
 def _model() -> keras.Model:
@@ -15,19 +15,19 @@ def _model() -> keras.Model:
 
 def test_optimizer_of_the_users_own_is_built_and_sums_over_replicas() -> None:
     optimizer = keras.optimizers.Adam()
-    assert preparation.prepare_optimizer(optimizer, _model()) is optimizer
+    assert optimizer_factory.prepare_optimizer(optimizer, _model()) is optimizer
     assert optimizer.built
     assert isinstance(optimizer, distributed_gradients.DistributedOptimizer)
 
 
 def test_average_is_created() -> None:
     optimizer = ema_optimizer.ExponentialMovingAverage(keras.optimizers.SGD())
-    preparation.prepare_optimizer(optimizer, _model())
+    optimizer_factory.prepare_optimizer(optimizer, _model())
     assert optimizer.has_shadow_copy
 
 
 def test_what_is_no_optimizer_is_left_alone() -> None:
-    assert preparation.prepare_optimizer(None, _model()) is None
+    assert optimizer_factory.prepare_optimizer(None, _model()) is None
 
 
 def _shape_behind(handle: tf.Tensor) -> list[int]:
@@ -53,7 +53,7 @@ def test_no_op_of_a_step_passes_over_a_whole_table(
 ) -> None:
     rows = 7919
     model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(rows, 2)])
-    optimizer = preparation.prepare_optimizer(optimizer_fn(), model)
+    optimizer = optimizer_factory.prepare_optimizer(optimizer_fn(), model)
 
     @tf.function
     def step(ids: tf.Tensor) -> None:
@@ -75,7 +75,7 @@ def test_average_over_a_large_table_is_warned_of(monkeypatch: pytest.MonkeyPatch
     for rows in (10, 2**18):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(rows, 16)])
         average = ema_optimizer.ExponentialMovingAverage(keras.optimizers.Adagrad())
-        preparation.prepare_optimizer(average, model)
+        optimizer_factory.prepare_optimizer(average, model)
     (message,) = messages
     assert "some rows of " in message
     assert "but the moving average of the weights" in message
@@ -94,5 +94,5 @@ def test_tables_are_read_by_rows_where_they_are_updated_by_rows(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer], expected: bool
 ) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2)])
-    preparation.prepare_optimizer(optimizer_fn(), model)
+    optimizer_factory.prepare_optimizer(optimizer_fn(), model)
     assert ("call" in vars(model.layers[0])) == expected

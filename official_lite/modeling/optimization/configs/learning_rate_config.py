@@ -2,8 +2,8 @@
 
 A field whose default is None must be set before the schedule can be built. A ratio field is a
 fraction of `trainer.train_steps` and stands in for the corresponding field in steps;
-`core.epochs` converts it. For example, with a `decay_ratio` of 1 the decay ends with the training,
-whatever its length.
+`config.epochs` converts it. For example, with a `decay_ratio` of 1 the decay ends with the
+training, whatever its length.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@ import numpy as np
 from absl import logging
 
 from official_lite import pipeline
-from official_lite.data import endless
+from official_lite.data import length
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
@@ -42,4 +42,4 @@ class DayByDay(pipeline.Run):
         data = ctx.params.task.train_data.replace(input_path=path)
         trainer, build_inputs = ctx.trainer, ctx.task.build_inputs
         trainer.eval_dataset = trainer.distribute_dataset(build_inputs, data)
-        trainer.train_dataset = trainer.distribute_dataset(endless.endless(build_inputs), data)
+        trainer.train_dataset = trainer.distribute_dataset(length.endless(build_inputs), data)

@@ -1,0 +1,1 @@
+"""Several processes as one run: who takes part, and whether all can be reached."""

@@ -1,0 +1,212 @@
+"""Whether a run may go on with the checkpoints of an earlier one, by what their configs say.
+
+A field is changed if its value is neither what the earlier run was given nor what became of it
+(epochs become steps, `auto` becomes a mode). Needs no TensorFlow.
+"""
+
+import dataclasses
+import fnmatch
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors, files
+from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import yaml_io
+
+__all__ = [
+    "HARMLESS",
+    "MISSING",
+    "Change",
+    "check",
+    "find_changes",
+    "flatten",
+    "own_config",
+    "warn_of_another",
+]
+
+
+# What may change between two starts of a run without a word: how long, how often, where to, how
+# fast. The rest decides what is learnt from what.
+HARMLESS = (
+    "phases*",
+    "pipeline.*",
+    "runtime.*",
+    "task.allow_image_summary",
+    "task.init_checkpoint*",
+    "task.validation_data*",
+    "task.*_data.cycle_length",
+    "task.*_data.prefetch_buffer_size",
+    "task.*_data.ram_budget",
+    "task.*_data.*tf_data_service*",
+    "task.*_data.autotune_algorithm",
+    "task.*_data.trainer_id",
+    "trainer.*_interval",
+    "trainer.*_steps",
+    "trainer.*_epochs",
+    "trainer.*tf_function",
+    "trainer.*tf_while_loop",
+    "trainer.allow_tpu_summary",
+    "trainer.best_checkpoint_*",
+    "trainer.continuous_eval_timeout",
+    "trainer.hooks*",
+    "trainer.loss_upper_bound",
+    "trainer.max_to_keep",
+    "trainer.preemption_on_demand_checkpoint",
+    "trainer.recovery_*",
+    "trainer.steps_per_*",
+    "trainer.validation_summary_subdir",
+    "trainer.writers*",
+    "workspace",
+)
+
+# Of `runtime`, and of what the patterns above would let through.
+_HARMFUL = (
+    "runtime.seed",
+    "runtime.mixed_precision_dtype",
+    "runtime.loss_scale",
+    "trainer.grad_accum_steps",
+)
+
+_CHECKPOINT = re.compile(r"ckpt-\d+\.index")
+
+MISSING = "(none)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """A field with another value than in the earlier run."""
+
+    path: str
+    old: Any
+    new: Any
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether a run may go on with it."""
+        return _fits(self.path, HARMLESS) and not _fits(self.path, _HARMFUL)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.old} -> {self.new}"
+
+
+def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
+    """Compares a config with that of the checkpoints in a directory; logs what has changed.
+
+    Without a checkpoint there is nothing that a change could spoil.
+
+    Args:
+        params: The config as it was given.
+        model_dir: The directory.
+        is_allowed: Whether any change is allowed.
+
+    Returns:
+        The fields that have changed.
+
+    Raises:
+        errors.ConfigValueError: A field that matters has changed, and that is not allowed.
+    """
+    if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
+        return []
+    changes = find_changes(params, model_dir)
+    for change in changes:
+        logging.info("Changed since the last start in %s: %s", model_dir, change)
+    harmful = [change for change in changes if not change.is_harmless]
+    if not harmful:
+        return changes
+    listed = "\n".join(f"  {change}" for change in harmful)
+    if is_allowed:
+        logging.warning("The run goes on with another config than it began with:\n%s", listed)
+        return changes
+    raise errors.ConfigValueError(
+        f"{model_dir} holds the checkpoints of another config:\n{listed}\n"
+        "Pass --allow_config_change to go on with them all the same; or give another --model_dir, "
+        "with `task.init_checkpoint` to start from their weights."
+    )
+
+
+def own_config(model_dir: str) -> str:
+    """The file with the config that the run in a directory has trained with; empty without one."""
+    path = os.path.join(model_dir, "params.yaml")
+    return path if files.exists(path) else ""
+
+
+def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
+    """Logs in which fields that matter an evaluation differs from the training in a directory."""
+    harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
+    if harmful:
+        logging.warning(
+            "This evaluation has another config than %s was trained with:\n%s\n"
+            "The run's own one is given by --config_file=%s",
+            model_dir,
+            "\n".join(f"  {change}" for change in harmful),
+            own_config(model_dir),
+        )
+
+
+def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
+    """The fields that differ from those of the last run in a directory, by their paths."""
+    new = flatten(params.as_dict())
+    became = _read_params(model_dir)
+    given = _read_given(model_dir) or became
+    if not became or not given:
+        return []
+    changes = []
+    for path in sorted({*new, *given}):
+        value = new.get(path, MISSING)
+        if path not in given and path not in became and _is_default(params, path):
+            # A field that the version of before did not have.
+            continue
+        if value not in (given.get(path, MISSING), became.get(path, MISSING)):
+            changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
+    return changes
+
+
+def _is_default(params: hyperparams.Config, path: str) -> bool:
+    *parents, name = path.split(".")
+    owner: Any = params
+    for parent in parents:
+        owner = getattr(owner, parent, None)
+    if not dataclasses.is_dataclass(owner):
+        return False
+    defaults = {field.name: field.default for field in dataclasses.fields(owner)}
+    return name in defaults and defaults[name] == getattr(owner, name)
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of a nested config by their paths, as JSON has them: `{"trainer.name": null}`."""
+    plain = json.loads(json.dumps(values, default=str))
+    return dict(_leaves(plain))
+
+
+def _leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(values, Mapping) and (values or not path):
+        for name, value in values.items():
+            yield from _leaves(value, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, values
+
+
+def _read_params(model_dir: str) -> dict[str, Any]:
+    path = os.path.join(model_dir, "params.yaml")
+    try:
+        return flatten(yaml_io.read_yaml(path)) if files.exists(path) else {}
+    except (OSError, ValueError) as error:
+        logging.warning("%s can't be compared: %s", path, error)
+        return {}
+
+
+def _read_given(model_dir: str) -> dict[str, Any]:
+    path = os.path.join(model_dir, "run.json")
+    try:
+        return dict(json.loads(files.read_text(path))["params"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _fits(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

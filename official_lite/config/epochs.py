@@ -1,0 +1,192 @@
+"""Epochs and fractions of the training become steps, once, before a run.
+
+Steps are the only clock of a run. What a config says in epochs (`trainer.train_epochs`, …) or as a
+ratio (`warmup_ratio`, …) is worked out here and put where the steps stand; the field it came from
+becomes None. So the resolved config says the same when it is read back, whatever the data are then.
+
+An epoch is `num_examples / global_batch_size` of `task.train_data`, which need not be whole; or
+`trainer.steps_per_epoch` steps; or as many as the training dataset has batches. Where the first two
+contradict each other, as they do if the data of a resolved config change, it is an error. Nothing
+here needs TensorFlow, unless the dataset has to be asked.
+"""
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import errors
+
+__all__ = ["resolve"]
+
+
+# Field in steps -> the one in epochs that takes its place.
+_IN_EPOCHS = {
+    "train_steps": "train_epochs",
+    "validation_interval": "validate_every_epochs",
+    "checkpoint_interval": "checkpoint_every_epochs",
+}
+
+_SEVERAL_TASKS = "With several tasks, the data don't say it."
+
+
+def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
+    """The config with steps in the place of epochs and ratios.
+
+    Args:
+        params: An experiment's config, locked or not.
+        task: The task, whose training dataset is asked for its length if the config does not say
+            how long an epoch is. Without it, what needs that length stays as it is.
+        own_config: A file with the config of the run that is evaluated, which knows it.
+
+    Returns:
+        A locked copy; or `params` itself if nothing changes.
+
+    Raises:
+        errors.ConfigValueError: If nobody knows how long an epoch is, or two say different things.
+    """
+    trainer = getattr(params, "trainer", None)
+    in_epochs: dict[str, float] = {
+        steps: getattr(trainer, name)
+        for steps, name in _IN_EPOCHS.items()
+        if getattr(trainer, name, None) is not None
+    }
+    length = _stated_length(params)
+    if length is None and in_epochs and task is not None:
+        length = _length_of_dataset(params, task, own_config)
+    if in_epochs and length is None:
+        _require_data_to_ask(params)
+        return params
+    changes = _trainer_changes(trainer, in_epochs, length)
+    train_steps = changes.get("train_steps", getattr(trainer, "train_steps", 0))
+    changes |= _schedule_changes(trainer, train_steps)
+    if not changes:
+        return params
+    _log(in_epochs, changes)
+    resolved = params.replace(trainer=changes)
+    resolved.lock()
+    return resolved
+
+
+def _trainer_changes(
+    trainer: Any, in_epochs: dict[str, float], length: Fraction | None
+) -> dict[str, Any]:
+    if length is None:
+        return {}
+    changes: dict[str, Any] = {}
+    for name, epochs in in_epochs.items():
+        # Through the text, so that 0.1 epochs are a tenth.
+        steps = Fraction(str(epochs)) * length
+        # Intervals are rounded down, so that the last of them ends within the training.
+        whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
+        changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
+    if getattr(trainer, "steps_per_epoch", None) == 0:
+        changes["steps_per_epoch"] = _whole_steps(length)
+    return changes
+
+
+def _schedule_changes(trainer: Any, train_steps: int) -> dict[str, Any]:
+    """The override of the schedules that are in use."""
+    config = getattr(trainer, "optimizer_config", None)
+    changes: dict[str, Any] = {}
+    for block in ("learning_rate", "warmup"):
+        choice: Any = getattr(config, block, None)
+        schedule = choice.get() if choice is not None else None
+        for steps, ratio_name in getattr(schedule, "CLEARS", {}).items():
+            ratio = getattr(schedule, ratio_name)
+            if ratio is not None:
+                values = {steps: _steps_of(ratio, train_steps, steps), ratio_name: None}
+                changes.setdefault(block, {})[choice.type] = values
+    return {"optimizer_config": changes} if changes else {}
+
+
+def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
+    if isinstance(ratio, list | tuple):
+        return list(_ascending(round(value * train_steps) for value in ratio))
+    steps = round(ratio * train_steps)
+    # There may be no warm-up, but a decay takes a step at least.
+    return steps if name == "warmup_steps" else max(steps, 1)
+
+
+def _ascending(steps: Iterator[int]) -> Iterator[int]:
+    """In a short training, boundaries may fall on one step."""
+    last = -1
+    for step in steps:
+        last = max(step, last + 1)
+        yield last
+
+
+def _stated_length(params: Any) -> Fraction | None:
+    """The steps of an epoch, as far as the config says them."""
+    trainer, data = getattr(params, "trainer", None), _train_data(params)
+    stated = getattr(trainer, "steps_per_epoch", 0)
+    num_examples = getattr(data, "num_examples", None)
+    batch_size = getattr(data, "global_batch_size", 0)
+    counted = Fraction(num_examples, batch_size) if num_examples and batch_size else None
+    if counted is None:
+        return Fraction(stated) if stated else None
+    if stated and stated != _whole_steps(counted):
+        raise errors.ConfigValueError(
+            f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
+            f"{num_examples}, which makes {float(counted):g} batches of {batch_size}: "
+            f"{_whole_steps(counted)} whole steps. Set one of them only: `steps_per_epoch` to 0 "
+            "to have it counted, or `num_examples` to null to go by the steps."
+        )
+    # What the steps of an epoch are rounded from, so that many epochs are counted exactly.
+    return counted
+
+
+def _whole_steps(length: Fraction) -> int:
+    """The steps after which an epoch ends, as an event; never more than its length."""
+    return max(math.floor(length), 1)
+
+
+def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
+    hint = f" Or take the run's own config, which knows: --config_file={own_config}"
+    hint = hint if own_config else ""
+    if not hasattr(params.task, "train_data"):
+        raise _unknown_length(_SEVERAL_TASKS, hint=hint)
+    dataset = task.build_inputs(params.task.train_data)
+    cardinality = getattr(dataset, "cardinality", None)
+    num_batches = int(cardinality()) if cardinality else -2
+    if num_batches < 0:
+        kind = {-1: "has no end", -2: "does not know its length"}[num_batches]
+        reason = f"The training dataset {kind}."
+        raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
+    if num_batches == 0:
+        raise errors.DataError("The training dataset is empty.")
+    return Fraction(num_batches)
+
+
+def _require_data_to_ask(params: Any) -> None:
+    """Refuses several tasks, unless a stage of one's own may still say how long an epoch is."""
+    has_own_prepare = getattr(getattr(params, "pipeline", None), "prepare", "")
+    if hasattr(params.task, "task_routines") and not has_own_prepare:
+        raise _unknown_length(_SEVERAL_TASKS)
+
+
+def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigValueError:
+    fields = " or ".join(f"`{name}`" for name in (*others, "trainer.steps_per_epoch"))
+    return errors.ConfigValueError(
+        f"The config counts in epochs, but how long is one? {reason} Set {fields}.{hint}"
+    )
+
+
+def _train_data(params: Any) -> Any:
+    return getattr(getattr(params, "task", None), "train_data", None)
+
+
+def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:
+    parts = [
+        f"{epochs:g} epochs = {changes[name]} steps"
+        if name == "train_steps"
+        else f"`{name}` = {changes[name]} ({epochs:g} epochs)"
+        for name, epochs in in_epochs.items()
+    ]
+    for block in changes.get("optimizer_config", {}).values():
+        for values in block.values():
+            parts += [f"`{name}` = {value}" for name, value in values.items() if value is not None]
+    if parts:
+        logging.info("In steps: %s.", ", ".join(parts))

@@ -1,0 +1,240 @@
+"""Gin as one more layer of overrides, and the gin file from which a run can be repeated.
+
+Gin's bindings configure gin's own configurables (`create_trainer.trainer_cls = @MyTrainer`). The
+fields of the experiment are reached through one configurable, `params`, in the scope of their
+block::
+
+    trainer/params.train_steps = 100
+    task/train_data/params.global_batch_size = 64
+    trainer/optimizer_config/optimizer/params.type = 'adamw'
+
+They go through the same checks as YAML. `operative_config` writes every field of a resolved config
+in this form, below the bindings that gin was given; gin's own `operative_config_str` would leave
+out all that was passed explicitly.
+"""
+
+# Gin reaches for `importlib.util` without importing it.
+import importlib
+import importlib.util
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gin
+from gin import config_parser
+
+from official_lite.common import errors, files
+from official_lite.config import mutually_exclusive
+from official_lite.modeling import hyperparams
+
+__all__ = [
+    "apply_bindings",
+    "bindings",
+    "find_other_bindings",
+    "operative_config",
+    "parse_gin",
+    "parse_gin_flags",
+]
+
+
+_BLOCK = "params"
+
+_NO_LINE_LIMIT = 10_000
+
+# Gin has no literal for infinity.
+_CONSTANTS = {"official_lite.inf": math.inf, "official_lite.minus_inf": -math.inf}
+
+
+@gin.configurable(_BLOCK, module="official_lite")
+def _bound_values(**values: Any) -> dict[str, Any]:
+    """The values bound in the current gin scope."""
+    return values
+
+
+def parse_gin(
+    gin_files: Sequence[str] | None, gin_params: Sequence[str] | None, *, safe: bool = False
+) -> None:
+    """Parses gin files and bindings, in order. A gin file is code: it can import and call.
+
+    Args:
+        gin_files: Paths of gin files.
+        gin_params: Single bindings.
+        safe: Whether to refuse everything that can run code: imports, includes and references.
+
+    Raises:
+        errors.ConfigValueError: If something does not parse, names what does not exist, or is
+            refused.
+    """
+    try:
+        if safe:
+            for source, text in _texts(gin_files or [], gin_params or []):
+                _refuse_code(source, text)
+        gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
+    except errors.ConfigError:
+        raise
+    except (OSError, SyntaxError, ValueError, ImportError, AttributeError) as error:
+        raise errors.ConfigValueError(f"Gin: {error}") from error
+
+
+def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
+    """Overrides the config with the `params` bindings that gin holds.
+
+    Raises:
+        errors.ConfigError: As for any other override: an unknown field, a wrong type.
+    """
+    given: set[str] = set()
+    for binding in _own_bindings():
+        blocks = binding.scope.split("/") if binding.scope else []
+        path = ".".join([*blocks, binding.arg_name])
+        with gin.config_scope(binding.scope):
+            # Through the configurable, so that macros are resolved.
+            value = _bound_values()[binding.arg_name]
+        mutually_exclusive.refuse_both(params, path, value, given, "gin")
+        hyperparams.override_params_dict(params, _nested(path, value), is_strict=True)
+        given.add(path)
+    return params
+
+
+def operative_config(params: hyperparams.Config) -> str:
+    """The text of a gin file that, given as `--gin_file`, repeats the run.
+
+    Raises:
+        errors.ConfigValueError: If a value has no gin form, or reads back as something else.
+    """
+    lines = ["# Every field of the experiment. Feed this file back with --gin_file.", ""]
+    for path, value in hyperparams.flatten(params).items():
+        *blocks, name = path.split(".")
+        scope = "/".join([*blocks, _BLOCK])
+        if not _is_stood_in_for(params, blocks, name):
+            lines.append(f"{scope}.{name} = {_literal(path, value)}")
+    return f"{_other_bindings()}\n{chr(10).join(lines)}\n"
+
+
+def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: str) -> bool:
+    """Whether another field is given in the place of this one, which would take it back."""
+    block: Any = params
+    for part in blocks:
+        block = getattr(block, part, None)
+    rival = getattr(block, "CLEARS", {}).get(name)
+    return rival is not None and getattr(block, rival) is not None
+
+
+def find_other_bindings() -> list[str]:
+    """Return what gin binds besides fields of the config and macros: arguments of trainers, say."""
+    statements = config_parser.ConfigParser(gin.config_str(), _Delegate())
+    return [
+        f"{statement.selector}.{statement.arg_name}"
+        for statement in statements
+        if isinstance(statement, config_parser.BindingStatement)
+        and statement.arg_name
+        and statement.selector.rpartition(".")[-1] not in (_BLOCK, "macro")
+    ]
+
+
+def bindings() -> str:
+    """All that gin was told, as the text of a gin file."""
+    text = gin.config_str(max_line_length=_NO_LINE_LIMIT)
+    return re.sub(r"# =+", "# " + "=" * 78, text)
+
+
+class _Delegate(config_parser.ParserDelegate):
+    """Keeps references and macros as the text they were."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
+        return f"@{scoped_configurable_name}{'()' if evaluate else ''}"
+
+    def macro(self, macro_name: str) -> str:
+        return f"%{macro_name}"
+
+
+class _SafeDelegate(_Delegate):
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
+        raise errors.ConfigValueError(
+            f"`@{scoped_configurable_name}` can run code, and --safe_config was given."
+        )
+
+
+def _own_bindings() -> Iterator[config_parser.BindingStatement]:
+    for statement in config_parser.ConfigParser(gin.config_str(), _Delegate()):
+        if isinstance(statement, config_parser.BindingStatement):
+            if statement.selector.rpartition(".")[-1] == _BLOCK:
+                yield statement
+
+
+def _other_bindings() -> str:
+    """Gin's config without the sections of the experiment's fields, which follow in full."""
+    sections = bindings().split("\n# Parameters for ")
+    kept = [s for s in sections if s.partition(":")[0].rpartition("/")[-1] != _BLOCK]
+    return "\n# Parameters for ".join(kept)
+
+
+def _texts(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for path in gin_files:
+        yield path, files.read_text(path)
+    for text in gin_params:
+        yield "--gin_params", text
+
+
+def _refuse_code(source: str, text: str) -> None:
+    refused = (config_parser.ImportStatement, config_parser.IncludeStatement)
+    for statement in config_parser.ConfigParser(text, _SafeDelegate()):
+        # A macro (`rate = 0.1`) has no name of an argument.
+        if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
+            if statement.selector.rpartition(".")[-1] != _BLOCK:
+                raise errors.ConfigValueError(
+                    f"{source} line {statement.location.line_num}: `{statement.selector}."
+                    f"{statement.arg_name}` is an argument of a function, and --safe_config was "
+                    "given. Bind fields of the experiment, as in `trainer/params.train_steps = 1`."
+                )
+        if isinstance(statement, refused):
+            raise errors.ConfigValueError(
+                f"{source} line {statement.location.line_num}: `import` and `include` can run "
+                "code, and --safe_config was given."
+            )
+
+
+def _nested(path: str, value: Any) -> dict[str, Any]:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _literal(path: str, value: Any) -> str:
+    for name, constant in _CONSTANTS.items():
+        if isinstance(value, float) and value == constant:
+            return f"%{name}"
+    text = repr(value)
+    try:
+        is_same = gin.config.parse_value(text) == value
+    except (SyntaxError, ValueError):
+        is_same = False
+    if not is_same:
+        raise errors.ConfigValueError(f"`{path}` is {value!r}, which gin can't hold.")
+    return text
+
+
+for _name, _value in _CONSTANTS.items():
+    gin.constant(_name, _value)
+
+# Named so that linters see why the import above is there.
+_ = importlib.util
+
+
+# What a gin file may name registers itself when these are imported; this is where TensorFlow comes
+# in, and only if there is any gin to parse.
+_CONFIGURABLES = ("official_lite.core.train_lib",)
+
+
+def parse_gin_flags(flags_obj: Any) -> None:
+    """Parses the gin files and bindings of the flags; call it before `parse_configuration`.
+
+    Raises:
+        errors.ConfigValueError: See `gin_config.parse_gin`.
+    """
+    if not flags_obj.gin_file and not flags_obj.gin_params:
+        return
+    for module in _CONFIGURABLES:
+        importlib.import_module(module)
+    safe = "safe_config" in flags_obj and flags_obj.safe_config
+    parse_gin(flags_obj.gin_file, flags_obj.gin_params, safe=safe)

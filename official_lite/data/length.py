@@ -1,0 +1,156 @@
+"""The length of a dataset: endless for training, finite for evaluation, or its first batches."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.data import position
+
+__all__ = ["endless", "require_end", "timed", "first_batches"]
+
+
+def endless(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `build_inputs` so that the dataset it returns repeats indefinitely.
+
+    Repeating a dataset that already repeats changes nothing, so a task may return either kind.
+    """
+
+    @functools.wraps(build_inputs)
+    def repeated(*args: Any, **kwargs: Any) -> Any:
+        dataset = build_inputs(*args, **kwargs)
+        return dataset.repeat() if isinstance(dataset, tf.data.Dataset) else dataset
+
+    return repeated
+
+
+# Reading data of unknown length very rarely takes this long.
+_WARNING_SECONDS = 3600.0
+
+_MOST_SECONDS = 24 * 3600.0
+
+_BATCHES_BETWEEN_LOOKS = 100
+
+_MESSAGE = (
+    "An evaluation has read data for %.0f hours, %d batches, and has not come to their end. If "
+    "there is none, set `trainer.validation_steps`."
+)
+
+
+def require_end(dataset: Any) -> None:
+    """Raise an error if a dataset, distributed or not, is known to be infinite.
+
+    Raises:
+        ConfigValueError: The dataset is infinite.
+    """
+    cardinality = getattr(dataset, "cardinality", None)
+    # `cardinality` is a method of a dataset, but a property of a distributed dataset.
+    cardinality = cardinality() if callable(cardinality) else cardinality
+    if cardinality is not None and int(cardinality) == tf.data.INFINITE_CARDINALITY:
+        raise errors.ConfigValueError(
+            "The validation data repeat without end, and `trainer.validation_steps` is -1, which "
+            "is all of them. Set it to a number of batches, or leave out the `repeat`."
+        )
+
+
+def timed(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `build_inputs`: warn if reading the dataset takes an hour, raise after a day.
+
+    The error is a `DataError`. Only datasets of unknown length, such as those read from most files,
+    are timed.
+    """
+
+    @functools.wraps(build_inputs)
+    def build_timed(*args: Any, **kwargs: Any) -> Any:
+        dataset = build_inputs(*args, **kwargs)
+        # Workers of a parameter server trace this in a graph, where the dataset cannot be
+        # inspected.
+        if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
+            return dataset
+        if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
+            return dataset
+        return dataset.enumerate().map(_Clock().look)
+
+    return build_timed
+
+
+class _Clock:
+    """A timer of one pass over the data."""
+
+    def __init__(self) -> None:
+        self._started = 0.0
+        self._has_warned = False
+
+    def look(self, index: tf.Tensor, batch: Any) -> Any:
+        looked = tf.cond(
+            index % _BATCHES_BETWEEN_LOOKS == 0,
+            lambda: tf.numpy_function(self._look, [index], tf.int64),
+            lambda: index,
+        )
+        with tf.control_dependencies([looked]):
+            return tf.nest.map_structure(tf.identity, batch)
+
+    def _look(self, index: Any) -> Any:
+        now = time.monotonic()
+        if index == 0:
+            self._started, self._has_warned = now, False
+        seconds = now - self._started
+        if seconds > _MOST_SECONDS:
+            raise errors.DataError(_MESSAGE % (seconds / 3600, index))
+        if seconds > _WARNING_SECONDS and not self._has_warned:
+            self._has_warned = True
+            logging.warning(_MESSAGE, seconds / 3600, index)
+        return index
+
+
+def first_batches(
+    build_inputs: Callable[..., Any], count: int, seed: int, *, repeat: bool
+) -> Callable[..., Any]:
+    """Wrap `build_inputs` so that its dataset holds only the first batches of the training.
+
+    The seed determines these batches. A source that supports positions (see `position`) returns the
+    same batches every time, in training and in evaluation.
+
+    Args:
+        build_inputs: Builds one input pipeline of training data.
+        count: The number of global batches.
+        seed: The seed of the run.
+        repeat: Whether the batches repeat indefinitely, starting with the batch at which a resumed
+            training run would continue. Otherwise they are read once.
+    """
+
+    @functools.wraps(build_inputs)
+    def build(*args: Any, **kwargs: Any) -> tf.data.Dataset:
+        asked = position.current()
+        with position.begin_at(0, seed) as start:
+            dataset = build_inputs(*args, **kwargs)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise errors.ConfigTypeError(
+                f"`build_inputs` returned a {type(dataset).__name__}, of which the first batches "
+                "can't be taken; wanted a `tf.data.Dataset`."
+            )
+        context = kwargs.get("input_context")
+        # Without the cache, random augmentations would change the batches on every pass.
+        dataset = dataset.take(position.Position(count, seed).batches_of(context)).cache()
+        if not repeat:
+            _warn_if_others(start)
+            return dataset
+        if asked is None:
+            return dataset.repeat()
+        asked.is_kept |= start.is_kept
+        return dataset.repeat().skip(asked.batches_of(context))
+
+    return build
+
+
+def _warn_if_others(start: position.Position) -> None:
+    if not start.is_kept:
+        logging.warning(
+            "The first batches of the training data may be others each time that they are read, "
+            "and others in an evaluation than in the training: `build_inputs` does not keep the "
+            "position. See docs/resume.md."
+        )

@@ -1,0 +1,81 @@
+"""Which mode of execution was chosen for a run, and why; it is kept in the run's directory."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+
+from official_lite.common import errors, files
+
+__all__ = ["ExecutionRecord", "describe_execution", "load", "save"]
+
+
+_FILE = "execution.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExecutionRecord:
+    """A choice of the mode `auto`.
+
+    Attributes:
+        execution: The mode of training: `graph`, `xla` or `xla_loop`.
+        eval_execution: That of evaluation.
+        reason: Why it was chosen.
+        train_steps: The steps that the choice was made for.
+        seconds_per_step: What was measured, by mode; empty if nothing was.
+        seconds: What the choice has cost.
+    """
+
+    execution: str
+    eval_execution: str = "graph"
+    reason: str
+    train_steps: int
+    seconds_per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def was_compared(self) -> bool:
+        """Whether several modes were measured."""
+        return len(self.seconds_per_step) > 1
+
+    def holds_for(self, train_steps: int) -> bool:
+        """Whether a longer training need not choose anew."""
+        return self.was_compared or train_steps <= self.train_steps
+
+    def describe(self) -> str:
+        """One line for people."""
+        figures = ", ".join(
+            f"{mode} {1e6 * seconds:,.0f}" for mode, seconds in self.seconds_per_step.items()
+        )
+        measured = f" ({figures} µs a step)" if figures else ""
+        return f"{self.execution}: {self.reason}{measured}"
+
+
+def save(record: ExecutionRecord, model_dir: str) -> None:
+    """Writes the record into `model_dir`."""
+    text = json.dumps(dataclasses.asdict(record), indent=2)
+    files.write_text(os.path.join(model_dir, _FILE), text + "\n")
+
+
+def load(model_dir: str) -> ExecutionRecord | None:
+    """The record in `model_dir`; None if there is none.
+
+    Raises:
+        errors.ConfigValueError: It is damaged.
+    """
+    path = os.path.join(model_dir, _FILE)
+    if not files.exists(path):
+        return None
+    try:
+        return ExecutionRecord(**json.loads(files.read_text(path)))
+    except (TypeError, ValueError) as error:
+        raise errors.ConfigValueError(
+            f"{path} is not what was written there ({error}). Remove it to have the mode of "
+            "execution chosen anew, or set `runtime.execution`."
+        ) from error
+
+
+def describe_execution(model_dir: str) -> str:
+    """A line for YAML that says what `auto` means in this directory; empty if nothing is known."""
+    record = load(model_dir)
+    return f"# runtime.execution of {model_dir}: {record.describe()}\n" if record else ""

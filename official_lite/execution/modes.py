@@ -1,0 +1,61 @@
+"""How steps are executed: what a config asks for, and what a trainer can do."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.modeling import distributed_gradients
+from official_lite.orbit import xla_loops
+
+__all__ = ["check", "execution_of", "why_not_xla", "why_not_xla_loop"]
+
+
+def execution_of(runtime: Any) -> str:
+    """The mode of execution that a config names; `auto` if that is yet to be found out."""
+    if getattr(runtime, "run_eagerly", False):
+        return "eager"
+    execution: str = getattr(runtime, "execution", "graph")
+    if execution == "auto" and runtime.enable_xla:
+        return "xla"
+    return execution
+
+
+def check(execution: str, trainer: Any) -> None:
+    """Makes sure that a trainer can do what was asked for.
+
+    Raises:
+        errors.ConfigValueError: It can't.
+    """
+    if execution != "graph" and trainer.has_coordinator:
+        raise errors.ConfigValueError(
+            f"`runtime.execution` is {execution}, but the workers of a parameter server execute "
+            "`graph` and nothing else. Use that, or `auto`."
+        )
+    if execution == "xla_loop" and (reason := why_not_xla_loop(trainer)):
+        raise errors.ConfigValueError(
+            f"`runtime.execution` is xla_loop, but {reason}. Use `xla`, `graph`, or `auto`, which "
+            "takes the fastest that is possible."
+        )
+
+
+def why_not_xla(trainer: Any) -> str | None:
+    """What keeps the replica's step from being compiled by XLA; None if nothing is known to."""
+    if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
+        return "on a TPU everything is compiled anyway"
+    if trainer.has_coordinator:
+        return "the workers of a parameter server run on their own"
+    if distributed_gradients.has_lazy_rows(trainer.optimizer):
+        return "XLA can't update some rows of a table, for which the optimizer has `lazy_rows`"
+    return None
+
+
+def why_not_xla_loop(trainer: Any) -> str | None:
+    """What keeps many steps from being one program of XLA; None if nothing is known to."""
+    if reason := why_not_xla(trainer):
+        return reason
+    if trainer.strategy.num_replicas_in_sync > 1:
+        return "XLA can't exchange gradients between replicas within a program"
+    if not trainer.config.trainer.train_tf_while_loop:
+        return "`trainer.train_tf_while_loop` is off"
+    return xla_loops.why_not_stackable(trainer.train_dataset)

@@ -1,0 +1,289 @@
+"""The loops of a trainer on the workers of a parameter-server strategy, and their data."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator import values
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.data import position
+
+__all__ = ["WorkerDatasets", "AsyncTrainer", "Dataset"]
+
+
+# Of the function that runs Python; in the process of a server nobody knows that function.
+_PYTHON = "PyFunc"
+
+# `DatasetToGraphV2`: a dataset with a state, such as that of a shuffle, begins with a new one.
+_NEW_STATE = 1
+
+
+class WorkerDatasets:
+    """Datasets that are built here and read on the workers; `iter` makes the iterators there.
+
+    A worker that was lost and comes back begins its dataset anew.
+
+    Args:
+        coordinator: Knows the workers.
+        datasets: One for each of them, of batches, all of one structure.
+
+    Raises:
+        errors.ConfigValueError: One of them can't be read in another process.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        datasets: Sequence[tf.data.Dataset],
+    ) -> None:
+        self._coordinator = coordinator
+        self._graphs = [_serialize(dataset) for dataset in datasets]
+        strategy, spec = coordinator.strategy, datasets[0].element_spec
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+        def build(graph: tf.Tensor) -> Any:
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            # Over the GPUs of the worker, if it has several.
+            return strategy.distribute_datasets_from_function(lambda _: dataset)
+
+        with strategy.scope():
+            self._build = build.get_concrete_function()
+
+    @property
+    def element_spec(self) -> Any:
+        """What a worker draws."""
+        return self._build.structured_outputs.element_spec
+
+    def __iter__(self) -> Any:
+        spec = input_lib.get_iterator_spec_from_dataset(
+            self._coordinator.strategy, self._build.structured_outputs
+        )
+        workers = self._coordinator._cluster.workers
+        iterators = []
+        for worker, graph in zip(workers, self._graphs, strict=True):
+            iterator = worker.create_resource(functools.partial(self._iterate, graph))
+            iterator._type_spec = spec
+            iterators.append(iterator)
+        return values.PerWorkerDistributedIterator(tuple(iterators))
+
+    def _iterate(self, graph: tf.Tensor) -> Any:
+        """Called for a worker, and once more when it has come back."""
+        return iter(self._build(graph))
+
+
+def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
+    try:
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            external_state_policy=_NEW_STATE,
+            strip_device_assignment=True,
+        )
+    except tf.errors.OpError as error:
+        raise errors.ConfigValueError(
+            "The training data can't be sent to the workers of a parameter server: "
+            f"{error.message[:300]}"
+        ) from error
+    if _PYTHON in _ops(graph):
+        raise errors.ConfigValueError(
+            "The training data run Python (`tf.numpy_function`, `tf.py_function`, "
+            "`Dataset.from_generator`, memory-mapped arrays), which the workers of a parameter "
+            "server can't. Write them to files, or use TensorFlow's ops."
+        )
+    return graph
+
+
+def _ops(graph: tf.Tensor) -> str:
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+    return " ".join({node.op for group in nodes for node in group})
+
+
+Dataset: TypeAlias = Any
+
+"""A `tf.data.Dataset` or a `tf.distribute.DistributedDataset`."""
+
+# A stretch of steps is divided into so many parts for each worker, so that none has to wait long
+# for the slowest, and little is done twice if one is lost.
+_PARTS_PER_WORKER = 4
+
+
+class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
+    """Runs the loops on the workers of a `ParameterServerStrategy`; elsewhere does nothing.
+
+    Workers make their updates whenever they are ready, each from a batch of its own share of the
+    data. `run_steps` returns when all of its steps have been made, so that whatever is done between
+    two calls finds a state at rest. Evaluation is the chief's alone: every example once.
+    """
+
+    _strategy: tf.distribute.Strategy
+    _coordinator: tf.distribute.coordinator.ClusterCoordinator | None = None
+
+    def init_async(self) -> None:
+        """Creates the coordinator, if the strategy needs one."""
+        if not isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
+            return
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+        # The chief evaluates by itself on purpose; TensorFlow would warn of it.
+        self._strategy.extended._allow_run_without_coordinator = True
+        logging.log_first_n(
+            logging.INFO,
+            "The workers of a parameter server train on their own, in the mode graph, each step at "
+            "least once and in no fixed order: a resumed training is not bit for bit the one "
+            "without the interruption.",
+            1,
+        )
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether steps are scheduled to workers that run on their own."""
+        return self._coordinator is not None
+
+    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """The coordinator.
+
+        Raises:
+            ValueError: If the strategy is not a `ParameterServerStrategy`.
+        """
+        if self._coordinator is None:
+            raise ValueError(
+                f"There is no coordinator under {type(self._strategy).__name__}; only "
+                "`parameter_server` has one."
+            )
+        return self._coordinator
+
+    def join(self) -> None:
+        """Waits for all scheduled steps."""
+        if self._coordinator is None:
+            return
+        try:
+            self._coordinator.join()
+        except Exception as error:
+            # What kept an iterator from being made is inside of an error of the coordinator's.
+            cause = getattr(error, "original_exception", None)
+            if not isinstance(cause, tf.errors.OpError):
+                raise
+            raise cause from error
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Runs so many steps, and counts so many; see `orbit.StandardTrainer`.
+
+        Steps that were made twice, because a worker was lost before it could say that it had made
+        them, count once: intervals and schedules go by what was asked for.
+        """
+        step = getattr(self, "global_step", None) if self.has_coordinator else None
+        if step is None:
+            super().run_steps(num_steps)
+            return
+        expected = int(step.numpy()) + int(num_steps)
+        super().run_steps(num_steps)
+        surplus = int(step.numpy()) - expected
+        if surplus > 0:
+            logging.warning("%d steps were made twice, as a worker was lost.", surplus)
+            step.assign_sub(surplus)
+            iterations = getattr(getattr(self, "optimizer", None), "iterations", None)
+            if isinstance(iterations, keras.Variable):
+                iterations.assign(iterations - surplus)
+
+    def create_train_loop_fn(self) -> Callable[..., Any]:
+        if self._coordinator is None:
+            return super().create_train_loop_fn()
+        step_fn = self._wrapped(self.train_step)
+        loop_fn = tf.function(orbit.utils.create_tf_while_loop_fn(step_fn))
+        is_divided = self._train_options.use_tf_while_loop
+        num_parts = _PARTS_PER_WORKER * self._num_workers if is_divided else None
+
+        def run(iterator: Any, num_steps: Any) -> None:
+            for length in _divide(int(num_steps), num_parts):
+                self.coordinator_for_async().schedule(loop_fn, (iterator, tf.constant(length)))
+            # Whoever has called reads the global step next.
+            self.join()
+
+        return run
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
+        """The loop of the chief; of a worker, if that was given the data."""
+        loop_fn = super().create_eval_loop_fn(has_state)
+        if self._coordinator is None or isinstance(self.eval_dataset, tf.data.Dataset):
+            return loop_fn
+        if has_state:
+            raise ValueError(
+                "`aggregate_logs` needs the outputs of each step in order, which workers that run "
+                "on their own can't give. Give the evaluation a `tf.data.Dataset`, which the chief "
+                "reads."
+            )
+
+        def run(iterator: Any, num_steps: Any, *_: Any) -> None:
+            self.coordinator_for_async().schedule(loop_fn, (iterator, num_steps))
+            self.join()
+
+        return run
+
+    def distribute_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Distributes a dataset, or what a dataset function returns, over the replicas."""
+        if self._coordinator is None:
+            return orbit.utils.make_distributed_dataset(
+                self._strategy, dataset_or_fn, *args, **kwargs
+            )
+        kwargs.pop("input_options", None)
+        shares = [
+            self._build_share(worker, dataset_or_fn, args, kwargs)
+            for worker in range(self._num_workers)
+        ]
+        return WorkerDatasets(self._coordinator, shares)
+
+    def distribute_eval_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Any:
+        """The same for evaluation, which the chief does alone where workers run on their own."""
+        if self._coordinator is None:
+            return self.distribute_dataset(dataset_or_fn, *args, **kwargs)
+        chief = tf.distribute.OneDeviceStrategy("CPU:0")
+        return orbit.utils.make_distributed_dataset(chief, dataset_or_fn, *args, **kwargs)
+
+    @property
+    def _num_workers(self) -> int:
+        # Of all its ways to say so, the only one that is right.
+        return int(self._strategy._num_workers)
+
+    def _build_share(
+        self,
+        worker: int,
+        dataset_or_fn: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tf.data.Dataset:
+        """A worker's part of the training data, in batches of the size of a whole step."""
+        if isinstance(dataset_or_fn, tf.data.Dataset):
+            return dataset_or_fn.shard(self._num_workers, worker)
+        if "input_context" in inspect.signature(dataset_or_fn).parameters:
+            context = tf.distribute.InputContext(
+                num_input_pipelines=self._num_workers,
+                input_pipeline_id=worker,
+                num_replicas_in_sync=self._strategy.num_replicas_in_sync,
+            )
+            kwargs = {**kwargs, "input_context": context}
+        training = position.current()
+        if training is None:
+            return dataset_or_fn(*args, **kwargs)
+        # As if all workers had made the same number of steps.
+        with position.begin_at(training.batch // self._num_workers, training.seed) as begin:
+            dataset = dataset_or_fn(*args, **kwargs)
+        training.is_kept |= begin.is_kept
+        return dataset
+
+
+def _divide(num_steps: int, num_parts: int | None) -> Iterator[int]:
+    """Lengths that add up to the steps; each is one where the number of parts is None."""
+    num_parts = min(num_steps, num_parts or num_steps)
+    for part in range(num_parts):
+        yield num_steps * (part + 1) // num_parts - num_steps * part // num_parts

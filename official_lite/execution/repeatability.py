@@ -1,0 +1,75 @@
+"""Finds random numbers in a training step that no resumed training would draw again."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from official_lite.checkpoint import pairing
+from official_lite.modeling import step_seeds
+
+__all__ = ["find_random_numbers", "warn_of_random_numbers"]
+
+
+# Of `tf.random`, with a state that is no variable.
+_OPS = frozenset(
+    (
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    )
+)
+
+# The states of `keras.random.SeedGenerator` and `tf.random.Generator`.
+_STATE_NAMES = ("seed_generator_state", "StateVar")
+
+_MOST_NAMES = 5
+
+
+def warn_of_random_numbers(functions: Sequence[Any], model: Any, checkpoint: Any = None) -> None:
+    """Names them in the log, once.
+
+    Args:
+        functions: The concrete functions of the training step.
+        model: Whose own seed generators are set by the step.
+        checkpoint: The generators in it go on where they were.
+    """
+    found = sorted(set(find_random_numbers(functions, model, checkpoint)))
+    if not found:
+        return
+    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    logging.warning(
+        "The training step draws random numbers that an interrupted training would not draw again: "
+        "%s%s. Take `tf.random.stateless_*` with a seed made of the step, or a "
+        "`keras.random.SeedGenerator` that is an attribute of a layer, of the trainer or of the "
+        "task. See docs/resume.md.",
+        ", ".join(found[:_MOST_NAMES]),
+        more,
+    )
+
+
+def find_random_numbers(
+    functions: Sequence[Any], model: Any, checkpoint: Any = None
+) -> Iterator[str]:
+    """Yield the names of stateful ops of `tf.random`, and of generators that are not saved."""
+    variables = list(filter(step_seeds.is_seed, getattr(model, "variables", [])))
+    if checkpoint is not None:
+        variables += pairing.variables_of(checkpoint)
+    raw = [v.value if isinstance(v, keras.Variable) else v for v in variables]
+    known = {copy.handle.ref() for one in raw for copy in getattr(one, "values", [one])}
+    for function in functions:
+        graph = function.graph.as_graph_def()
+        for nodes in (graph.node, *(one.node_def for one in graph.library.function)):
+            yield from (node.name for node in nodes if node.op in _OPS)
+        for variable in function.graph.variables:
+            is_seed = variable.name.split(":")[0].endswith(_STATE_NAMES)
+            if is_seed and variable.handle.ref() not in known:
+                yield variable.name.split(":")[0]

@@ -1,0 +1,379 @@
+"""Loops that XLA compiles: many steps in one program, over stacked batches, and evaluation."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors, user_code
+from official_lite.data import stacking
+from official_lite.orbit import standard_runner
+from official_lite.orbit.utils import loop_fns, step_guard
+from official_lite.run import preemption
+
+__all__ = [
+    "OneBatch",
+    "StackedLoop",
+    "compile_steps",
+    "most_steps",
+    "steps_per_stack",
+    "why_not_stackable",
+    "XlaEvalLoop",
+]
+
+
+RunOnStack = Callable[[Any, tf.Tensor], None]
+
+# More steps in a program save nothing any more; more bytes would leave the caches.
+_MOST_STEPS = 200
+
+_MOST_BYTES = 64 * 2**20
+
+
+class StackedLoop:
+    """A training loop that XLA compiles as a whole.
+
+    The data are drawn as stacks of batches. The program takes a stack and the number of steps to
+    run on it, and draws from the stack where the last call of it has stopped: so loops may have any
+    length, and whatever their lengths are, the same steps are run on the same batches.
+
+    Args:
+      step_fn: A step, as `StandardTrainer.train_step`; all of it has to be something that XLA can
+        compile. The iterator that it is given has `__next__` and `get_next`.
+      dataset: The batches. They must be `why_not_stackable`'s None.
+      steps: The steps that a stack is enough for.
+      batches_per_step: How many batches a step draws.
+      wrap_fetch: Wraps the function that draws a stack from an iterator, outside of XLA.
+    """
+
+    def __init__(
+        self,
+        step_fn: loop_fns.StepFn,
+        dataset: tf.data.Dataset,
+        *,
+        steps: int,
+        batches_per_step: int = 1,
+        wrap_fetch: Callable[[loop_fns.StepFn], loop_fns.StepFn] = lambda fetch: fetch,
+    ) -> None:
+        self._steps = steps
+        self._batches_per_step = batches_per_step
+        stacks = self._stacks_of(dataset)
+        self._element_spec = stacks.element_spec
+        self._iterator = standard_runner.make_iterator(stacks)
+        self._fetch = wrap_fetch(next)
+        # The batches of the stack that have been drawn.
+        self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
+        # The one that is in use, if it was not used up in one go.
+        self._left_over: Any = None
+        self._steps_left = 0
+        self._last_outputs = loop_fns.LastOutputs()
+        self._step_fn = step_fn
+        self._traced: list[Any] = []
+
+    def __call__(self, num_steps: tf.Tensor) -> Any:
+        run_whole_stacks, run_on_stack = self.trace()
+        missing = int(num_steps)
+        while missing:
+            if not self._steps_left and missing >= self._steps:
+                missing -= int(run_whole_stacks(tf.constant(missing // self._steps)))
+                continue
+            if not self._steps_left:
+                self._draw_stack()
+            steps = min(self._steps_left, missing)
+            run_on_stack(*tf.nest.flatten(self._left_over), tf.constant(steps))
+            self._steps_left -= steps
+            missing -= steps
+        return self._last_outputs.read()
+
+    def trace(self) -> Sequence[Any]:
+        if not self._traced:
+            number = tf.TensorSpec([], tf.int32)
+            run_on_stack = self._compile()
+            whole = tf.function(
+                lambda stacks: self._run_whole_stacks(run_on_stack, stacks), [number]
+            )
+            # Called from within a graph here as well, or XLA would compile it once for each way.
+            part = tf.function(lambda *args: run_on_stack(*args), [self._element_spec, number])
+            self._traced = [one.get_concrete_function() for one in (whole, part)]
+        return self._traced
+
+    def retrace(self) -> None:
+        self._traced = []
+
+    def read(self, dataset: tf.data.Dataset) -> None:
+        standard_runner.exchange(self._iterator, self._stacks_of(dataset))
+        self._left_over, self._steps_left = None, 0
+
+    def _compile(self) -> RunOnStack:
+        # One signature for stacks drawn in and out of graphs, and one trace.
+        signature = [self._element_spec, tf.TensorSpec([], tf.int32)]
+        step_fn = self._step_fn
+
+        def step(batches: Any) -> None:
+            self._last_outputs.keep(step_fn(batches))
+
+        return compile_steps(step, self._drawn, signature, self._batches_per_step)
+
+    def _stacks_of(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return stacking.stack_batches(dataset, self._steps * self._batches_per_step)
+
+    def _draw_stack(self) -> None:
+        self._left_over = self._fetch(self._iterator)
+        self._steps_left = int(self._steps_in(self._left_over))
+        self._drawn.assign(0)
+
+    def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
+        """Returns the steps that were run: fewer if the last batches do not fill their stack."""
+        num_steps = 0
+        for _ in tf.range(num_stacks):
+            stack = self._fetch(self._iterator)
+            steps = self._steps_in(stack)
+            self._drawn.assign(0)
+            run_on_stack(stack, steps)
+            num_steps += steps
+        return num_steps
+
+    def _steps_in(self, stack: Any) -> tf.Tensor:
+        return tf.shape(tf.nest.flatten(stack)[0])[0] // self._batches_per_step
+
+
+def compile_steps(
+    step_fn: loop_fns.StepFn,
+    drawn: tf.Variable,
+    signature: Any = None,
+    batches_per_step: int = 1,
+) -> RunOnStack:
+    """Build the program that takes a stack and a number of steps, and runs the steps on it.
+
+    Args:
+      step_fn: A step. What it returns is dropped.
+      drawn: Counts the batches that were drawn from the stack; int64.
+      signature: The signature of the program.
+      batches_per_step: How many batches a step fetches at most.
+
+    Raises:
+      errors.ConfigValueError: When the program is traced: the step fetches more batches.
+    """
+
+    @tf.function(input_signature=signature, jit_compile=True)
+    def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
+        # Not `tf.range`, whose length XLA wants to know when it compiles.
+        while num_steps > 0:
+            with tf.name_scope(""):
+                step_fn(_StackIterator(stack, drawn, batches_per_step))
+            num_steps -= 1
+
+    return run_on_stack
+
+
+class _BatchesOfStep:
+    """An iterator over the batches of one step, which XLA has to know before it runs the step."""
+
+    def __init__(self, batches_per_step: int) -> None:
+        self._batches_per_step = batches_per_step
+        self._fetched = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    @user_code.not_converted
+    def __next__(self) -> Any:
+        self._fetched += 1
+        if self._fetched > self._batches_per_step:
+            raise errors.ConfigValueError(
+                f"The step fetches more batches than {self._batches_per_step}, the number that XLA "
+                "was compiled for. Set `runtime.execution` to `graph`, where a step may fetch any "
+                "number of batches."
+            )
+        return self._next()
+
+    def get_next(self, name: str | None = None) -> Any:
+        """Fetch a batch, as `tf.data.Iterator.get_next`."""
+        del name
+        return next(self)
+
+    def _next(self) -> Any:
+        raise NotImplementedError
+
+
+class _StackIterator(_BatchesOfStep):
+    """Fetches from a stack, inside of the program."""
+
+    def __init__(self, stack: Any, drawn: tf.Variable, batches_per_step: int) -> None:
+        super().__init__(batches_per_step)
+        self._stack = stack
+        self._drawn = drawn
+
+    def _next(self) -> Any:
+        index = self._drawn.read_value()
+        self._drawn.assign_add(1)
+        # Not `part[index]`, where XLA wants to know the index when it compiles.
+        return tf.nest.map_structure(lambda part: tf.gather(part, index), self._stack)
+
+
+class OneBatch(_BatchesOfStep):
+    """Holds a single batch, for a step that is traced with it."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__(batches_per_step=1)
+        self._batch = batch
+
+    def _next(self) -> Any:
+        return self._batch
+
+
+def why_not_stackable(dataset: Any) -> str | None:
+    """What keeps the batches of a dataset from being stacked for XLA; None if nothing does."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return "the data are distributed over several replicas"
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            return f"the batches hold a {type(spec).__name__.removesuffix('Spec')}"
+        if not spec.shape.is_fully_defined():
+            return (
+                f"the batches may differ in size (shape {spec.shape}); "
+                "`drop_remainder=True` fixes the size of a batch"
+            )
+        if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool):
+            return f"the batches hold {spec.dtype.name} tensors"
+    return None
+
+
+def steps_per_stack(element_spec: Any, steps_per_loop: int, batches_per_step: int = 1) -> int:
+    """How many steps to put in one program.
+
+    Args:
+      element_spec: Of a batch, with static shapes.
+      steps_per_loop: The steps that are run at once; if possible, whole stacks are enough for it.
+      batches_per_step: How many batches a step draws.
+    """
+    most = min(steps_per_loop, most_steps(element_spec, batches_per_step))
+    fitting = [steps for steps in range(most // 2 + 1, most + 1) if steps_per_loop % steps == 0]
+    return max(fitting, default=most)
+
+
+def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
+    """How many steps are worth being in one program, as far as their batches are small enough."""
+    parts = tf.nest.flatten(element_spec)
+    bytes_per_batch = sum(part.dtype.size * part.shape.num_elements() for part in parts)
+    bytes_per_step = max(1, bytes_per_batch * batches_per_step)
+    return max(1, min(_MOST_STEPS, _MOST_BYTES // bytes_per_step))
+
+
+# What XLA raises for an op that it can't compile. Nothing has run by then.
+_NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+
+
+class XlaEvalLoop:
+    """A loop function `(iterator, num_steps, state, reduce_fn)` that ends when the data do.
+
+    What XLA compiles is for batches of one size, that of the first. Batches of other sizes, such
+    as the last one, are evaluated in a graph; and so is everything if XLA can't compile the step.
+
+    Args:
+      step_fn: As `StandardEvaluator.eval_step`. The iterator that it is given has `__next__` and
+        `get_next`.
+      needs_outputs: Whether `reduce_fn` is to see the outputs of each step. If not, many steps run
+        in one program.
+
+    Attributes:
+      calls: The steps that have been run; whoever calls the loop may set it to 0.
+    """
+
+    def __init__(self, step_fn: loop_fns.StepFn, *, needs_outputs: bool) -> None:
+        self._step_fn = step_guard.guard_step(step_fn)
+        self._needs_outputs = needs_outputs
+        self._in_graph = tf.function(self._step, reduce_retracing=True)
+        self._in_xla = tf.function(self._step, jit_compile=True)
+        self._program: Any = None
+        self._shapes: list[tf.TensorShape] = []
+        self._count = 0
+        self._can_compile = True
+        self._drawn: Any = None
+        self.calls = 0
+
+    def __call__(
+        self,
+        iterator: Any,
+        num_steps: Any,
+        state: Any = None,
+        reduce_fn: Callable[[Any, Any], Any] | None = None,
+    ) -> Any:
+        wanted = int(num_steps)
+        batches = itertools.islice(_batches_of(iterator), None if wanted == -1 else wanted)
+        for run in self._runs(batches):
+            preemption.check()
+            for outputs in self._evaluate(run):
+                if reduce_fn is not None:
+                    state = reduce_fn(state, outputs)
+            self.calls += len(run)
+        return state
+
+    def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
+        """The batches in their order: as many at once as make a program, others one by one."""
+        run: list[Any] = []
+        for batch in batches:
+            if not self._shapes:
+                self._begin_with(batch)
+            if _shapes_of(batch) != self._shapes:
+                if run:
+                    yield run
+                run = []
+                yield [batch]
+                continue
+            run.append(batch)
+            if len(run) == self._count:
+                yield run
+                run = []
+        if run:
+            yield run
+
+    def _begin_with(self, batch: Any) -> None:
+        self._shapes = _shapes_of(batch)
+        spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
+        # The batches of a program.
+        self._count = 1 if self._needs_outputs else most_steps(spec)
+
+    def _evaluate(self, run: list[Any]) -> list[Any]:
+        if self._can_compile and _shapes_of(run[0]) == self._shapes:
+            try:
+                return self._evaluate_in_xla(run)
+            except _NOT_COMPILABLE as error:
+                self._can_compile = False
+                logging.warning(
+                    "Evaluation runs without XLA, which can't compile it: %s", error.message
+                )
+        return [self._in_graph(batch) for batch in run]
+
+    def _evaluate_in_xla(self, run: list[Any]) -> list[Any]:
+        if self._needs_outputs:
+            return [self._in_xla(batch) for batch in run]
+        if self._program is None:
+            # A small set of data makes a small program.
+            self._count = len(run)
+            self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
+            self._program = compile_steps(self._step_fn, self._drawn)
+        # XLA would compile anew for fewer.
+        padded = run + [run[-1]] * (self._count - len(run))
+        self._drawn.assign(0)
+        stack = tf.nest.map_structure(lambda *parts: tf.stack(parts), *padded)
+        self._program(stack, tf.constant(len(run)))
+        return [None] * len(run)
+
+    @user_code.not_converted
+    def _step(self, batch: Any) -> Any:
+        return user_code.converted(self._step_fn)(OneBatch(batch))
+
+
+def _batches_of(iterator: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield next(iterator)
+        except loop_fns.END_OF_DATA:
+            return
+
+
+def _shapes_of(batch: Any) -> list[tf.TensorShape]:
+    return [part.shape for part in tf.nest.flatten(batch, expand_composites=True)]

@@ -1,0 +1,305 @@
+"""The five stages of a run and their lookup by the `pipeline` block of a config."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.common import errors, plugins, registry, suggestions
+from official_lite.config import compatibility, epochs
+from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.run import runtime
+
+__all__ = [
+    "Stage",
+    "Prepare",
+    "Build",
+    "Initialize",
+    "Run",
+    "Finalize",
+    "STAGES",
+    "describe",
+    "find_stages",
+    "is_default",
+    "register_stage",
+]
+
+
+class Stage:
+    """The base class of stages. A stage is created right before it is called.
+
+    Args:
+        ctx: The context, also passed to `__call__`. The base class does not store it, so subclasses
+            need not call `super().__init__`.
+    """
+
+    def __init__(self, ctx: ExperimentContext) -> None:
+        """Accept the context without storing it."""
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        """Run the stage.
+
+        Returns:
+            The name of a later stage to run next; None for the following stage.
+        """
+        # Not abstract: `view` works without it, and this error names the incomplete class.
+        raise NotImplementedError(f"{type(self).__name__} has no `__call__`.")
+
+    @classmethod
+    def view(cls, ctx: ExperimentContext) -> Any:
+        """Return the context in the form that this stage receives."""
+        return ctx
+
+
+class Prepare(Stage):
+    """The stage that runs before the strategy, precision and task are set. It is empty by default.
+
+    Override it to download data, set environment variables or change `ctx.params`. If the config
+    gives the length of an epoch, epochs have already been converted to steps; see `docs/stages.md`
+    for how to change them here.
+    """
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        return None
+
+
+class Build(Stage):
+    """The stage that builds the parts of a run. Each part has a method that can be overridden.
+
+    The methods are called in this order::
+
+        make_strategy
+        with the strategy's scope:
+            make_task
+            epochs in the config become steps; seed and precision are set
+            make_model  make_optimizer  make_trainer
+        make_runner
+    """
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        self.build(ctx)
+        return None
+
+    def build(self, ctx: ExperimentContext) -> None:
+        """Build all parts in order and store them in the context."""
+        ctx.strategy = self.make_strategy(ctx)
+        with ctx.strategy.scope():
+            ctx.task = self.make_task(ctx)
+            own_config = "" if "train" in ctx.mode else compatibility.own_config(ctx.model_dir)
+            ctx.params = epochs.resolve(ctx.params, ctx.task, own_config)
+            ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
+            ctx.model = self.make_model(ctx)
+            ctx.optimizer = self.make_optimizer(ctx)
+            ctx.trainer = self.make_trainer(ctx)
+        # A custom trainer may replace or wrap the model and the optimizer.
+        ctx.model = getattr(ctx.trainer, "model", ctx.model)
+        ctx.optimizer = getattr(ctx.trainer, "optimizer", ctx.optimizer)
+        ctx.runner = self.make_runner(ctx)
+
+    def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:
+        """Build the strategy that `runtime` describes. Later phases reuse that of the first."""
+        if ctx.strategy is None:
+            return runtime.build_strategy(ctx.params.runtime)
+        runtime.set_intra_op_threads(ctx.params.runtime.intra_op_parallelism_threads)
+        return ctx.strategy
+
+    def make_task(self, ctx: ExperimentContext) -> base_task.Task:
+        """Build the task that `task` describes."""
+        task: base_task.Task = task_factory.get_task(ctx.params.task, logging_dir=ctx.model_dir)
+        return task
+
+    def make_model(self, ctx: ExperimentContext) -> keras.Model:
+        """Let the task create its model. The model may not be built yet."""
+        task: base_task.Task = ctx.require("task")
+        return task.build_model()
+
+    def make_optimizer(self, ctx: ExperimentContext) -> keras.optimizers.Optimizer:
+        """Let the task create its optimizer."""
+        return trainer_factory.create_optimizer(ctx.require("task"), ctx.params)
+
+    def make_trainer(self, ctx: ExperimentContext) -> base_trainer.Trainer:
+        """Build the trainer that `trainer.name` or gin names."""
+        return trainer_factory.create_trainer(
+            ctx.params,
+            ctx.require("task"),
+            train="train" in ctx.mode,
+            evaluate="eval" in ctx.mode,
+            checkpoint_exporter=train_lib.maybe_create_best_ckpt_exporter(
+                ctx.params, ctx.model_dir
+            ),
+            model=ctx.model,
+            optimizer=ctx.optimizer,
+        )
+
+    def make_runner(self, ctx: ExperimentContext) -> train_lib.OrbitExperimentRunner:
+        """Build the controller, checkpoint manager, hooks and writers without restoring."""
+        return train_lib.OrbitExperimentRunner(
+            distribution_strategy=ctx.strategy,
+            task=ctx.require("task"),
+            mode=ctx.mode,
+            params=ctx.params,
+            model_dir=ctx.model_dir,
+            trainer=ctx.trainer,
+            enable_async_checkpointing=ctx.enable_async_checkpointing,
+            restore=False,
+        )
+
+
+class Initialize(Stage):
+    """The stage that initializes the weights: from the run's checkpoint, pretrained, or randomly.
+
+    Afterwards the global step is that of the run's checkpoint, or 0.
+    """
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        self.load(ctx)
+        return None
+
+    def load(self, ctx: ExperimentContext) -> str | None:
+        """Restore the latest checkpoint in `model_dir`, or else `task.init_checkpoint`.
+
+        The source of the weights is logged.
+
+        Returns:
+            The path of the run's own checkpoint; None if there is none.
+        """
+        path: str | None = ctx.require("runner").restore()
+        self._log(ctx, path)
+        return path
+
+    def _log(self, ctx: ExperimentContext, path: str | None) -> None:
+        pretrained = getattr(ctx.params.task, "init_checkpoint", "")
+        if path is not None:
+            total = ctx.params.trainer.train_steps
+            logging.info("initialize: resumed at step %d of %d", ctx.global_step, total)
+        elif pretrained:
+            logging.info("initialize: warm start from %s", pretrained)
+        else:
+            logging.info("initialize: cold start")
+
+
+class Run(Stage):
+    """The stage that trains and evaluates, depending on the mode, in the strategy's scope.
+
+    `train` and `evaluate` can be overridden separately. To change only the inner loop, override
+    `train_step` or `run_steps` of the trainer instead.
+    """
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        runner = ctx.require("runner")
+        ctx.logs = runner.run_mode(lambda: self.train(ctx), lambda: self.evaluate(ctx))
+        ctx.params = runner.params
+        return None
+
+    def train(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:
+        """Train to the end, with the evaluations that the mode requires.
+
+        Returns:
+            The metrics of the last evaluation; None if there was none.
+        """
+        logs: Mapping[str, Any] | None = ctx.require("runner").train()
+        return logs
+
+    def evaluate(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:
+        """Evaluate the current state, or every checkpoint in the mode `continuous_eval`.
+
+        Returns:
+            The metrics of the last evaluation.
+        """
+        logs: Mapping[str, Any] | None = ctx.require("runner").evaluate()
+        return logs
+
+
+class Finalize(Stage):
+    """The stage that always runs once at the end. By default it prints a summary after a success.
+
+    When it runs, all files of the run except the log and `run.json` are complete and closed.
+    `ctx.error` is the error that ended the run. Fields of the context that the run has not set are
+    None.
+    """
+
+    def __call__(self, ctx: ExperimentContext) -> str | None:
+        if ctx.error is None and ctx.runner is not None:
+            ctx.runner.show_summary()
+        return None
+
+
+_DEFAULTS: dict[str, type[Stage]] = {
+    "prepare": Prepare,
+    "build": Build,
+    "initialize": Initialize,
+    "run": Run,
+    "finalize": Finalize,
+}
+
+STAGES = tuple(_DEFAULTS)
+
+_REGISTERED_STAGES: registry.Collection = {}
+
+_StageClass = TypeVar("_StageClass", bound=type[Stage])
+
+
+def register_stage(name: str) -> Callable[[_StageClass], _StageClass]:
+    """Return a decorator that registers a stage under a name for the config's `pipeline`.
+
+    Raises:
+        errors.ConfigError: If the name belongs to another stage.
+    """
+    return registry.register(_REGISTERED_STAGES, name)
+
+
+def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[str, type[Stage]]:
+    """Return the class of each stage by name, in the order in which they run.
+
+    Args:
+        params: The experiment's config.
+        stages: Classes, or names of classes, that override those in the config.
+
+    Raises:
+        errors.ConfigError: If a stage is unknown or not a subclass of the default stage.
+    """
+    chosen = dict(stages or {})
+    for name in chosen:
+        if name not in STAGES:
+            raise errors.UnknownNameError(
+                f"There is no stage {name!r}. {suggestions.did_you_mean(name, STAGES)}"
+            )
+    config = getattr(params, "pipeline", None)
+    workspace = getattr(params, "workspace", "") or None
+    return {
+        name: _find(name, chosen.get(name) or getattr(config, name, ""), workspace)
+        for name in STAGES
+    }
+
+
+def is_default(name: str, stage: type[Stage]) -> bool:
+    """Return whether the class is the default class of the stage `name`."""
+    return stage is _DEFAULTS[name]
+
+
+def describe(name: str, stage: type[Stage]) -> str:
+    """Return one line with the stage's name, its class, and the file or module of the class."""
+    try:
+        place = inspect.getsourcefile(stage)
+    except (TypeError, OSError):
+        # A class that was defined interactively has no file.
+        place = stage.__module__
+    return f"stage {name}: {stage.__qualname__} ({place})"
+
+
+def _find(name: str, spec: Any, workspace: str | None) -> type[Stage]:
+    if not spec:
+        return _DEFAULTS[name]
+    base = _DEFAULTS[name]
+    found = plugins.resolve(
+        spec, registry=_REGISTERED_STAGES, base=base, workspace=workspace, kind=f"`{name}` stage"
+    )
+    if not inspect.isclass(found) or not issubclass(found, base):
+        raise errors.ConfigTypeError(
+            f"The `{name}` stage {spec!r} must be a subclass of `{base.__name__}`; got {found!r}."
+        )
+    return found

@@ -1,0 +1,1 @@
+"""What surrounds a training: checks before it, its lock, its record, signals, and recovery."""

@@ -1,0 +1,201 @@
+"""Keeps the checkpoint of the best evaluation, across restarts."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit
+from official_lite.checkpoint import best_checkpoints, latest
+from official_lite.common import errors, files, nested_dict, suggestions
+from official_lite.core import base_task, base_trainer, config_definitions
+
+__all__ = ["BestCheckpointExporter", "check_metric", "maybe_create_best_ckpt_exporter"]
+
+
+BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
+
+# Words in the names of metrics.
+_LESS_IS_BETTER = frozenset(
+    {"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "bits", "divergence"}
+)
+
+
+class BestCheckpointExporter:
+    """Saves a checkpoint whenever an evaluation beats all before it.
+
+    The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
+    evaluation; see `checkpoint.best_checkpoints`. A metric that is not a finite number is never
+    best.
+
+    A training that restarts calls `rewind`, and knows again what was best at that step. Until the
+    next checkpoint of the training is complete, `protect` and `settle` keep what it may go back to.
+    """
+
+    def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
+        """Reads what an earlier run left.
+
+        Args:
+            export_dir: The directory.
+            metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
+            metric_comp: `higher` or `lower`: which is better.
+        """
+        if metric_comp not in ("lower", "higher"):
+            raise errors.ConfigValueError(
+                f"best checkpoint metric comp must be one of higher, lower. Got: {metric_comp}"
+            )
+        self._export_dir = export_dir
+        self._metric_name = metric_name.split("|")
+        self._metric_comp = metric_comp
+        files.makedirs(export_dir)
+        self._best = best_checkpoints.BestCheckpoints(export_dir)
+        self._best_ckpt_logs = self._read_best_logs()
+
+    @property
+    def best_ckpt_logs(self) -> dict[str, Any] | None:
+        """All metrics of the best evaluation so far."""
+        return self._best_ckpt_logs
+
+    @property
+    def best_metric_value(self) -> float | None:
+        """The value to beat; None before the first evaluation with a finite one."""
+        return None if self._best_ckpt_logs is None else self._value_of(self._best_ckpt_logs)
+
+    @property
+    def best_ckpt_logs_path(self) -> str:
+        return self._best.info_path
+
+    @property
+    def best_ckpt_path(self) -> str | None:
+        """The best checkpoint, if there is one yet."""
+        return latest.latest_checkpoint(self._export_dir)
+
+    def maybe_export_checkpoint(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        eval_logs: Mapping[str, Any],
+        global_step: int,
+        write_logs: bool = True,
+    ) -> bool:
+        """Saves the checkpoint if the evaluation is the best so far; says whether it did.
+
+        Raises:
+            errors.UnknownKeyError: If the metric is not among the logs.
+        """
+        value = self._value_of(eval_logs)
+        if not self._is_better(value):
+            # An export that was cut short may have left that of the one before.
+            self._best.write_info()
+            return False
+        logging.info("Best %s so far: %g.", "|".join(self._metric_name), value)
+        self._best.save(
+            checkpoint, int(global_step), _json_scalars(eval_logs), writes_info=write_logs
+        )
+        self._best_ckpt_logs = dict(eval_logs)
+        return True
+
+    def export_best_eval_metric(self, eval_logs: Mapping[str, Any], global_step: int) -> None:
+        """Writes `info.json`: the scalar metrics and the step."""
+        record = {**_json_scalars(eval_logs), best_checkpoints.STEP_KEY: int(global_step)}
+        files.write_text(self.best_ckpt_logs_path, json.dumps(record, indent=4) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forgets the evaluations after `step`, from which training starts again."""
+        self._best.rewind(step)
+        self._best_ckpt_logs = self._read_best_logs()
+
+    def protect(self) -> None:
+        """Keeps what is best now: training is about to save a state that it may go back to."""
+        self._best.protect()
+
+    def settle(self, step: int) -> None:
+        """Lets go of what only states before `step` need, which is saved."""
+        self._best.settle(step)
+
+    def _is_better(self, value: float) -> bool:
+        best = self.best_metric_value
+        if not math.isfinite(value):
+            return False
+        if best is None or not math.isfinite(best):
+            return True
+        return value > best if self._metric_comp == "higher" else value < best
+
+    def _value_of(self, logs: Mapping[str, Any]) -> float:
+        value = nested_dict.get_leaf_nested_dict(logs, self._metric_name)
+        return math.nan if value is None else float(orbit.utils.get_value(value))
+
+    def _read_best_logs(self) -> dict[str, Any] | None:
+        return None if self._best.best is None else dict(self._best.best)
+
+
+def maybe_create_best_ckpt_exporter(
+    params: config_definitions.ExperimentConfig, data_dir: str
+) -> BestCheckpointExporter | None:
+    """The exporter that the config asks for, in a subdirectory of `data_dir`; or None."""
+    trainer = params.trainer
+    if not (
+        data_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric
+    ):
+        return None
+    metric, comp = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+    _warn_if_less_is_better(metric, comp)
+    export_dir = os.path.join(data_dir, trainer.best_checkpoint_export_subdir)
+    return BestCheckpointExporter(export_dir, metric, comp)
+
+
+def _warn_if_less_is_better(metric: str, comp: str) -> None:
+    if comp == "higher" and _LESS_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())):
+        logging.warning(
+            "The checkpoint with the highest %s is kept as the best. If less of it is better, set "
+            "`trainer.best_checkpoint_metric_comp: lower`.",
+            metric,
+        )
+
+
+def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> None:
+    """Looks for the metric before training, where what is reported can be known.
+
+    Raises:
+        errors.UnknownNameError: The evaluation does not report it.
+    """
+    name = getattr(params.trainer, "best_checkpoint_eval_metric", "")
+    if not name or not _reports_only_its_metrics(trainer):
+        return
+    known = [metric.name for metric in trainer.validation_metrics]
+    known.append(trainer.validation_loss.name)
+    if name not in known:
+        raise errors.UnknownNameError(
+            f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
+            f"report. {suggestions.did_you_mean(name, known)}"
+        )
+
+
+def _reports_only_its_metrics(trainer: Any) -> bool:
+    """Whether no code of the user's own adds to the results of an evaluation."""
+    return (
+        isinstance(trainer, base_trainer.Trainer)
+        and type(trainer).eval_end is base_trainer.Trainer.eval_end
+        and type(trainer.task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
+        and trainer.evaluates
+        and not getattr(trainer.model, "compiled", False)
+    )
+
+
+def _is_scalar(value: Any) -> bool:
+    # Images and tables of an evaluation stay out of a small text file.
+    return len(getattr(orbit.utils.get_value(value), "shape", ())) == 0
+
+
+def _json_scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
+    scalars = nested_dict.filter_leaf_nested_dict(logs, _is_scalar)
+    return dict(nested_dict.cast_leaf_nested_dict(scalars, _json_number))
+
+
+def _json_number(value: Any) -> float | None:
+    number = float(orbit.utils.get_value(value))
+    return number if math.isfinite(number) else None

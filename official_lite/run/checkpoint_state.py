@@ -1,0 +1,172 @@
+"""The contents of a run's checkpoints: the state of the trainer, and the description of the run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.checkpoint import model_state, pairing, state_description
+from official_lite.common import errors
+from official_lite.core import base_task
+from official_lite.modeling import step_seeds
+from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
+from official_lite.run import run_record
+
+__all__ = ["add_attributes", "find_unneeded", "RunDescription"]
+
+
+_STATE = (
+    keras.Layer,
+    keras.optimizers.Optimizer,
+    keras.Variable,
+    tf.Variable,
+    tf.Module,
+    tf.random.Generator,
+)
+
+_NOT_STATE = (
+    base_task.Task,
+    orbit.AbstractTrainer,
+    orbit.AbstractEvaluator,
+    # Takes gradients in a step and keeps nothing.
+    gradient_accumulator.GradientSink,
+)
+
+
+def add_attributes(checkpoint: tf.train.Checkpoint, trainer: Any, *, trains: bool = True) -> None:
+    """Add to a checkpoint what a trainer and its tasks hold as attributes and it does not have yet.
+
+    These are Keras models, layers and optimizers, variables, random generators and modules, also
+    in lists and dictionaries. A trainer with a second model and a second optimizer needs no more
+    than to hold them. Metrics are left out: they are empty whenever a checkpoint is saved.
+
+    Args:
+        checkpoint: That of the trainer.
+        trainer: The trainer, when all its attributes are there.
+        trains: Whether it is going to train.
+
+    Raises:
+        errors.ConfigValueError: It trains, and an optimizer or a model has no variables yet, so
+            that a resumed training could not restore them.
+    """
+    known = {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
+    for name, owner in {"trainer_attributes": trainer, **_tasks(trainer)}.items():
+        attributes = {
+            # Not what TensorFlow notes of the same attributes.
+            attribute: value
+            for attribute, value in vars(owner).items()
+            if not attribute.startswith("_self_")
+        }
+        found = _find_state(attributes, known)
+        for attribute, items in (found or {}).items():
+            if trains:
+                _require_variables(f"{type(owner).__name__}.{attribute}", items, owner is trainer)
+        if found:
+            setattr(checkpoint, name, found)
+
+
+def _tasks(trainer: Any) -> dict[str, Any]:
+    task = getattr(trainer, "task", None)
+    if task is not None:
+        return {"task_attributes": task}
+    tasks = getattr(getattr(trainer, "multi_task", None), "tasks", {})
+    return {f"task_attributes_{name}": one for name, one in tasks.items()}
+
+
+def _find_state(value: Any, known: set[int]) -> Any:
+    """What of a value belongs in a checkpoint; None if nothing does, or all of it is there."""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        found = {str(key): _find_state(part, known) for key, part in value.items()}
+        return {key: items for key, items in found.items() if items is not None} or None
+    if isinstance(value, keras.random.SeedGenerator):
+        value = value.state
+    if id(value) in known or not isinstance(value, _STATE) or isinstance(value, _NOT_STATE):
+        return None
+    items = {"value": value, **model_state.hidden_items(value)}
+    variables = [v for item in items.values() for v in pairing.variables_of(item)]
+    is_known = bool(variables) and all(id(v) in known for v in variables)
+    return None if is_known else items
+
+
+def _require_variables(where: str, items: Any, is_of_trainer: bool) -> None:
+    """Refuse an optimizer without variables, and a model of a trainer.
+
+    A task may hold a model without any, which augments examples.
+    """
+    attribute = where.partition(".")[2]
+    for value in tf.nest.flatten(items):
+        if isinstance(value, keras.optimizers.Optimizer):
+            call = "build(model.trainable_variables)"
+        elif isinstance(value, keras.Model) and is_of_trainer:
+            call = "build(input_shape)"
+        else:
+            continue
+        if not value.built:
+            raise errors.ConfigValueError(
+                f"`{where}` has no variables yet, so a resumed training could not restore it. Call "
+                f"`self.{attribute}.{call}` in `__init__`, after `super().__init__`."
+            )
+
+
+def find_unneeded(checkpoint: tf.train.Checkpoint, optimizer: Any) -> Iterator[Any]:
+    """Yield the variables of a checkpoint that an evaluation does not read.
+
+    These are the states of random generators and of optimizers, but not the averages of the
+    weights, which are what is evaluated if the optimizer keeps them.
+
+    Args:
+        checkpoint: The checkpoint of a trainer.
+        optimizer: Its optimizer.
+    """
+    average = ema_optimizer.get_moving_average(optimizer)
+    needed: list[Any] = []
+    if average is not None:
+        # Without the count inside of it, what was saved is an optimizer that keeps no average.
+        needed = [average.inner_optimizer.iterations, *average.averages]
+    needed_ids = {id(variable) for variable in needed}
+    for part in tf.train.TrackableView(checkpoint).descendants():
+        if isinstance(part, keras.optimizers.Optimizer):
+            # Not all below it, which includes the weights of the model.
+            yield from (v for v in part.variables if id(v) not in needed_ids)
+        elif isinstance(part, keras.Variable) and step_seeds.is_seed(part):
+            yield part
+
+
+class RunDescription:
+    """Describes a run, for JSON; it is worked out once for all saves with one config.
+
+    Args:
+        trainer: The trainer, whose model and optimizer are described.
+        strategy: Its strategy.
+        get_params: Returns the config, which is another one once epochs or a mode are decided.
+    """
+
+    def __init__(
+        self, trainer: Any, strategy: tf.distribute.Strategy, get_params: Callable[[], Any]
+    ) -> None:
+        self._trainer = trainer
+        self._strategy = strategy
+        self._get_params = get_params
+        self._described: tuple[Any, dict[str, Any]] | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        params = self._get_params()
+        if self._described is None or self._described[0] is not params:
+            self._described = (params, self._describe(params))
+        return self._described[1]
+
+    def _describe(self, params: Any) -> dict[str, Any]:
+        trainer = self._trainer
+        model, optimizer = getattr(trainer, "model", None), getattr(trainer, "optimizer", None)
+        return {
+            **state_description.describe(model, optimizer),
+            "global_batch_size": getattr(trainer, "global_batch_size", None),
+            "num_replicas": self._strategy.num_replicas_in_sync,
+            "execution": getattr(trainer, "execution", None),
+            "config_sha256": run_record.config_sha256(params),
+            "versions": run_record.versions(),
+        }

@@ -1,0 +1,232 @@
+"""What can be known to be wrong with a run before anything is built or written."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.checkpoint import completeness, latest, warm_start
+from official_lite.common import errors, files, flags, suggestions
+from official_lite.config import phase_configs
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    hook_factory,
+    task_factory,
+    trainer_factory,
+    writer_factory,
+)
+from official_lite.data import length
+from official_lite.modeling import hyperparams
+from official_lite.run import best_checkpoint
+
+__all__ = [
+    "check",
+    "check_evaluation",
+    "check_evaluation_data",
+    "check_init_checkpoint",
+    "check_own_checkpoint",
+    "check_input_files",
+    "find_hooks",
+    "find_writers",
+    "writes_event_files",
+]
+
+
+RUNNER_MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and_post_eval")
+
+# For configs that have no such field.
+_WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
+
+
+def check(params: Any, mode: str) -> None:
+    """Looks at the mode, and at everything that the config names.
+
+    Raises:
+        errors.UnknownNameError: There is no such mode, trainer, hook or writer.
+        errors.ConfigTypeError: A hook or a writer takes other arguments.
+    """
+    _check_mode(mode)
+    trainer_factory.get_trainer_cls(params)
+    find_hooks(params)
+    find_writers(params)
+
+
+def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
+    """Looks whether there is something to evaluate, if that is all that the mode does.
+
+    Raises:
+        errors.CheckpointError: There is not.
+    """
+    init_checkpoint = getattr(params.task, "init_checkpoint", "")
+    if mode != "eval" or init_checkpoint:
+        return
+    path = latest.latest_checkpoint(model_dir)
+    if path is None:
+        raise errors.CheckpointError(
+            f"There is no checkpoint in {model_dir}, so --mode=eval would evaluate random weights. "
+            "Train first, or set `task.init_checkpoint`."
+        )
+    if os.path.basename(path).startswith(f"{best_checkpoint.BEST_CHECKPOINT_NAME}-"):
+        raise errors.CheckpointError(
+            f"{model_dir} is no run but holds the best checkpoint of one, which would not be "
+            "restored. Evaluate it with another --model_dir and "
+            f"--set=task.init_checkpoint={path}."
+        )
+
+
+def check_own_checkpoint(model_dir: str) -> None:
+    """Refuse a directory whose newest checkpoint is of Keras 2, before anything is written there.
+
+    Raises:
+        errors.CheckpointError: It is.
+    """
+    if path := latest.latest_checkpoint(model_dir):
+        completeness.refuse_keras2(path)
+
+
+def check_evaluation_data(params: Any, trainer: Any) -> None:
+    """Looks whether an evaluation of all the data can end.
+
+    Raises:
+        errors.ConfigValueError: It is known that it can't.
+    """
+    # A trainer that is only Orbit's, or that only trains, has no data for it.
+    dataset = getattr(trainer, "eval_dataset", None)
+    if dataset is not None and params.trainer.validation_steps == -1:
+        length.require_end(dataset)
+
+
+def check_init_checkpoint(
+    params: Any, model_dir: str, earlier_phases: Mapping[str, str] | None = None
+) -> None:
+    """Looks for the checkpoint of `task.init_checkpoint`, if the run is going to read it.
+
+    A task or a trainer with an `initialize` of its own may take the field for something else than
+    a path, so there it is left alone.
+
+    Args:
+        params: The config of the run.
+        model_dir: The directory of the run, whose own checkpoint comes first.
+        earlier_phases: The directories, by phase, in which there may be one by then.
+
+    Raises:
+        errors.CheckpointError: There is none.
+    """
+    path = getattr(params.task, "init_checkpoint", "")
+    earlier = earlier_phases or {}
+    if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
+        return
+    if not _is_read_by_default_code(params) or latest.latest_checkpoint(model_dir):
+        return
+    if warm_start.find_checkpoint(path) is None:
+        nearest = suggestions.nearest(path.split("/")[0], earlier)
+        hint = f" Did you mean the phase `{nearest[0]}`?" if nearest else ""
+        raise errors.CheckpointError(
+            f"`task.init_checkpoint` is {path!r}, where there is no checkpoint.{hint}"
+        )
+
+
+def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()) -> None:
+    """Looks for the local files of each `input_path` that the mode is going to read.
+
+    What is in them, and whether a folder will do, is for whoever reads them to say.
+
+    Args:
+        params: The config of the run.
+        mode: Its mode.
+        earlier_phases: The directories of phases that may have written files by then.
+
+    Raises:
+        errors.DataError: There are none.
+    """
+    for path, patterns in _input_paths(params.task, mode):
+        for pattern in ",".join(patterns).split(","):
+            name = pattern.strip()
+            is_later = any(phase_configs.lies_in(name, directory) for directory in earlier_phases)
+            if not _is_local_path(name) or is_later:
+                continue
+            if files.exists(name) or tf.io.gfile.glob(name):
+                continue
+            raise errors.DataError(f"`{path}`: There is no input file `{name}`.")
+
+
+def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
+    """What creates the hooks of `params.trainer.hooks`."""
+    return hook_factory.find_hooks(_entries(params, "hooks"), _workspace(params))
+
+
+def find_writers(params: Any) -> list[writer_factory.WriterFactory]:
+    """What creates the writers of `params.trainer.writers`, all but that of event files."""
+    return writer_factory.find_writers(_entries(params, "writers", _WRITERS), _workspace(params))
+
+
+def writes_event_files(params: Any) -> bool:
+    """Whether `tensorboard` is among `params.trainer.writers`."""
+    return writer_factory.TENSORBOARD in _entries(params, "writers", _WRITERS)
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in RUNNER_MODES:
+        raise errors.UnknownNameError(
+            f"The mode {mode!r} is not implemented. "
+            f"{suggestions.did_you_mean(mode, (*RUNNER_MODES, *flags.MODES))}"
+        )
+
+
+def _is_read_by_default_code(params: Any) -> bool:
+    task_cls = None
+    # A stage of one's own may make a task that is registered nowhere.
+    with contextlib.suppress(errors.UnknownNameError):
+        task_cls = task_factory.find_task_cls(params.task)
+    trainer_cls = trainer_factory.get_trainer_cls(params)
+    return (
+        getattr(task_cls, "initialize", None) is base_task.Task.initialize
+        and trainer_cls.initialize is base_trainer.Trainer.initialize
+    )
+
+
+def _input_paths(task: Any, mode: str) -> Iterator[tuple[str, list[str]]]:
+    """Those of a task, or of several, by the paths of their fields."""
+    parts = [("task", task)]
+    for index, routine in enumerate(getattr(task, "task_routines", ())):
+        parts.append((f"task.task_routines[{index}].task_config", routine.task_config))
+    blocks = {"train_data": "train" in mode, "validation_data": "eval" in mode}
+    for path, part in parts:
+        wanted = [(path, part)]
+        wanted += [(f"{path}.{name}", getattr(part, name, None)) for name in blocks if blocks[name]]
+        for place, block in wanted:
+            given = getattr(block, "input_path", None)
+            reads_service = getattr(block, "enable_tf_data_service", False)
+            if given and not reads_service and getattr(block, "NAMES_FILES", True):
+                yield f"{place}.input_path", list(_texts(given))
+
+
+def _is_local_path(name: str) -> bool:
+    # A bare word may be a name of the task's own: the Model Garden's `dummy` is made-up data. What
+    # `~` stands for is for the task to say.
+    is_path = any(sign in name for sign in "/.*")
+    return is_path and not name.startswith("~") and not files.is_remote(name)
+
+
+def _texts(input_path: Any) -> Iterator[str]:
+    if isinstance(input_path, str):
+        yield input_path
+    else:
+        yield from hyperparams.texts(input_path)
+
+
+def _entries(params: Any, field: str, default: Sequence[str] = ()) -> list[Any]:
+    """A list of names and of configs with a `name`, as strings and dictionaries."""
+    entries = getattr(params.trainer, field, default)
+    return [_plain(entry if isinstance(entry, str) else entry.as_dict()) for entry in entries]
+
+
+def _plain(entry: str | dict[str, Any]) -> str | dict[str, Any]:
+    return entry["name"] if isinstance(entry, dict) and list(entry) == ["name"] else entry
+
+
+def _workspace(params: Any) -> str | None:
+    return getattr(params, "workspace", "") or None

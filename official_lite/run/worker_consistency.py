@@ -1,0 +1,181 @@
+"""Checks that all workers of a run were started with the same config, code and data."""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import official_lite
+from official_lite.cluster import tf_config
+from official_lite.common import errors, files
+from official_lite.core import config_definitions, task_factory, trainer_factory
+from official_lite.data import file_patterns
+from official_lite.modeling import hyperparams
+from official_lite.run import run_record
+
+__all__ = ["list_code", "require_agreement"]
+
+
+def list_code(params: Any) -> list[str]:
+    """Name and checksum of each Python file, sorted; the same on hosts with the same code.
+
+    Args:
+        params: The config of the run.
+    """
+    paths = {**_files_of(official_lite.__name__)}
+    for name in sorted(_modules_of(params)):
+        paths |= _files_of(name)
+    return [f"{name} {_checksum(path)}" for name, path in sorted(paths.items())]
+
+
+def _modules_of(params: Any) -> set[str]:
+    """The modules that define what the config names."""
+    classes = [type(config) for config in _configs_in(params)]
+    with contextlib.suppress(errors.UnknownNameError):
+        classes.append(task_factory.get_task_cls(type(params.task)))
+    with contextlib.suppress(errors.UnknownNameError):
+        classes.append(trainer_factory.get_trainer_cls(params))
+    return {str(getattr(each, "__module__", "")) for each in classes}
+
+
+def _configs_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, hyperparams.ParamsDict):
+        yield value
+        for element in vars(value).values():
+            yield from _configs_in(element)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _configs_in(element)
+
+
+def _files_of(module_name: str) -> dict[str, pathlib.Path]:
+    """All files of the package that a module is in, by their names there; or the module's own."""
+    top = module_name.partition(".")[0]
+    package = sys.modules.get(top)
+    roots = [pathlib.Path(root) for root in getattr(package, "__path__", ())]
+    if roots:
+        return {
+            f"{top}/{path.relative_to(root).as_posix()}": path
+            for root in roots
+            for path in root.rglob("*.py")
+        }
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return {pathlib.Path(file).name: pathlib.Path(file)} if file else {}
+
+
+def _checksum(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+# Of what is shown of a line.
+_MOST_BYTES = 240
+
+# Sizes that are asked for at the same time: a file in a bucket takes some 50 ms.
+_MOST_THREADS = 32
+
+_Gather = Callable[[Sequence[int]], np.ndarray[Any, Any]]
+
+
+def require_agreement(params: Any, strategy: tf.distribute.Strategy, mode: str = "train") -> None:
+    """Compares the workers of a `MultiWorkerMirroredStrategy`; each of them calls it.
+
+    Args:
+        params: The config of the run. That of its place in the cluster may differ.
+        strategy: The strategy; of any other class there is nothing to compare.
+        mode: The mode of the run; the files of training data count if it trains.
+
+    Raises:
+        errors.ConfigValueError: They differ; on all workers. It says what the first difference is.
+    """
+    found = tf_config.read_tf_config()
+    is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not is_several or found is None or found.num_workers < 2:
+        return
+    parts = _parts(params, mode)
+    names = list(found.members("chief", "worker"))
+    gather = _create_gather(strategy, len(names))
+    rows = gather([_number_of("\n".join(lines)) for lines in parts.values()])
+    for column, (part, lines) in enumerate(parts.items()):
+        if len(set(rows[:, column])) > 1:
+            raise errors.ConfigValueError(_describe(part, lines, names, gather))
+
+
+def _parts(params: Any, mode: str) -> dict[str, list[str]]:
+    """What has to be the same, as lines that have to be the same."""
+    runtime = params.runtime.replace(task_index=-1, worker_hosts=None)
+    config = hyperparams.flatten(params.replace(runtime=runtime))
+    return {
+        "seed": [f"runtime.seed: {params.runtime.seed}"],
+        "versions": [" ".join(item) for item in sorted(run_record.versions().items())],
+        "config": [f"{path}: {value!r}" for path, value in config.items()],
+        "code": list_code(params),
+        "training data": list(_data_files(params)) if "train" in mode else [],
+    }
+
+
+def _data_files(value: Any) -> Iterator[str]:
+    """Name and size of each file that a block of training data in the config names."""
+    if isinstance(value, config_definitions.DataConfig):
+        if value.is_training and value.input_path and not value.enable_tf_data_service:
+            yield from _sizes(value.input_path)
+    elif isinstance(value, hyperparams.ParamsDict):
+        for element in vars(value).values():
+            yield from _data_files(element)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _data_files(element)
+
+
+def _sizes(input_path: Any) -> list[str]:
+    if isinstance(input_path, hyperparams.ParamsDict):
+        return [line for path in input_path.as_dict().values() for line in _sizes(path)]
+    try:
+        found = file_patterns.match_files(input_path)
+    except errors.OfficialLiteError as error:
+        # Perhaps on this worker only. On all of them, whoever reads the data will say it.
+        return [str(error)]
+    with concurrent.futures.ThreadPoolExecutor(_MOST_THREADS) as pool:
+        sizes = pool.map(files.size, found)
+    return [f"{file}, {size:,} bytes" for file, size in zip(found, sizes, strict=True)]
+
+
+def _describe(part: str, lines: Sequence[str], names: Sequence[str], gather: _Gather) -> str:
+    """What the first line is that differs, and what each worker has there."""
+    length = int(gather([len(lines)]).max())
+    padded = [*lines, *[""] * (length - len(lines))]
+    numbers = gather([_number_of(line) for line in padded])
+    first = int(np.argmax((numbers != numbers[0]).any(axis=0)))
+    shown = padded[first].encode()[:_MOST_BYTES].ljust(_MOST_BYTES, b"\0")
+    texts = [
+        bytes(row.astype(np.uint8)).rstrip(b"\0").decode(errors="replace")
+        for row in gather(list(shown))
+    ]
+    others = np.flatnonzero(numbers[:, first] != numbers[0, first]).tolist()
+    has = [f"{names[index]} has `{texts[index] or 'nothing there'}`" for index in [0, *others]]
+    return (
+        f"The {part} of {names[0]} and of {', '.join(names[index] for index in others)} differ: "
+        f"{', '.join(has)}. All workers have to be started with the same command, on the same code "
+        "and the same data."
+    )
+
+
+def _create_gather(strategy: tf.distribute.Strategy, num_workers: int) -> _Gather:
+    """Makes of each worker's numbers a row of a matrix that all of them have."""
+
+    def gather(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
+        own = tf.constant([numbers], tf.int64)
+        rows = strategy.gather(strategy.run(lambda: own), axis=0).numpy()
+        # Each worker's row comes once for each of its replicas.
+        return np.asarray(rows[:: len(rows) // num_workers])
+
+    return gather
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)

@@ -1,0 +1,305 @@
+"""Writers of text files: CSV tables and lines of JSON."""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any
+
+from absl import logging
+
+from official_lite.common import files
+from official_lite.telemetry import writer
+from official_lite.telemetry.record import Record
+
+__all__ = ["LineFile"]
+
+
+class LineFile:
+    """Appends lines to a file and passes each one to the operating system immediately.
+
+    A killed process therefore loses at most the line it was writing; an incomplete line is removed
+    when the file is next opened. When a line can't be written, for example because the disk is
+    full, it is lost with a warning and training continues.
+
+    Args:
+      path: Path of the file. Its directories are created immediately, the file itself with the
+        first line.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        files.makedirs(os.path.dirname(self.path) or ".")
+        if not files.is_remote(self.path):
+            _repair_last_line(pathlib.Path(self.path))
+        self._opened = contextlib.ExitStack()
+        self._file: IO[str] | None = None
+        self._is_losing = False
+        self._is_synced = True
+
+    def append(self, line: str) -> None:
+        """Append a line; the line break is added."""
+        try:
+            if self._file is None:
+                self._file = self._opened.enter_context(files.open_file(self.path, "a"))
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            if not self._is_losing:
+                logging.warning("%s can't be written, and loses lines: %s", self.path, error)
+            self._is_losing = True
+            self._forget()
+        else:
+            self._is_losing = self._is_synced = False
+
+    def keep(self, is_kept: Callable[[bytes], bool]) -> int:
+        """Remove lines; the file is replaced atomically, and only if a line is removed.
+
+        Args:
+          is_kept: Returns whether to keep a line.
+
+        Returns:
+          The number of lines removed.
+        """
+        if not files.exists(self.path):
+            return 0
+        self.close()
+        with files.open_file(self.path, "rb") as file:
+            lines = file.read().splitlines(keepends=True)
+        kept = [line for line in lines if is_kept(line)]
+        if len(kept) == len(lines):
+            return 0
+        try:
+            files.write_bytes(self.path, b"".join(kept))
+        except OSError as error:
+            logging.warning("%s can't be written, and keeps old lines: %s", self.path, error)
+            return 0
+        return len(lines) - len(kept)
+
+    def sync(self) -> None:
+        """Flush the lines to the disk."""
+        if self._is_synced:
+            return
+        self._is_synced = True
+        try:
+            files.sync(self.path)
+        except OSError as error:
+            logging.warning("%s can't be flushed to the disk: %s", self.path, error)
+
+    def close(self) -> None:
+        """Close the file; the next line opens it again."""
+        self._opened.close()
+        self._file = None
+
+    def _forget(self) -> None:
+        """Close the file after a failed write and remove a partially written line."""
+        # Closing the file tries to write the rest of its buffer, which fails again.
+        with contextlib.suppress(OSError):
+            self.close()
+        self._opened, self._file = contextlib.ExitStack(), None
+        if not files.is_remote(self.path):
+            _repair_last_line(pathlib.Path(self.path))
+
+
+def _repair_last_line(path: pathlib.Path) -> None:
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        content = file.read()
+        if not content or content.endswith(b"\n"):
+            return
+        kept = content.rfind(b"\n") + 1
+        file.truncate(kept)
+    logging.warning("Removed an incomplete last line (%d bytes) of %s.", len(content) - kept, path)
+
+
+class CsvWriter(writer.Writer):
+    """Appends one row per record to the table of the record's split: `step`, then the values.
+
+    A value with a new name adds a column on the right. The table is then rewritten atomically, and
+    the new column is empty in earlier rows. A resumed run appends to the existing tables, after
+    `rewind` has removed the rows of steps that will be trained again. Each row is passed to the
+    operating system immediately, so a killed process loses at most the row it was writing; an
+    incomplete row is removed when the table is next opened.
+
+    Args:
+      path: Path from which the table paths are derived: `runs/mnist/metrics.csv` creates
+        `runs/mnist/metrics_train.csv` and so on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._stem, self._extension = os.path.splitext(os.fspath(path))
+        # The tables by path.
+        self._tables: dict[str, _Table] = {}
+        self._rewound_to: int | None = None
+
+    def write(self, record: Record) -> None:
+        split = re.sub(r"[^\w.-]", "_", record.split)
+        table = self._table(f"{self._stem}_{split}{self._extension}")
+        key, values = {"step": record.step}, record.flat()
+        if record.step == self._rewound_to:
+            table.keep(lambda row: _step_of(row) != record.step or row.keys().isdisjoint(values))
+        # The key is given twice: the first makes `step` the first column, the second prevents a
+        # value named `step` from replacing it.
+        table.append({**key, **values, **key})
+
+    def sync(self) -> None:
+        for table in self._tables.values():
+            table.sync()
+
+    def rewind(self, step: int) -> None:
+        self._rewound_to = step
+        directory, stem = os.path.split(self._stem)
+        for name in files.list_names(directory or "."):
+            if name.startswith(f"{stem}_") and name.endswith(self._extension):
+                self._table(os.path.join(directory, name)).keep(lambda row: _step_of(row) <= step)
+
+    def close(self) -> None:
+        for table in self._tables.values():
+            table.close()
+
+    def _table(self, path: str) -> "_Table":
+        if path not in self._tables:
+            self._tables[path] = _Table(path)
+        return self._tables[path]
+
+
+class _Table:
+    def __init__(self, path: str) -> None:
+        self._file = LineFile(path)
+        rows = self._read_rows()
+        self._columns = rows[0] if rows else []
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        new = [name for name in values if name not in self._columns]
+        if new:
+            self._add_columns(new)
+        self._file.append(_to_line(values.get(name, "") for name in self._columns))
+
+    def keep(self, is_kept: Callable[[dict[str, str]], bool]) -> None:
+        """Remove the rows for which `is_kept` returns False.
+
+        Args:
+          is_kept: Called with the non-empty cells of a row, by column.
+        """
+        header, *rows = self._read_rows() or [[]]
+        named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
+        kept = [row for row, cells in zip(rows, named, strict=True) if is_kept(cells)]
+        if len(kept) == len(rows):
+            return
+        try:
+            self._replace([header, *kept])
+        except OSError as error:
+            logging.warning("%s can't be written, and keeps old rows: %s", self._file.path, error)
+        else:
+            logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add_columns(self, names: list[str]) -> None:
+        rows = self._read_rows()[1:]
+        columns = self._columns + names
+        self._replace([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
+        # Assigned only after the write succeeded, so that the next row retries a failed write.
+        self._columns = columns
+
+    def _replace(self, rows: Iterable[list[str]]) -> None:
+        self._file.close()
+        files.write_text(self._file.path, "".join(_to_line(row) + "\n" for row in rows))
+
+    def _read_rows(self) -> list[list[str]]:
+        if not files.exists(self._file.path):
+            return []
+        return list(csv.reader(io.StringIO(files.read_text(self._file.path), newline="")))
+
+
+def _step_of(row: Mapping[str, str]) -> int:
+    """Return the step of a row, or -1 if the row was not written by this writer."""
+    text = row.get("step", "")
+    return int(text) if text.isdecimal() else -1
+
+
+def _to_line(cells: Iterable[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue()
+
+
+class JsonLinesWriter(writer.Writer):
+    """Appends one JSON object per line: `step`, `split`, `wall_time`, then the values.
+
+    Nested names are joined by `/`. Non-finite values are written as `null`, since JSON cannot
+    represent them. A resumed run appends to the existing file, after `rewind` has removed the
+    records of steps that will be trained again. Each line is passed to the operating system
+    immediately, so a killed process loses at most the line it was writing; an incomplete line is
+    removed when the file is next opened.
+
+    Args:
+      path: Path of the file. The file and its directories are created if they do not exist.
+      clock: Function that returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._file = LineFile(path)
+        self._clock = clock
+        self._rewound_to: int | None = None
+
+    def write(self, record: Record) -> None:
+        wall_time = round(self._clock(), 3)
+        key = {"step": record.step, "split": record.split, "wall_time": wall_time}
+        if record.step == self._rewound_to:
+            self._file.keep(lambda line: not _is_repeated(line, record))
+        # The key is given twice: the first puts its fields first, the second prevents values of the
+        # same name from replacing them.
+        self._file.append(to_json({**key, **record.flat(), **key}))
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def rewind(self, step: int) -> None:
+        self._rewound_to = step
+        removed = self._file.keep(lambda line: _parse(line).get("step", step) <= step)
+        if removed:
+            logging.info("Removed %d records after step %d: %s", removed, step, self._file.path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """Return the object of a line; empty if the line was not written by this writer."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return {}
+    is_record = isinstance(values, dict) and isinstance(values.get("step"), int)
+    return values if is_record else {}
+
+
+def _is_repeated(line: bytes, record: Record) -> bool:
+    values = _parse(line)
+    is_same = (values.get("step"), values.get("split")) == (record.step, record.split)
+    return is_same and not values.keys().isdisjoint(record.flat())
+
+
+def to_json(values: Mapping[str, Any]) -> str:
+    """Return `values` as one line of valid JSON, with `null` for non-finite numbers."""
+    return json.dumps({name: _finite_or_none(value) for name, value in values.items()})
+
+
+def _finite_or_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite_or_none(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

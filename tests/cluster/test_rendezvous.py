@@ -1,0 +1,88 @@
+"""Workers are threads here, each with its own description of the cluster."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import socket
+
+import pytest
+
+from official_lite.cluster import rendezvous, tf_config
+from official_lite.common import errors
+
+
+def _addresses(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for server in servers:
+            server.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+
+
+def _worker(addresses: list[str], index: int) -> tf_config.ClusterConfig:
+    return tf_config.ClusterConfig(
+        jobs={"worker": tuple(addresses)}, task_type="worker", task_index=index
+    )
+
+
+def _meet(workers: list[tf_config.ClusterConfig], seconds: float = 10.0) -> list[Exception | None]:
+    """What each of them ends with."""
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
+        futures = [pool.submit(rendezvous.meet, worker, seconds) for worker in workers]
+        return [future.exception() for future in futures]
+
+
+def test_workers_that_are_all_there_meet_and_leave_their_ports_free() -> None:
+    addresses = _addresses(3)
+    assert _meet([_worker(addresses, index) for index in range(3)]) == [None] * 3
+    for address in addresses:
+        socket.create_server(tf_config.split_address(address)).close()
+
+
+def test_who_is_missing_is_named_by_all_others() -> None:
+    addresses = _addresses(3)
+    ends = _meet([_worker(addresses, 0), _worker(addresses, 2)], seconds=0.5)
+    for end in ends:
+        assert isinstance(end, errors.ClusterError)
+        assert f"worker 1 at {addresses[1]} (nothing listens there) did not answer" in str(end)
+
+
+def test_host_that_does_not_exist_is_named() -> None:
+    addresses = [*_addresses(1), "no-such-host.invalid:2222"]
+    (end,) = _meet([_worker(addresses, 0)], seconds=1.0)
+    assert isinstance(end, errors.ClusterError)
+    assert "worker 1 at no-such-host.invalid:2222 (its host can't be found)" in str(end)
+
+
+def test_different_clusters_are_found_at_once_on_all_workers() -> None:
+    addresses = _addresses(3)
+    other = _worker([*addresses[:2], "127.0.0.1:9"], 1)
+    ends = _meet([_worker(addresses, 0), other, _worker(addresses, 2)])
+    for end in ends:
+        assert isinstance(end, errors.ConfigValueError)
+        assert "describe different clusters" in str(end)
+
+
+def test_second_process_in_a_place_is_refused() -> None:
+    addresses = _addresses(2)
+    with socket.create_server(tf_config.split_address(addresses[1])):
+        (end,) = _meet([_worker(addresses, 1)])
+    assert isinstance(end, errors.ConfigValueError)
+    assert f"worker 1 can't listen at its address {addresses[1]}" in str(end)
+
+
+class _OnAnotherHost(rendezvous._RollCall):
+    """Its address leads to a process elsewhere, and nobody finds it where it listens."""
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._answer, "127.0.0.1", 0)
+
+
+def test_process_on_the_wrong_host_finds_the_one_whose_place_it_takes() -> None:
+    # Worker 1 is missing, so that nobody may leave before.
+    worker = _worker(_addresses(2), 0)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        right = pool.submit(rendezvous.meet, worker, 10.0)
+        with pytest.raises(errors.ConfigValueError, match="Two processes call themselves worker 0"):
+            asyncio.run(_OnAnotherHost(worker, 10.0).run())
+    assert isinstance(right.exception(), errors.ConfigValueError)

@@ -1,0 +1,30 @@
+import pytest
+
+from official_lite.common import errors, nested_dict
+
+LOGS = {"digits": {"accuracy": 0.9, "loss": 0.1}, "loss": 0.2}
+
+
+def test_leaf_is_found_by_its_path() -> None:
+    assert nested_dict.get_leaf_nested_dict(LOGS, ["digits", "accuracy"]) == 0.9
+
+
+def test_unknown_path_names_the_nearest_key() -> None:
+    with pytest.raises(errors.UnknownKeyError, match="`accuracy`"):
+        nested_dict.get_leaf_nested_dict(LOGS, ["digits", "acuracy"])
+
+
+def test_a_dictionary_is_no_leaf() -> None:
+    with pytest.raises(KeyError, match="not a leaf"):
+        nested_dict.get_leaf_nested_dict(LOGS, ["digits"])
+
+
+def test_leaves_are_cast_in_place() -> None:
+    logs = {"a": {"b": "1"}, "c": "2"}
+    assert nested_dict.cast_leaf_nested_dict(logs, int) is logs
+    assert logs == {"a": {"b": 1}, "c": 2}
+
+
+def test_filter_keeps_the_structure() -> None:
+    kept = nested_dict.filter_leaf_nested_dict(LOGS, lambda value: value > 0.15)
+    assert kept == {"digits": {"accuracy": 0.9}, "loss": 0.2}

@@ -1,0 +1,122 @@
+import pathlib
+from typing import Any
+
+import pytest
+import yaml
+
+from official_lite.common import errors
+from official_lite.config import compatibility
+from official_lite.core import config_definitions as cfg
+from official_lite.run import run_record
+
+
+def _params(**overrides: Any) -> cfg.ExperimentConfig:
+    params = cfg.ExperimentConfig()
+    params.override(overrides)
+    return params
+
+
+@pytest.fixture
+def model_dir(tmp_path: pathlib.Path) -> str:
+    """After a run of 3 steps whose config had `auto` and became something else."""
+    with run_record.RunRecord(_params(trainer={"train_steps": 3}), "train", str(tmp_path)) as run:
+        run.replace_params(_params(trainer={"train_steps": 3}, runtime={"execution": "xla"}))
+    (tmp_path / "ckpt-3.index").touch()
+    return str(tmp_path)
+
+
+def test_same_config_has_not_changed(model_dir: str) -> None:
+    assert compatibility.check(_params(trainer={"train_steps": 3}), model_dir) == []
+
+
+def test_what_became_of_a_config_is_no_change(model_dir: str) -> None:
+    params = _params(trainer={"train_steps": 3}, runtime={"execution": "xla"})
+    assert compatibility.check(params, model_dir) == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"trainer": {"train_steps": 50}},
+        {"trainer": {"checkpoint_interval": 7, "validation_interval": 9, "log_interval": 1}},
+        {"trainer": {"hooks": ["stall_warning"], "writers": ["console"], "max_to_keep": 9}},
+        {"trainer": {"best_checkpoint_export_subdir": "b", "best_checkpoint_eval_metric": "m"}},
+        {"runtime": {"num_gpus": 2, "distribution_strategy": "off", "execution": "graph"}},
+        {"task": {"validation_data": {"input_path": "elsewhere"}, "init_checkpoint": "x"}},
+        {"task": {"train_data": {"prefetch_buffer_size": 3}}},
+        {"workspace": "/somewhere"},
+    ],
+)
+def test_harmless_change_is_taken(model_dir: str, overrides: Any) -> None:
+    changes = compatibility.check(_params(**overrides), model_dir)
+    assert changes
+    assert all(change.is_harmless for change in changes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ({"runtime": {"seed": 4}}, "runtime.seed: 0 -> 4"),
+        (
+            {"runtime": {"mixed_precision_dtype": "float16"}},
+            "mixed_precision_dtype: None -> float16",
+        ),
+        ({"task": {"train_data": {"global_batch_size": 8}}}, "global_batch_size: 0 -> 8"),
+        (
+            {"task": {"train_data": {"input_path": "other"}}},
+            "task.train_data.input_path:  -> other",
+        ),
+        ({"trainer": {"grad_accum_steps": 2}}, "trainer.grad_accum_steps: 1 -> 2"),
+        ({"trainer": {"freeze": ["x"]}}, "trainer.freeze"),
+        ({"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}, "optimizer.type"),
+    ],
+)
+def test_harmful_change_is_shown_and_refused(model_dir: str, overrides: Any, line: str) -> None:
+    params = _params(**overrides)
+    with pytest.raises(errors.ConfigValueError, match="--allow_config_change") as error:
+        compatibility.check(params, model_dir)
+    assert line in str(error.value)
+    assert "trainer.train_steps" not in str(error.value), "only what matters"
+    assert compatibility.check(params, model_dir, is_allowed=True)
+
+
+def test_without_a_checkpoint_everything_may_change(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        pass
+    assert compatibility.check(_params(runtime={"seed": 4}), str(tmp_path)) == []
+    assert compatibility.check(_params(), str(tmp_path / "nowhere")) == []
+
+
+def test_directory_of_the_model_garden_is_compared_by_its_params(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ckpt-3.index").touch()
+    run_record.config_parsing.serialize_config(_params(), str(tmp_path))
+    with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed"):
+        compatibility.check(_params(runtime={"seed": 4}), str(tmp_path))
+
+
+def test_field_of_a_later_version_is_a_change_only_if_it_is_set(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ckpt-3.index").touch()
+    old = _params().as_dict()
+    del old["trainer"]["overfit_batches"]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(old))
+    assert compatibility.check(_params(), str(tmp_path)) == []
+    with pytest.raises(errors.ConfigValueError, match=r"overfit_batches: \(none\) -> 2"):
+        compatibility.check(_params(trainer={"overfit_batches": 2}), str(tmp_path))
+
+
+def test_record_that_is_damaged_refuses_nothing(model_dir: str) -> None:
+    (pathlib.Path(model_dir) / "params.yaml").write_text("a: [")
+    assert compatibility.check(_params(runtime={"seed": 4}), model_dir) == []
+
+
+def test_refused_run_writes_nothing(model_dir: str) -> None:
+    def contents() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in pathlib.Path(model_dir).iterdir()}
+
+    before = contents()
+    record = run_record.RunRecord(
+        _params(runtime={"seed": 4}), "train", model_dir, allow_config_change=False
+    )
+    with pytest.raises(errors.ConfigValueError), record:
+        pass
+    assert contents() == before

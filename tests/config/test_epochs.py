@@ -1,0 +1,176 @@
+import logging
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.config import epochs
+from official_lite.core import config_definitions as cfg
+from official_lite.modeling.multitask import configs as multitask_configs
+
+
+def _params(num_examples: int | None = 100, **trainer: object) -> cfg.ExperimentConfig:
+    data = cfg.DataConfig(global_batch_size=10, num_examples=num_examples)
+    params = cfg.ExperimentConfig(task=cfg.TaskConfig(train_data=data))
+    params.override({"trainer": trainer})
+    return params
+
+
+class Data:
+    """A task as far as it is asked here."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+
+    def build_inputs(self, params: cfg.DataConfig) -> tf.data.Dataset:
+        return self._dataset.batch(params.global_batch_size, drop_remainder=params.drop_remainder)
+
+
+def test_epochs_become_steps_and_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="absl")
+    params = _params(train_epochs=3, validate_every_epochs=1, checkpoint_every_epochs=0.5)
+    trainer = epochs.resolve(params).trainer
+    assert (trainer.train_steps, trainer.validation_interval) == (30, 10)
+    assert (trainer.checkpoint_interval, trainer.steps_per_epoch) == (5, 10)
+    assert trainer.train_epochs is trainer.validate_every_epochs is None
+    assert trainer.checkpoint_every_epochs is None
+    assert [r.message for r in caplog.records if "3 epochs = 30 steps" in r.message]
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "count", "steps"), [(103, 3, 31), (102, 2, 21), (100, 0.7, 7)]
+)
+def test_fractions_of_a_batch_are_counted_exactly(num_examples, count, steps) -> None:
+    assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
+
+
+def test_ratios_are_of_all_steps() -> None:
+    schedules = {
+        "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.9}},
+        "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
+    }
+    resolved = epochs.resolve(_params(train_epochs=3, optimizer_config=schedules))
+    config = resolved.trainer.optimizer_config
+    assert (config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps) == (27, 3)
+    assert config.learning_rate.cosine.decay_ratio is config.warmup.linear.warmup_ratio is None
+
+
+def test_ratios_need_no_data() -> None:
+    stepwise = {"boundary_ratios": [0.5, 0.51], "values": [1.0, 0.1, 0.01]}
+    learning_rate = {"type": "stepwise", "stepwise": stepwise}
+    params = _params(None, train_steps=20, optimizer_config={"learning_rate": learning_rate})
+    resolved = epochs.resolve(params).trainer.optimizer_config.learning_rate.stepwise
+    assert (resolved.boundaries, resolved.boundary_ratios) == ([10, 11], None)
+
+
+def test_resolved_config_is_locked_and_stays_as_it_is() -> None:
+    params = _params(train_epochs=3)
+    params.lock()
+    resolved = epochs.resolve(params)
+    assert params.trainer.train_epochs == 3
+    assert epochs.resolve(resolved) is resolved
+    with pytest.raises(errors.LockedConfigError):
+        resolved.trainer.train_steps = 1
+
+
+def test_steps_given_later_take_the_place_of_epochs() -> None:
+    params = _params(train_epochs=3)
+    params.override({"trainer": {"train_steps": 7}})
+    assert epochs.resolve(params).trainer.train_steps == 7
+
+
+def test_length_of_the_dataset_is_asked_last() -> None:
+    task = Data(tf.data.Dataset.range(55))
+    params = _params(None, train_epochs=2)
+    assert epochs.resolve(params) is params
+    assert epochs.resolve(params, task).trainer.train_steps == 10
+    params.trainer.steps_per_epoch = 4
+    assert epochs.resolve(params, task).trainer.train_steps == 8
+
+
+@pytest.mark.parametrize(
+    "without_length",
+    [lambda data: data.repeat(), lambda data: data.filter(lambda x: x > 2)],
+    ids=["endless", "unknown"],
+)
+def test_dataset_that_cannot_say_its_length_is_an_error(without_length) -> None:
+    task = Data(without_length(tf.data.Dataset.range(9)))
+    with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
+        epochs.resolve(_params(None, train_epochs=1), task)
+
+
+def test_empty_dataset_is_an_error() -> None:
+    with pytest.raises(errors.DataError, match="empty"):
+        epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
+
+
+@pytest.mark.parametrize("given", [{"train_epochs": 1}, {"train_steps": 5}])
+def test_contradiction_is_an_error_with_both_numbers(given: dict[str, float]) -> None:
+    params = _params(steps_per_epoch=7, **given)
+    with pytest.raises(errors.ConfigValueError, match=r"is 7,.*100, which makes 10 batches of 10"):
+        epochs.resolve(params)
+
+
+def test_resolved_config_does_not_go_stale_with_other_data() -> None:
+    resolved = epochs.resolve(_params(train_epochs=3))
+    more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
+    with pytest.raises(errors.ConfigValueError, match="`steps_per_epoch` to 0"):
+        epochs.resolve(resolved.replace(**more))
+    more["trainer"]["steps_per_epoch"] = 0
+    assert epochs.resolve(resolved.replace(**more)).trainer.train_steps == 400
+
+
+def test_resolved_config_counts_other_epochs_as_the_first_one_did() -> None:
+    resolved = epochs.resolve(_params(106, train_epochs=2))
+    assert resolved.trainer.steps_per_epoch == 10
+    again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))
+    assert again.trainer.train_steps == 32
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "batch_size", "count"), [(106, 10, 3), (60000, 128, 10), (106, 10, 1)]
+)
+def test_last_epoch_ends_within_the_training(num_examples, batch_size, count) -> None:
+    params = _params(
+        num_examples, train_epochs=count, validate_every_epochs=1, checkpoint_every_epochs=count
+    )
+    params.task.train_data.global_batch_size = batch_size
+    trainer = epochs.resolve(params).trainer
+    assert count * trainer.steps_per_epoch <= trainer.train_steps
+    assert count * trainer.validation_interval <= trainer.train_steps
+    assert trainer.checkpoint_interval <= trainer.train_steps
+
+
+def test_part_of_a_step_is_a_step() -> None:
+    often = {"validate_every_epochs": 0.01, "checkpoint_every_epochs": 0.01}
+    trainer = epochs.resolve(_params(5, train_epochs=1, **often)).trainer
+    assert (trainer.steps_per_epoch, trainer.train_steps) == (1, 1)
+    assert (trainer.validation_interval, trainer.checkpoint_interval) == (1, 1)
+
+
+def test_short_training_decays_in_a_step_and_need_not_warm_up() -> None:
+    schedules = {
+        "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.01}},
+        "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.01}},
+    }
+    config = epochs.resolve(_params(train_steps=10, optimizer_config=schedules)).trainer
+    config = config.optimizer_config
+    assert (config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps) == (1, 0)
+
+
+def test_several_tasks_pass_unless_they_count_in_epochs() -> None:
+    params = multitask_configs.MultiTaskExperimentConfig()
+    assert epochs.resolve(params, object()) is params
+    params.trainer.train_epochs = 1
+    for task in (None, object()):
+        with pytest.raises(errors.ConfigValueError, match="several tasks"):
+            epochs.resolve(params, task)
+    # A stage may still say how long one is.
+    late = params.replace(pipeline={"prepare": "mine.py:Prepare"})
+    assert epochs.resolve(late) is late
+    with pytest.raises(
+        errors.ConfigValueError, match=r"several tasks.* `trainer\.steps_per_epoch`"
+    ):
+        epochs.resolve(late, object())
+    params.trainer.steps_per_epoch = 5
+    assert epochs.resolve(params, object()).trainer.train_steps == 5

@@ -1,0 +1,198 @@
+import dataclasses
+import pathlib
+
+import pytest
+
+from official_lite.common import errors
+from official_lite.config import epochs, parsing, phase_configs
+from official_lite.core import config_definitions as cfg
+from official_lite.core import exp_factory
+
+
+@dataclasses.dataclass
+class ToyConfig(cfg.TaskConfig):
+    width: int = 4
+
+
+@pytest.fixture(autouse=True)
+def toy_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
+    exp_factory.register_config_factory("toy")(
+        lambda: cfg.ExperimentConfig(task=ToyConfig(), trainer=cfg.TrainerConfig(train_steps=1))
+    )
+
+
+def _parse(**options: object) -> cfg.ExperimentConfig:
+    options = parsing.ParseConfigOptions(experiment="toy", **options)
+    return parsing.parse_configuration(options, print_return=False)
+
+
+def test_later_layers_win(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("trainer: {train_steps: 2, validation_steps: 2, max_to_keep: 2}")
+    params = _parse(
+        config_file=[str(file)],
+        params_override="trainer.train_steps=3,trainer.validation_steps=3",
+        set=["trainer.train_steps=4"],
+    )
+    trainer = params.trainer
+    assert (trainer.train_steps, trainer.validation_steps, trainer.max_to_keep) == (4, 3, 2)
+
+
+def test_tpu_of_a_file_stays_without_the_flag(tmp_path: pathlib.Path) -> None:
+    assert _parse(params_override="runtime.tpu='my-tpu'").runtime.tpu == "my-tpu"
+    assert _parse(tpu="other").runtime.tpu == "other"
+
+
+def test_data_service_flag_turns_the_service_on() -> None:
+    data = _parse(tf_data_service="grpc://host:1").task.train_data
+    assert data.enable_tf_data_service
+    assert data.tf_data_service_address == "grpc://host:1"
+
+
+def test_result_is_locked_to_the_bottom() -> None:
+    params = _parse()
+    with pytest.raises(errors.LockedConfigError):
+        params.trainer.optimizer_config.optimizer.type = "sgd"
+
+
+def test_set_without_a_value_says_how() -> None:
+    with pytest.raises(errors.ConfigValueError, match="path=value"):
+        _parse(set=["trainer.train_steps"])
+
+
+def test_params_yaml_is_a_fixed_point_with_the_tasks_own_fields(tmp_path: pathlib.Path) -> None:
+    params = _parse(set=["task.width=7", "runtime.distribution_strategy=off"])
+    parsing.serialize_config(params, str(tmp_path))
+    again = _parse(config_file=[str(tmp_path / "params.yaml")])
+    assert again.as_dict() == params.as_dict()
+    assert isinstance(again.task, ToyConfig)
+    assert again.task.width == 7
+
+
+@dataclasses.dataclass(kw_only=True)
+class Flags(parsing.ParseConfigOptions):
+    """With the flags that a script may define or not."""
+
+    experiment: str = "toy"
+    dry_run: bool = False
+    fast_dev_run: bool = False
+
+
+def test_dry_run_is_one_step_of_each_kind() -> None:
+    trainer = parsing.parse_configuration(Flags(dry_run=True), print_return=False).trainer
+    assert (trainer.train_steps, trainer.validation_steps) == (1, 1)
+
+
+def test_fast_dev_run_is_a_few_steps_whatever_the_config_says() -> None:
+    settings = [
+        "trainer.train_epochs=3",
+        "trainer.validate_every_epochs=1",
+        "task.train_data.num_examples=1000",
+        "task.train_data.global_batch_size=10",
+        "phases[0]={name: a, overrides: {trainer.train_steps: 500}}",
+    ]
+    flags = Flags(fast_dev_run=True, set=settings)
+    params = parsing.parse_configuration(flags, print_return=False)
+    for trainer in (params.trainer, phase_configs.resolve(params, 0).trainer):
+        assert (trainer.train_steps, trainer.validation_interval) == (20, 10)
+        assert (trainer.validation_steps, trainer.log_interval) == (2, 1)
+        assert trainer.train_epochs is trainer.validate_every_epochs is None
+
+
+def _write_config(directory: pathlib.Path, text: str) -> str:
+    directory.mkdir(exist_ok=True)
+    path = directory / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_workspace_is_the_directory_of_the_file_that_uses_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "trainer: {name: '{workspace}/trainer.py:Mine'}"
+    plain = _write_config(tmp_path / "plain", "trainer: {train_steps: 3}")
+    for name in ("first", "copy"):
+        path = _write_config(tmp_path / name, text)
+        params = _parse(config_file=[plain, path])
+        assert params.trainer.name == f"{tmp_path}/{name}/trainer.py:Mine"
+        assert params.workspace == str(tmp_path / name)
+    monkeypatch.chdir(tmp_path / "copy")
+    assert _parse(config_file=["config.yaml"]) == _parse(config_file=[path])
+
+
+def test_workspace_that_is_set_wins(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "workspace: files\ntrainer: {name: '{workspace}/t.py:T'}"
+    path = _write_config(tmp_path / "a", text)
+    monkeypatch.chdir(tmp_path)
+    assert _parse(config_file=[path]).workspace == str(tmp_path / "a" / "files")
+    assert _parse(params_override=path).workspace == str(tmp_path / "a" / "files")
+    params = _parse(config_file=[path], set=["workspace=b"])
+    assert params.trainer.name == f"{tmp_path}/b/t.py:T"
+
+
+def test_placeholder_without_a_workspace_is_refused() -> None:
+    with pytest.raises(errors.ConfigValueError, match="names no workspace"):
+        _parse(set=["trainer.name={workspace}/t.py:T"])
+
+
+def test_epochs_are_steps_in_params_yaml_where_no_data_are_needed(tmp_path: pathlib.Path) -> None:
+    data = "task.train_data.num_examples=100,task.train_data.global_batch_size=10"
+    params = _parse(params_override=f"trainer.train_epochs=3,{data}")
+    assert (params.trainer.train_steps, params.trainer.train_epochs) == (30, None)
+    parsing.serialize_config(params, str(tmp_path))
+    file = str(tmp_path / "params.yaml")
+    assert _parse(config_file=[file]) == params
+    assert _parse(config_file=[file], set=["trainer.train_steps=7"]).trainer.train_steps == 7
+
+
+def test_result_can_stay_unlocked() -> None:
+    options = Flags(set=["trainer.train_epochs=1", "trainer.steps_per_epoch=5"])
+    params = parsing.parse_configuration(options, lock_return=False, print_return=False)
+    params.trainer.train_steps += 1
+    assert params.trainer.train_steps == 6
+
+
+def test_mistake_in_a_phase_is_found_before_any_runs() -> None:
+    with pytest.raises(errors.UnknownKeyError, match="In the phase 'a'"):
+        _parse(set=["phases[0]={name: a, overrides: {trainer.trian_steps: 1}}"])
+
+
+def test_epochs_of_phases_wait_for_what_the_phase_changes() -> None:
+    data = ["task.train_data.num_examples=100", "task.train_data.global_batch_size=10"]
+    phase = "phases[0]={name: a, overrides: {task.train_data.global_batch_size: 20}}"
+    params = _parse(set=["trainer.train_epochs=1", *data, phase])
+    assert params.trainer.train_epochs == 1
+    assert epochs.resolve(phase_configs.resolve(params, 0)).trainer.train_steps == 5
+
+
+def test_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(errors.UnknownNameError, match="no_such_package"):
+        parsing.import_modules(["no_such_package.tasks"])
+
+
+def test_file_can_be_imported_for_its_registrations(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from official_lite.core import exp_factory, config_definitions as cfg\n"
+        "@exp_factory.register_config_factory('mine')\n"
+        "def mine():\n    return cfg.ExperimentConfig()\n"
+    )
+    parsing.import_modules([str(file)])
+    assert "mine" in exp_factory.list_experiments()
+
+
+def test_safe_config_refuses_code_but_what_the_registered_experiment_says() -> None:
+    with pytest.raises(errors.ConfigValueError, match="'os:abort' can run code"):
+        _parse(set=["trainer.name='os:abort'"], safe_config=True)
+    assert _parse(set=["trainer.name='os:abort'"]).trainer.name == "os:abort"
+
+    def factory() -> cfg.ExperimentConfig:
+        return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(name="my.package:Trainer"))
+
+    exp_factory.register_config_factory("safe_toy")(factory)
+    options = parsing.ParseConfigOptions(experiment="safe_toy", safe_config=True)
+    params = parsing.parse_configuration(options, print_return=False)
+    assert params.trainer.name == "my.package:Trainer"

@@ -1,0 +1,111 @@
+import pytest
+
+from official_lite.common import errors
+from official_lite.config import phase_configs
+from official_lite.core import config_definitions as cfg
+
+
+def _params(*phases: dict[str, object]) -> cfg.ExperimentConfig:
+    params = cfg.ExperimentConfig()
+    params.override({"phases": list(phases)})
+    return params
+
+
+def test_phase_is_the_experiment_with_its_overrides() -> None:
+    overrides = {"trainer.train_steps": 7, "runtime": {"seed": 3}}
+    params = _params({"name": "a"}, {"name": "b", "overrides": overrides})
+    first, second = (phase_configs.resolve(params, i) for i in range(2))
+    assert (first.trainer.train_steps, first.runtime.seed) == (0, 0)
+    assert (second.trainer.train_steps, second.runtime.seed) == (7, 3)
+    assert first.phases == second.phases == []
+    assert params.trainer.train_steps == 0
+    assert phase_configs.directory(params, 1, "/run") == "/run/b"
+
+
+@pytest.mark.parametrize(
+    ("init_from", "path"),
+    [
+        ("previous", "/run/b"),
+        ("previous/best_ckpt", "/run/b/best_ckpt"),
+        ("a", "/run/a"),
+        ("a/best_ckpt", "/run/a/best_ckpt"),
+        ("/other/run", "/other/run"),
+        ("", ""),
+    ],
+)
+def test_weights_come_from_an_earlier_phase_or_a_path(init_from: str, path: str) -> None:
+    params = _params({"name": "a"}, {"name": "b"}, {"name": "c", "init_from": init_from})
+    params.validate()
+    assert phase_configs.resolve(params, 2, "/run").task.init_checkpoint == path
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        ([{"name": "a"}, {"name": "a"}], "Two `phases` are named 'a'"),
+        ([{"name": "a/b"}], "wanted the name of a directory"),
+        ([{"name": ".."}], "wanted the name of a directory"),
+        ([{"name": "validation"}], "a run writes by itself"),
+        ([{"name": "best_ckpt"}], "a run writes by itself"),
+        ([{"name": "a", "mode": "trian"}], "Did you mean `train`"),
+        ([{"name": "a", "init_from": "previous"}], "no earlier phase"),
+        ([{"name": "a", "init_from": "b"}, {"name": "b"}], "no earlier phase"),
+        ([{"name": "pretrain"}, {"name": "b", "init_from": "pretrian"}], "`pretrain`"),
+        ([{"name": "a", "mode": "eval"}, {"name": "b", "init_from": "a"}], "only evaluates"),
+    ],
+)
+def test_phases_that_cannot_be_are_refused(phases: list[dict[str, object]], message: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match=message):
+        _params(*phases).validate()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        ({"trainer.trian_steps": 1}, errors.UnknownKeyError, "'b'.*Did you mean `train_steps`"),
+        ({"trainer": {"train_steps": "x"}}, errors.ConfigTypeError, "'b'.*expected int"),
+        ({"trainer.train_steps": -1}, errors.ConfigValueError, "'b'.*-1"),
+        ({"phases": []}, errors.ConfigValueError, "can't have `phases`"),
+    ],
+)
+def test_mistake_in_a_later_phase_shows_at_once(overrides, error, message) -> None:
+    with pytest.raises(error, match=message):
+        phase_configs.check(_params({"name": "a"}, {"name": "b", "overrides": overrides}))
+
+
+def test_pasted_block_of_paddlerec_is_told_where_its_parts_go() -> None:
+    runner = [{"name": "train_runner", "class": "train", "epochs": 2}]
+    with pytest.raises(errors.UnknownKeyError, match=r"`pipeline`.*docs/stages\.md"):
+        cfg.ExperimentConfig().override({"runner": runner})
+    with pytest.raises(errors.UnknownKeyError, match="`trainer`"):
+        cfg.ExperimentConfig().override({"trainr": {}})
+
+
+def test_error_says_of_which_phase_it_is() -> None:
+    for name, message in (("second", "^In the phase 'second': why$"), ("", "^why$")):
+        with pytest.raises(errors.DataError, match=message), phase_configs.in_phase(name):
+            raise errors.DataError("why")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/run/a", True), ("/run/a/", True), ("/run/a/best_ckpt", True), ("/run/ab", False)],
+)
+def test_path_in_a_phase_is_known_by_its_name(path: str, expected: bool) -> None:
+    assert phase_configs.lies_in(path, "/run/a") is expected
+
+
+def test_override_of_all_is_above_what_a_phase_says() -> None:
+    overrides = {"trainer.train_steps": 7, "trainer": {"max_to_keep": 2}}
+    params = _params({"name": "a", "overrides": overrides})
+    phase_configs.override_all(params, lambda _: {"trainer.train_steps": 1})
+    assert params.trainer.train_steps == 1
+    resolved = phase_configs.resolve(params, 0)
+    assert (resolved.trainer.train_steps, resolved.trainer.max_to_keep) == (1, 2)
+
+
+def test_override_of_all_comes_behind_a_phase_that_says_it_twice() -> None:
+    overrides = {"trainer.train_steps": 7, "trainer": {"train_steps": 9, "max_to_keep": 2}}
+    params = _params({"name": "a", "overrides": overrides})
+    phase_configs.override_all(params, lambda _: {"trainer.train_steps": 1})
+    assert phase_configs.resolve(params, 0).trainer.train_steps == 1

@@ -1,0 +1,77 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.core import step_metrics
+
+
+class InPython(keras.metrics.Mean):
+    """Counts in Python how often it is reset."""
+
+    resets = 0
+
+    def reset_state(self):
+        self.resets += 1
+        super().reset_state()
+
+
+def _metrics() -> list:
+    return [
+        keras.metrics.Mean("loss"),
+        InPython("own"),
+        keras.metrics.AUC(name="auc"),
+        keras.metrics.SparseCategoricalAccuracy("accuracy"),
+    ]
+
+
+def _update(metrics: list, value: float) -> None:
+    metrics[0].update_state(value)
+    metrics[1].update_state(2 * value)
+    metrics[2].update_state([0, 1, 1], [0.1, 0.4, value])
+    metrics[3].update_state([0, 1], [[1.0, 0.0], [value, 1 - value]])
+
+
+@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, "one", "two"])
+def test_values_are_those_of_the_metrics_however_often_it_is_called(strategy, two_replicas) -> None:
+    strategies = {"one": lambda: tf.distribute.MirroredStrategy(["CPU:0"]), "two": two_replicas}
+    made = strategies.get(strategy, strategy)
+    made = made if isinstance(made, tf.distribute.Strategy) else made()
+    with made.scope():
+        metrics, expected = _metrics(), _metrics()
+    with made.scope():
+        group = step_metrics.MetricGroup(metrics)
+    for call in range(30):
+        group.reset()
+        for one in expected:
+            one.reset_state()
+        value = (call % 7) / 7
+        made.run(lambda value=value: _update(metrics, value))
+        made.run(lambda value=value: _update(expected, value))
+        logs = group.results()
+        assert list(logs) == ["loss", "own", "auc", "accuracy"]
+        for one in expected:
+            np.testing.assert_array_equal(logs[one.name], one.result())
+    assert metrics[1].resets == 30
+
+
+def test_reset_after_tracing_resets_everything() -> None:
+    metrics = _metrics()
+    group = step_metrics.MetricGroup(metrics)
+    for _ in range(30):
+        group.reset()
+    _update(metrics, 0.5)
+    group.reset()
+    assert all(not np.any(variable.numpy()) for one in metrics for variable in one.variables)
+
+
+def test_metric_that_no_step_has_updated_is_not_reported(caplog) -> None:
+    updated, forgotten = keras.metrics.Mean("updated"), keras.metrics.Mean("forgotten")
+    group = step_metrics.MetricGroup([updated, forgotten])
+    for _ in range(3):
+        group.reset()
+        updated.update_state(0.0)
+        assert group.results().keys() == {"updated"}
+    assert caplog.text.count("No step has updated the metric `forgotten`") == 1
+    forgotten.update_state(2.0)
+    assert float(group.results()["forgotten"]) == 2.0

@@ -1,0 +1,124 @@
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.execution import auto
+from tests.core.conftest import LineTask
+
+LONG = 10**9
+
+
+class EndlessTask(LineTask):
+    def build_inputs(self, params, input_context=None) -> tf.data.Dataset:
+        dataset = super().build_inputs(params, input_context)
+        if not params.is_training:
+            return dataset
+        examples = dataset.unbatch().repeat().shuffle(16, seed=3)
+        return examples.batch(params.global_batch_size, drop_remainder=True)
+
+
+class NotForXlaTask(EndlessTask):
+    def process_metrics(self, metrics, labels, model_outputs, **kwargs):
+        tf.strings.length(tf.strings.as_string(labels))
+        tf.print("", end="", output_stream="file:///dev/null")
+        super().process_metrics(metrics, labels, model_outputs, **kwargs)
+
+
+def _state(trainer) -> list[np.ndarray]:
+    variables = [*trainer.model.variables, *trainer.optimizer.variables]
+    return [variable.numpy() for variable in variables]
+
+
+@pytest.mark.slow
+def test_tuned_training_is_bit_for_bit_that_of_the_mode_chosen(experiment, make_trainer) -> None:
+    overrides = {"task": {"dropout_rate": 0.5}}
+    tuned = make_trainer(experiment(**overrides), task_cls=EndlessTask)
+    before = _state(tuned)
+    record = auto.choose_execution(tuned, LONG)
+    assert record.execution == tuned.execution
+    assert record.was_compared
+    for one, other in zip(before, _state(tuned), strict=True):
+        np.testing.assert_array_equal(one, other)
+    pinned = make_trainer(
+        experiment(**overrides, runtime={"execution": record.execution}), task_cls=EndlessTask
+    )
+    logs = [trainer.train(tf.constant(30)) for trainer in (tuned, pinned)]
+    assert {k: float(v) for k, v in logs[0].items()} == {k: float(v) for k, v in logs[1].items()}
+    for one, other in zip(_state(tuned), _state(pinned), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_tiny_steps_are_put_into_one_program(experiment, make_trainer) -> None:
+    class OneBatchTask(LineTask):
+        def build_inputs(self, params, input_context=None) -> tf.data.Dataset:
+            return tf.data.Dataset.from_tensors((tf.ones([8, 2]), tf.ones([8, 1]))).repeat()
+
+    trainer = make_trainer(experiment(trainer={"steps_per_loop": 200}), task_cls=OneBatchTask)
+    record = auto.choose_execution(trainer, LONG)
+    assert record.execution == "xla_loop"
+    assert record.seconds_per_step["xla_loop"] < record.seconds_per_step["graph"]
+
+
+def test_mode_that_cannot_compile_is_left_out_and_said_so(experiment, make_trainer, caplog) -> None:
+    trainer = make_trainer(experiment(), task_cls=NotForXlaTask)
+    before = _state(trainer)
+    with caplog.at_level(logging.WARNING):
+        record = auto.choose_execution(trainer, LONG)
+    assert record.execution == trainer.execution == "graph"
+    assert list(record.seconds_per_step) == ["graph"]
+    left_out = [line for line in caplog.messages if "is left out" in line]
+    assert ["xla_loop" in left_out[0], "xla" in left_out[1]] == [True, True]
+    for one, other in zip(before, _state(trainer), strict=True):
+        np.testing.assert_array_equal(one, other)
+    trainer.train(tf.constant(2))
+    assert trainer.global_step.numpy() == 2
+
+
+@pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
+def test_short_training_is_not_held_up(experiment, make_trainer, steps, measured) -> None:
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    record = auto.choose_execution(trainer, steps)
+    assert record.execution == "graph"
+    assert list(record.seconds_per_step) == measured
+
+
+def test_two_replicas_train_in_a_graph(experiment, make_trainer, two_replicas) -> None:
+    with two_replicas.scope():
+        trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    record = auto.choose_execution(trainer, LONG)
+    assert (record.execution, record.seconds_per_step) == ("graph", {})
+    assert "distributed" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("rows", "optimizer", "reason"),
+    [
+        (2**18, {"type": "adagrad"}, "XLA would pass over all rows of"),
+        (8, {"type": "adam", "adam": {"lazy_rows": True}}, "has `lazy_rows`"),
+    ],
+)
+def test_tables_that_are_updated_by_rows_are_trained_in_a_graph(
+    experiment, make_trainer, rows, optimizer, reason
+) -> None:
+    class TableTask(EndlessTask):
+        def build_model(self) -> keras.Model:
+            table = keras.layers.Embedding(rows, 16, name="embedding")
+            layers = [keras.Input((2,)), table, keras.layers.Flatten(), keras.layers.Dense(1)]
+            return keras.Sequential(layers)
+
+    params = experiment(trainer={"optimizer_config": {"optimizer": optimizer}})
+    record = auto.choose_execution(make_trainer(params, task_cls=TableTask), LONG)
+    assert (record.execution, record.seconds_per_step) == ("graph", {})
+    assert reason in record.reason
+
+
+def test_training_data_that_end_early_still_raise_where_they_end(experiment, make_trainer) -> None:
+    dataset = EndlessTask(experiment().task).build_inputs(experiment().task.train_data).take(2)
+    trainer = make_trainer(experiment(), task_cls=EndlessTask, train_dataset=dataset)
+    record = auto.choose_execution(trainer, LONG)
+    assert record.execution == "graph"
+    trainer.train(tf.constant(2))
+    assert trainer.global_step.numpy() == 2

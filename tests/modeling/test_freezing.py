@@ -1,0 +1,111 @@
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_task, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.modeling import freezing
+
+
+def _model() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((2,)),
+            keras.layers.Dense(3, name="stem"),
+            keras.layers.BatchNormalization(name="norm"),
+            keras.layers.Dense(1, name="head"),
+        ],
+        name="net",
+    )
+
+
+class NetTask(base_task.Task):
+    def build_model(self) -> keras.Model:
+        return _model()
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        x = tf.random.stateless_normal((16, 2), (1, 2)) + 3.0
+        return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(4)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(model_outputs - labels))
+
+
+def _values(model: keras.Model) -> dict[str, np.ndarray]:
+    return {weight.path: weight.numpy() for weight in model.weights}
+
+
+def _changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
+    return {p.removeprefix("net/") for p in before if not np.array_equal(before[p], after[p])}
+
+
+def _train(experiment, model_dir, steps: int, freeze: list[str], strategy: Any = None) -> Any:
+    params = experiment(trainer={"train_steps": steps, "freeze": freeze})
+    task = NetTask(params.task)
+    model, _ = train_lib.run_experiment(strategy, task, "train", params, str(model_dir))
+    return model
+
+
+STEM_AND_NORM = ["^net/stem/", "norm"]
+HEAD = {"head/kernel", "head/bias"}
+
+
+def test_frozen_stay_bit_identical_and_the_others_move(experiment, tmp_path) -> None:
+    start = _values(_train(experiment, tmp_path, 1, STEM_AND_NORM))
+    # Resumes at the step where the first run ended.
+    end = _values(_train(experiment, tmp_path, 8, STEM_AND_NORM))
+    assert _changed(start, end) == HEAD
+    np.testing.assert_array_equal(end["net/norm/moving_mean"], np.zeros(3))
+
+
+def test_frozen_on_two_replicas(experiment, tmp_path, two_replicas) -> None:
+    start = _values(_train(experiment, tmp_path, 1, STEM_AND_NORM, two_replicas))
+    end = _values(_train(experiment, tmp_path, 4, STEM_AND_NORM, two_replicas))
+    assert _changed(start, end) == HEAD
+
+
+def test_single_weight_can_be_frozen_in_a_layer_that_trains(experiment, tmp_path) -> None:
+    start = _values(_train(experiment, tmp_path, 1, ["stem/kernel", "norm/(gamma|beta)"]))
+    end = _values(_train(experiment, tmp_path, 4, ["stem/kernel", "norm/(gamma|beta)"]))
+    assert _changed(start, end) == {
+        *HEAD,
+        "stem/bias",
+        "norm/moving_mean",
+        "norm/moving_variance",
+    }
+
+
+def test_layer_is_frozen_when_the_patterns_together_mean_all_of_it() -> None:
+    model = _model()
+    freezing.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])
+    assert [layer.trainable for layer in model.layers] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["stme/kernel"], r"'stme/kernel', which no variable.*`net/stem/kernel`"),
+        (["norm/moving_mean"], r"'net/norm/moving_mean'.*whole layer: 'net/norm/'"),
+        ([""], "leaves nothing"),
+    ],
+)
+def test_pattern_that_cannot_be_meant_is_refused(patterns: list[str], message: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match=message):
+        freezing.freeze(_model(), patterns)
+
+
+def test_layer_that_the_task_froze_itself_may_be_named_in_part() -> None:
+    model = _model()
+    model.get_layer("norm").trainable = False
+    freezing.freeze(model, ["norm/moving_mean"])
+    assert len(model.trainable_variables) == 4
+
+
+def test_nothing_is_asked_of_a_model_without_patterns() -> None:
+    freezing.freeze(tf.Module(), cfg.TrainerConfig().freeze)
+    with pytest.raises(errors.ConfigValueError, match="Keras models"):
+        freezing.freeze(tf.Module(), ["a"])

@@ -1,0 +1,112 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_trainer
+from official_lite.run import best_checkpoint
+
+
+def _exporter(
+    directory, comp="higher", metric="accuracy"
+) -> best_checkpoint.BestCheckpointExporter:
+    return best_checkpoint.BestCheckpointExporter(str(directory), metric, comp)
+
+
+@pytest.fixture
+def checkpoint() -> tf.train.Checkpoint:
+    return tf.train.Checkpoint(v=tf.Variable(1.0))
+
+
+def _exports(exporter, checkpoint, values) -> list[bool]:
+    return [
+        exporter.maybe_export_checkpoint(checkpoint, {"accuracy": value}, step)
+        for step, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("comp", "expected"), [("higher", [True, False, True]), ("lower", [True, True, False])]
+)
+def test_only_a_better_one_is_exported(tmp_path, checkpoint, comp, expected) -> None:
+    assert _exports(_exporter(tmp_path, comp), checkpoint, [0.5, 0.4, 0.6]) == expected
+
+
+def test_nan_is_never_best(tmp_path, checkpoint) -> None:
+    values = [np.nan, 0.5, np.nan, np.inf, 0.6]
+    assert _exports(_exporter(tmp_path), checkpoint, values) == [False, True, False, False, True]
+
+
+def test_best_survives_a_restart(tmp_path, checkpoint) -> None:
+    _exports(_exporter(tmp_path), checkpoint, [0.5])
+    restarted = _exporter(tmp_path)
+    assert restarted.best_metric_value == 0.5
+    assert _exports(restarted, checkpoint, [0.4, 0.6]) == [False, True]
+
+
+def test_one_checkpoint_is_kept_and_carries_its_step(tmp_path, checkpoint) -> None:
+    exporter = _exporter(tmp_path)
+    _exports(exporter, checkpoint, [0.1, 0.2, 0.3])
+    assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-2")
+    assert len(list(tmp_path.glob("*.index"))) == 1
+
+
+def test_record_is_valid_json_with_the_scalars_only(tmp_path, checkpoint) -> None:
+    logs = {"accuracy": 0.5, "nested": {"loss": tf.constant(np.nan)}, "image": tf.ones((2, 2))}
+    _exporter(tmp_path).maybe_export_checkpoint(checkpoint, logs, 7)
+    record = json.loads((tmp_path / "info.json").read_text())
+    assert record == {"accuracy": 0.5, "nested": {"loss": None}, "best_ckpt_global_step": 7}
+
+
+def test_nested_metric_is_named_with_a_bar(tmp_path, checkpoint) -> None:
+    exporter = _exporter(tmp_path, metric="digits|accuracy")
+    exporter.maybe_export_checkpoint(checkpoint, {"digits": {"accuracy": 0.5}}, 1)
+    assert exporter.best_metric_value == 0.5
+
+
+def test_unknown_metric_is_answered_with_the_nearest(tmp_path, checkpoint) -> None:
+    with pytest.raises(errors.UnknownKeyError, match="`accuracy`"):
+        _exporter(tmp_path, metric="acuracy").maybe_export_checkpoint(
+            checkpoint, {"accuracy": 1.0}, 1
+        )
+
+
+def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, make_trainer) -> None:
+    class Reporting(base_trainer.Trainer):
+        def eval_end(self, aggregated_logs=None):
+            return {"maee": 1.0}
+
+    block = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "maee"}
+    params = experiment(trainer=block)
+    best_checkpoint.check_metric(params, make_trainer(params, cls=Reporting, train=False))
+    with pytest.raises(errors.UnknownNameError, match="`mae`"):
+        best_checkpoint.check_metric(params, make_trainer(params, train=False))
+
+
+@pytest.mark.parametrize(
+    ("metric", "comp", "is_warned"),
+    [("rmse", "higher", True), ("rmse", "lower", False), ("accuracy", "higher", False)],
+)
+def test_metric_of_which_less_is_better_is_warned_of(
+    experiment, tmp_path, caplog, metric, comp, is_warned
+) -> None:
+    names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}
+    params = experiment(trainer={f"best_checkpoint_{name}": v for name, v in names.items()})
+    with caplog.at_level("WARNING"):
+        best_checkpoint.maybe_create_best_ckpt_exporter(params, str(tmp_path))
+    assert ("highest rmse is kept" in caplog.text) == is_warned
+
+
+def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -> None:
+    exporter = _exporter(tmp_path)
+    exporter.rewind(0)
+    _exports(exporter, checkpoint, [0.1])
+    exporter.protect()
+    assert _exports(exporter, checkpoint, [0.0, 0.2, 0.3]) == [False, True, True]
+    restarted = _exporter(tmp_path)
+    restarted.rewind(0)
+    assert restarted.best_metric_value == 0.1
+    assert restarted.best_ckpt_path == str(tmp_path / "best_ckpt-0")
+    assert _exports(restarted, checkpoint, [0.0, 0.05, 0.2]) == [False, False, True]

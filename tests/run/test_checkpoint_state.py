@@ -1,0 +1,187 @@
+"""What a run restores from a folder that another program, model or trainer has written."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import model_state
+from official_lite.common import errors
+from official_lite.core import base_trainer, train_lib
+from official_lite.run import checkpoint_state
+from tests.core import conftest
+
+_STEP = 4
+_EMA = {"optimizer_config": {"ema": {"average_decay": 0.5}}}
+
+
+def _save(directory: pathlib.Path, **items: Any) -> None:
+    """Writes `ckpt-4` as any program with TensorFlow does, without a commit file."""
+    step = tf.Variable(_STEP, dtype=tf.int64)
+    checkpoint = tf.train.Checkpoint(global_step=step, **items)
+    tf.train.CheckpointManager(checkpoint, str(directory), max_to_keep=1).save(_STEP)
+
+
+def _line(units: int = 1, value: float = 5.0) -> keras.Model:
+    model = conftest.LineModel()
+    model.dense.units = units
+    model(keras.Input((2,)))
+    model.dense.kernel.assign(tf.fill(model.dense.kernel.shape, value))
+    return model
+
+
+def _optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def _keras2(directory: pathlib.Path) -> None:
+    """The layout of a Sequential model and an optimizer of Keras 2."""
+    dense = tf.train.Checkpoint(kernel=tf.Variable(tf.ones([2, 1])), bias=tf.Variable([0.0]))
+    model = tf.train.Checkpoint(**{"layer_with_weights-0": dense})
+    _save(directory, model=model, optimizer=tf.train.Checkpoint(iter=tf.Variable(_STEP)))
+
+
+def _other_model(directory: pathlib.Path) -> None:
+    class Other(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.projection = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.projection(x)
+
+    model = Other()
+    model(keras.Input((2,)))
+    _save(directory, model=model, optimizer=_optimizer(keras.Sequential()))
+
+
+def _keras2_subclass(directory: pathlib.Path) -> None:
+    """The layout of a subclassed model of Keras 2, in which some names are those of Keras 3."""
+    dense = tf.train.Checkpoint(kernel=tf.Variable(tf.ones([2, 1])), bias=tf.Variable([0.0]))
+    model = tf.train.Checkpoint(dense=dense)
+    _save(directory, model=model, optimizer=tf.train.Checkpoint(iter=tf.Variable(_STEP)))
+
+
+def _other_shape(directory: pathlib.Path) -> None:
+    model = _line(units=3)
+    _save(directory, model=model, optimizer=_optimizer(model))
+
+
+def _files(directory: pathlib.Path) -> dict[str, bytes]:
+    paths = directory.rglob("*")
+    return {str(p.relative_to(directory)): p.read_bytes() for p in paths if p.is_file()}
+
+
+def _run(
+    mode: str, model_dir: pathlib.Path, build: Callable[..., Any] | None = None, **params: Any
+):
+    params = conftest.line_experiment(**params)
+    params.trainer.continuous_eval_timeout = 1
+    task = conftest.LineTask(params.task)
+    if build is not None:
+        task.build_model = build
+    return train_lib.run_experiment(None, task, mode, params, str(model_dir))
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "train_and_eval", "continuous_eval"])
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (_keras2, "keras2_converter.*coming_from_tfm"),
+        (_other_model, r"`line/dense\w*/kernel` \(model/dense/_kernel: \[2, 1\]\)"),
+        (_keras2_subclass, r"`line/dense\w*/kernel`.*If Keras 2 .*keras2_converter"),
+        (_other_shape, r"another shape.*`line/dense\w*/kernel`.*\[2, 3\], here \[2, 1\]"),
+    ],
+)
+def test_folder_whose_checkpoint_does_not_fit_is_left_as_it_was(
+    write, says: str, mode: str, tmp_path: pathlib.Path
+) -> None:
+    write(tmp_path)
+    before = _files(tmp_path)
+    with pytest.raises(errors.CheckpointError, match=says) as caught:
+        _run(mode, tmp_path)
+    assert caught.value.exit_code == 5
+    after = _files(tmp_path)
+    assert after.items() >= before.items()
+    added = set(after) - set(before)
+    # Beside the record of the attempt, of which Keras 2's gets none.
+    record = ("run.", "log.", "params.yaml", "operative_config", ".lock")
+    assert all(name.startswith(record) for name in added)
+    assert write is not _keras2 or not added
+
+
+@pytest.mark.parametrize("layers", [2, 4])
+def test_model_with_a_layer_more_or_fewer_is_not_evaluated(layers, tmp_path) -> None:
+    def build(count: int = layers) -> keras.Model:
+        dense = [keras.layers.Dense(2, name=f"dense{i}") for i in range(count)]
+        return keras.Sequential([keras.Input((2,)), *dense])
+
+    _save(tmp_path, model=build(3))
+    with pytest.raises(errors.CheckpointError, match=r"lists of another length|/dense3/kernel"):
+        _run("eval", tmp_path, build)
+
+
+def test_model_without_its_optimizer_is_evaluated_and_not_trained_on(tmp_path) -> None:
+    _save(tmp_path, model=_line())
+    model, _ = _run("eval", tmp_path)
+    np.testing.assert_array_equal(model.dense.kernel, [[5.0], [5.0]])
+    with pytest.raises(errors.CheckpointError, match="optimizer/_variables/0"):
+        _run("train", tmp_path)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "plain"])
+def test_averages_that_are_not_there_are_not_evaluated(optimizer: str, tmp_path) -> None:
+    model = _line()
+    adam = keras.optimizers.Adam()
+    adam.build(model.trainable_variables)
+    _save(tmp_path, model=model, **({"optimizer": adam} if optimizer == "plain" else {}))
+    with pytest.raises(errors.CheckpointError, match="optimizer/inner_optimizer/_variables/0"):
+        _run("eval", tmp_path, trainer=_EMA)
+
+
+def test_checkpoint_from_before_a_piece_of_bookkeeping_is_resumed(tmp_path) -> None:
+    model = _line()
+    hidden = model_state.hidden_items(model)
+    _save(tmp_path, model=model, optimizer=_optimizer(model), **hidden)
+    trained, _ = _run("train", tmp_path)
+    assert (tmp_path / "ckpt-8.index").exists()
+    assert (trained.dense.kernel.numpy() != 5.0).all()
+
+
+def test_unknown_random_state_is_needed_to_train_and_not_to_evaluate(tmp_path) -> None:
+    model = _line()
+    _save(tmp_path, model=model, optimizer=_optimizer(model))
+    dropout = {"dropout_rate": 0.5}
+    _run("eval", tmp_path, task=dropout)
+    with pytest.raises(errors.CheckpointError, match="random_state/0"):
+        _run("train", tmp_path, task=dropout)
+
+
+def test_attributes_of_trainer_and_task_are_saved_once_each(make_trainer) -> None:
+    class Trainer(base_trainer.Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.same_model = self.model
+            self.counts = {"seen": [tf.Variable(0)], "names": ["a"]}
+            self.metric = keras.metrics.Mean()
+            self.task.teacher = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+    trainer = make_trainer(conftest.line_experiment(), Trainer)
+    checkpoint_state.add_attributes(trainer.checkpoint, trainer)
+    children = tf.train.TrackableView.children
+    top = children(trainer.checkpoint)
+    assert set(children(top["trainer_attributes"])) == {"counts"}
+    assert set(children(top["task_attributes"])) == {"teacher"}
+
+
+def test_plain_trainer_adds_nothing(make_trainer) -> None:
+    trainer = make_trainer(conftest.line_experiment(trainer=_EMA))
+    before = set(tf.train.TrackableView.children(trainer.checkpoint))
+    checkpoint_state.add_attributes(trainer.checkpoint, trainer)
+    assert set(tf.train.TrackableView.children(trainer.checkpoint)) == before

@@ -1,0 +1,35 @@
+import pathlib
+import sys
+
+import pytest
+
+from experiments.vision.digits import configs
+from official_lite.core import config_definitions as cfg
+from official_lite.core import exp_factory, task_factory
+from official_lite.run import worker_consistency
+
+
+def test_code_is_that_of_the_framework_and_of_the_experiment() -> None:
+    lines = worker_consistency.list_code(configs.digits_mlp())
+    names = [line.partition(" ")[0] for line in lines]
+    assert names == sorted(names)
+    assert {"official_lite/run/worker_consistency.py", "experiments/vision/digits/task.py"} <= set(
+        names
+    )
+    assert lines == worker_consistency.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
+
+
+def test_change_of_a_file_changes_its_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("SHIFT = 1\n")
+    task = type("MyTask", (), {"__module__": "mine"})
+    params = cfg.ExperimentConfig(task=type("MyConfig", (cfg.TaskConfig,), {})())
+    monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))
+    sys.modules["mine"].__file__ = str(file)
+    task_factory.register_task_cls(type(params.task))(task)
+    before = worker_consistency.list_code(params)
+    file.write_text("SHIFT = 2\n")
+    changed = set(worker_consistency.list_code(params)) ^ set(before)
+    assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]

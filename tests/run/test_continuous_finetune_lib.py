@@ -1,0 +1,152 @@
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import exp_factory, task_factory, train_lib
+from official_lite.run import continuous_finetune_lib as lib
+from official_lite.utils.testing import mock_task  # noqa: F401  (registers `mock`)
+
+Pretrain = Callable[[int], pathlib.Path]
+
+
+@pytest.fixture
+def params(tmp_path: pathlib.Path) -> cfg.ExperimentConfig:
+    params = exp_factory.get_exp_config("mock")
+    params.override(
+        {
+            "task": {"init_checkpoint": str(tmp_path / "pretrain")},
+            "trainer": {
+                "train_steps": 2,
+                "validation_steps": 1,
+                "checkpoint_interval": 1,
+                "steps_per_loop": 1,
+                "continuous_eval_timeout": 1,
+                "optimizer_config": {
+                    "optimizer": {"type": "sgd"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.25}},
+                },
+            },
+            "runtime": {"distribution_strategy": "off"},
+        }
+    )
+    return params
+
+
+@pytest.fixture
+def pretrain(params: cfg.ExperimentConfig, tmp_path: pathlib.Path) -> Pretrain:
+    """Another job: a checkpoint at each step up to a number of them, 0.25 less of bias in each."""
+
+    def run(steps: int) -> pathlib.Path:
+        own = params.replace(task={"init_checkpoint": ""}, trainer={"train_steps": steps})
+        model_dir = tmp_path / "pretrain"
+        train_lib.run_experiment(
+            None, task_factory.get_task(own.task), "train", own, str(model_dir)
+        )
+        return model_dir
+
+    return run
+
+
+def _run(params: cfg.ExperimentConfig, model_dir: pathlib.Path, **kwargs: Any) -> Any:
+    return lib.run_continuous_finetune(lib.MODE, params, str(model_dir), **kwargs)
+
+
+def _loss(model_dir: pathlib.Path, step: int) -> float:
+    metrics = json.loads((model_dir / f"metrics-{step}.json").read_text())
+    return float(metrics["validation_loss"])
+
+
+@pytest.mark.slow
+def test_each_checkpoint_is_finetuned_from_its_own_weights(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrain(3)
+    logs = _run(params, tmp_path, run_post_eval=True)
+    # The bias is the loss; each step of either job takes 0.25 off.
+    assert [_loss(tmp_path, step) for step in (1, 2, 3)] == [0.25, 0.0, -0.25]
+    assert float(logs["validation_loss"]) == -0.25
+
+
+def test_each_finetuning_leaves_the_record_of_a_run(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained = pretrain(1)
+    before = sorted(pretrained.iterdir())
+    assert _run(params, tmp_path / "job") == {}
+    names = {path.name for path in (tmp_path / "job" / "finetune-1").iterdir()}
+    assert {"params.yaml", "run.json", "metrics.json", "ckpt-2.index"} <= names
+    assert list((tmp_path / "job" / "eval").glob("events.*"))
+    assert sorted(pretrained.iterdir()) == before
+
+
+def test_restarted_job_skips_what_is_done(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrain(2)
+    (tmp_path / "metrics-1.json").write_text('{"validation_loss": "7.0"}')
+    _run(params, tmp_path)
+    assert not (tmp_path / "finetune-1").exists()
+    assert _loss(tmp_path, 1) == 7.0
+    assert _run(params, tmp_path, run_post_eval=True)["validation_loss"] == 0.0
+
+
+@pytest.mark.slow
+def test_ends_at_the_last_pretrain_step(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrain(3)
+    _run(params.replace(trainer={"continuous_eval_timeout": 10**6}), tmp_path, pretrain_steps=2)
+    assert sorted(p.name for p in tmp_path.glob("metrics-*")) == [
+        "metrics-1.json",
+        "metrics-2.json",
+    ]
+
+
+@pytest.mark.slow
+def test_removed_checkpoint_is_passed_over(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained = pretrain(2)
+    for path in pretrained.glob("ckpt-1.*"):
+        path.unlink()
+    _run(params, tmp_path)
+    assert [p.name for p in tmp_path.glob("metrics-*")] == ["metrics-2.json"]
+
+
+def test_another_way_to_finetune_is_called_with_the_checkpoint(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained = pretrain(1)
+    seen = []
+
+    def finetune(strategy: Any, task: Any, run_params: Any, run_dir: str) -> dict[str, Any]:
+        seen.append((run_params.task.init_checkpoint, run_dir))
+        return {"a": {"b": tf.constant(0.5), "c": tf.ones([2])}}
+
+    logs = _run(params, tmp_path, run_post_eval=True, finetune=finetune)
+    assert seen == [(str(pretrained / "ckpt-1"), str(tmp_path / "finetune-1"))]
+    assert logs["a"]["b"].numpy() == 0.5
+    assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
+
+
+def test_no_checkpoint_at_all_is_an_error(
+    params: cfg.ExperimentConfig, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(errors.CheckpointError, match="No checkpoint appeared"):
+        _run(params, tmp_path)
+
+
+def test_what_is_no_directory_is_refused(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    checkpoint = str(pretrain(1) / "ckpt-1")
+    with pytest.raises(errors.ConfigValueError, match="wanted the directory"):
+        _run(params.replace(task={"init_checkpoint": checkpoint}), tmp_path)
+    with pytest.raises(errors.ConfigValueError, match="continuous_train_and_eval"):
+        lib.run_continuous_finetune("train", params, str(tmp_path))

@@ -1,0 +1,175 @@
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from official_lite.common import errors
+from official_lite.run import model_dir_lock
+
+
+class Clock:
+    """A time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.on_sleep = lambda: None
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.on_sleep()
+
+
+def _write(directory: pathlib.Path, **entries: Any) -> None:
+    holder = {
+        "id": "other",
+        "host": "elsewhere",
+        "namespace": model_dir_lock._process_namespace(),
+        "pid": 1,
+        "process_start": "",
+        "start_time": 900.0,
+        "beat": 1000.0,
+    }
+    (directory / ".lock").write_text(json.dumps(holder | entries))
+
+
+def _lock(directory: pathlib.Path, clock: Clock | None = None) -> model_dir_lock.ModelDirLock:
+    clock = clock or Clock()
+    return model_dir_lock.ModelDirLock(str(directory), sleep=clock.sleep, clock=clock)
+
+
+def _holder(directory: pathlib.Path) -> Any:
+    return json.loads((directory / ".lock").read_text())
+
+
+def test_lock_names_who_holds_it_and_goes_at_the_end(tmp_path: pathlib.Path) -> None:
+    with _lock(tmp_path):
+        holder = _holder(tmp_path)
+        assert (holder["pid"], holder["host"]) == (os.getpid(), socket.gethostname())
+    assert os.listdir(tmp_path) == []
+
+
+def test_second_one_is_refused_and_told_who_is_there(tmp_path: pathlib.Path) -> None:
+    with _lock(tmp_path):
+        with (
+            pytest.raises(errors.ModelDirBusyError, match=f"process {os.getpid()} on"),
+            _lock(tmp_path),
+        ):
+            pass
+        assert _holder(tmp_path)["pid"] == os.getpid(), "the first one keeps it"
+    with _lock(tmp_path):
+        pass
+
+
+def test_failure_releases_it(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ZeroDivisionError), _lock(tmp_path):
+        1 / 0  # noqa: B018  (the failure)
+    assert os.listdir(tmp_path) == []
+
+
+TAKE = """
+import os, signal, sys
+from official_lite.core import model_dir_lock
+model_dir_lock.ModelDirLock(sys.argv[1]).__enter__()
+assert "tensorflow" not in sys.modules
+print("taken", flush=True)
+signal.pause()
+"""
+
+
+# The first process of a container may never wait for those whose parents are dead: zombies.
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_lock_of_a_killed_process_is_taken_over_at_once(
+    tmp_path: pathlib.Path, is_waited_for: bool
+) -> None:
+    command = [sys.executable, "-c", TAKE, str(tmp_path)]
+    clock = Clock()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"taken\n"
+        with pytest.raises(errors.ModelDirBusyError, match=str(process.pid)), _lock(tmp_path):
+            pass
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if is_waited_for:
+            process.wait()
+        with _lock(tmp_path, clock):
+            assert _holder(tmp_path)["pid"] == os.getpid()
+    assert clock.now == 1000.0, "nobody waited"
+
+
+@pytest.mark.parametrize("pid", [1, None])
+def test_number_of_a_process_may_belong_to_another_one_by_now(
+    tmp_path: pathlib.Path, pid: int | None
+) -> None:
+    host = socket.gethostname()
+    _write(tmp_path, host=host, pid=pid or os.getpid(), process_start="long ago")
+    with _lock(tmp_path):
+        assert _holder(tmp_path)["id"] != "other"
+
+
+@pytest.mark.parametrize("where", [{}, {"host": socket.gethostname(), "namespace": "a container"}])
+@pytest.mark.parametrize("beat", [900.0, 1000.0, 1e6])
+def test_process_elsewhere_is_dead_after_three_beats_without_one(
+    tmp_path: pathlib.Path, where: dict[str, str], beat: float
+) -> None:
+    _write(tmp_path, beat=beat, **where)
+    clock = Clock()
+    with _lock(tmp_path, clock):
+        assert _holder(tmp_path)["id"] != "other"
+    assert clock.now == 1000.0 + 3 * model_dir_lock.BEAT_SECS
+
+
+def test_process_elsewhere_is_alive_while_it_beats_whatever_its_clock_says(
+    tmp_path: pathlib.Path,
+) -> None:
+    _write(tmp_path, beat=900.0)
+    clock = Clock()
+    clock.on_sleep = lambda: _write(tmp_path, beat=clock.now - 100)
+    with pytest.raises(errors.ModelDirBusyError, match="elsewhere"), _lock(tmp_path, clock):
+        pass
+    assert clock.now == 1000.0 + model_dir_lock.BEAT_SECS
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"id": 1}'])
+def test_lock_that_nobody_can_read_is_taken_over(tmp_path: pathlib.Path, content: str) -> None:
+    (tmp_path / ".lock").write_text(content)
+    with _lock(tmp_path):
+        assert _holder(tmp_path)["pid"] == os.getpid()
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_beats_while_it_is_held(tmp_path: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.setattr(model_dir_lock, "BEAT_SECS", 0.01)
+    clock = Clock()
+    with _lock(tmp_path, clock):
+        clock.now = 2000.0
+        while _holder(tmp_path)["beat"] != 2000.0:
+            pass
+
+
+def test_lock_that_another_one_took_is_left_to_him(tmp_path: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.setattr(model_dir_lock, "BEAT_SECS", 0.01)
+    lock = _lock(tmp_path)
+    with lock:
+        _write(tmp_path)
+        lock._thread.join()
+        assert _holder(tmp_path)["id"] == "other"
+    assert _holder(tmp_path)["id"] == "other"
+
+
+def test_who_only_asks_does_not_wait(tmp_path: pathlib.Path) -> None:
+    assert model_dir_lock.is_held(str(tmp_path)) is False
+    with _lock(tmp_path):
+        assert model_dir_lock.is_held(str(tmp_path)) is True
+    _write(tmp_path, host="elsewhere")
+    assert model_dir_lock.is_held(str(tmp_path)) is None
+    _write(tmp_path, host=socket.gethostname(), pid=2**22 + 1)
+    assert model_dir_lock.is_held(str(tmp_path)) is False
+    assert _holder(tmp_path)["pid"] == 2**22 + 1

@@ -1,0 +1,168 @@
+import dataclasses
+from typing import ClassVar
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_task, base_trainer, task_factory, trainer_factory
+from official_lite.core import config_definitions as cfg
+from official_lite.modeling.multitask import configs as multitask_configs
+from official_lite.run import best_checkpoint, preflight
+
+
+@pytest.mark.parametrize(
+    ("trainer", "nearest"),
+    [
+        ({"name": "no_such_trainer"}, "no_such_trainer"),
+        ({"hooks": ["early_stoping"]}, "`early_stopping`"),
+        ({"hooks": [{"name": "early_stopping", "metrik": "mae"}]}, "`metric`"),
+        ({"writers": ["console", "jsnl"]}, "`jsonl`"),
+        ({"writers": [{"name": "jsonl", "paht": "x"}]}, "paht"),
+    ],
+)
+def test_wrong_name_or_argument_is_answered(experiment, trainer, nearest) -> None:
+    with pytest.raises(errors.UnknownNameError, match=nearest):
+        preflight.check(experiment(trainer=trainer), "train")
+
+
+def test_mode_and_what_it_needs_are_checked(experiment, tmp_path) -> None:
+    with pytest.raises(errors.UnknownNameError, match="`eval`"):
+        preflight.check(experiment(), "evla")
+    with pytest.raises(errors.CheckpointError, match="random weights"):
+        preflight.check_evaluation(experiment(), "eval", str(tmp_path))
+    params = experiment(task={"init_checkpoint": "x"})
+    preflight.check_evaluation(params, "eval", str(tmp_path))
+
+
+def test_best_checkpoint_is_no_run_to_evaluate(experiment, tmp_path) -> None:
+    directory = str(tmp_path / "best_ckpt")
+    exporter = best_checkpoint.BestCheckpointExporter(directory, "accuracy", "higher")
+    exporter.maybe_export_checkpoint(tf.train.Checkpoint(x=tf.Variable(1.0)), {"accuracy": 0.5}, 7)
+    with pytest.raises(errors.CheckpointError, match=r"init_checkpoint=.*best_ckpt-7"):
+        preflight.check_evaluation(experiment(), "eval", directory)
+
+
+def _reading(train: str, validation: str = "") -> cfg.TaskConfig:
+    return cfg.TaskConfig(
+        train_data=cfg.DataConfig(input_path=train),
+        validation_data=cfg.DataConfig(input_path=validation),
+    )
+
+
+def test_missing_file_is_found_where_the_mode_would_read_it(experiment, tmp_path) -> None:
+    (tmp_path / "a.txt").touch()
+    params = experiment()
+    params.task = _reading(f"{tmp_path}/a*, {tmp_path}", "nowhere.txt")
+    preflight.check_input_files(params, "train")
+    wanted = r"`task\.validation_data\.input_path`: There is no input file `nowhere\.txt`"
+    with pytest.raises(errors.DataError, match=wanted):
+        preflight.check_input_files(params, "train_and_eval")
+    routines = tuple(
+        multitask_configs.TaskRoutine(task_name=name, task_config=_reading(path))
+        for name, path in (("a", str(tmp_path)), ("b", "nowhere*"))
+    )
+    several = multitask_configs.MultiTaskExperimentConfig(
+        task=multitask_configs.MultiTaskConfig(task_routines=routines)
+    )
+    wanted = r"`task\.task_routines\[1\]\.task_config\.train_data\.input_path`"
+    with pytest.raises(errors.DataError, match=wanted):
+        preflight.check_input_files(several, "train")
+
+
+@dataclasses.dataclass
+class _FetchedConfig(cfg.DataConfig):
+    NAMES_FILES: ClassVar[bool] = False
+
+
+def test_what_may_be_there_by_then_is_not_looked_for(experiment, tmp_path) -> None:
+    params = experiment()
+    for path in ("dummy", "~/nowhere", "gs://bucket/nowhere", f"{tmp_path}/first/written*"):
+        params.task = _reading(path)
+        preflight.check_input_files(params, "train", [str(tmp_path / "first")])
+    params.task = cfg.TaskConfig(train_data=_FetchedConfig(input_path="nowhere.txt"))
+    preflight.check_input_files(params, "train")
+    params.task = _reading("nowhere.txt")
+    params.task.train_data.enable_tf_data_service = True
+    preflight.check_input_files(params, "train")
+
+
+class _Task(base_task.Task):
+    def build_inputs(self, params, input_context=None):
+        """Is not called."""
+
+
+@pytest.fixture
+def starting(experiment):
+    """Makes a config that starts from a checkpoint, of a task of this class."""
+
+    def make(task_cls=_Task, **overrides):
+        class TaskConfig(cfg.TaskConfig):
+            pass
+
+        task_factory.register_task_cls(TaskConfig)(task_cls)
+        params = experiment(**overrides)
+        params.task = TaskConfig(init_checkpoint="finetun/best_ckpt")
+        return params
+
+    return make
+
+
+def test_missing_checkpoint_is_answered_unless_there_may_be_one_by_then(starting, tmp_path) -> None:
+    def check(model_dir, **phases):
+        preflight.check_init_checkpoint(params, str(model_dir), phases)
+
+    params = starting()
+    with pytest.raises(errors.CheckpointError, match="Did you mean the phase `finetune`"):
+        check(tmp_path, pretrain="/run/pretrain", finetune="/run/finetune")
+    check(tmp_path, finetun="finetun")
+    with pytest.raises(errors.CheckpointError, match="finetun/best_ckpt"):
+        check(tmp_path, fine="fine", other="finetun/best")
+    tf.train.Checkpoint(v=tf.Variable(1.0)).save(str(tmp_path / "ckpt"))
+    check(tmp_path)
+    params.task.init_checkpoint = str(tmp_path)
+    check("elsewhere")
+
+
+def test_task_or_trainer_may_read_the_field_in_its_own_way(starting, tmp_path) -> None:
+    class Task(_Task):
+        def initialize(self, model):
+            """Takes the field for the name of a model in the web."""
+
+    class Trainer(base_trainer.Trainer):
+        def initialize(self):
+            """The same."""
+
+    trainer_factory.register_trainer_cls("tests/starts_by_itself")(Trainer)
+    preflight.check_init_checkpoint(starting(Task), str(tmp_path))
+    trainer = {"name": "tests/starts_by_itself"}
+    preflight.check_init_checkpoint(starting(trainer=trainer), str(tmp_path))
+
+
+def test_parts_may_be_in_a_file_of_the_workspace(experiment, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from official_lite import orbit\n"
+        "class Mine(orbit.Hook):\n"
+        "    def __init__(self, size): self.size = size\n"
+    )
+    entry = {"name": "{workspace}/mine.py", "size": 3}
+    params = experiment(trainer={"hooks": [entry]}, workspace=str(tmp_path))
+    (create,) = preflight.find_hooks(params)
+    assert create().size == 3
+
+
+def test_event_files_are_one_of_the_writers(experiment) -> None:
+    assert preflight.writes_event_files(experiment())
+    params = experiment(trainer={"writers": ["jsonl"]})
+    assert not preflight.writes_event_files(params)
+    assert len(preflight.find_writers(params)) == 1
+
+
+def test_evaluation_without_an_end_is_refused(experiment, make_trainer) -> None:
+    endless = tf.data.Dataset.from_tensors(([[1.0, 2.0]], [[1.0]])).repeat()
+    params = experiment()
+    trainer = make_trainer(params, validation_dataset=endless)
+    with pytest.raises(errors.ConfigValueError, match=r"trainer.validation_steps"):
+        preflight.check_evaluation_data(params, trainer)
+    preflight.check_evaluation_data(experiment(trainer={"validation_steps": 3}), trainer)
+    preflight.check_evaluation_data(params, make_trainer(params, evaluate=False))

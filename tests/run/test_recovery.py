@@ -1,0 +1,208 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import train_lib
+from official_lite.data import position
+from official_lite.run import recovery
+
+
+def _condition(trials: int, bound: float = 100.0, begin: int = 0) -> recovery.RecoveryCondition:
+    step = tf.Variable(5, dtype=tf.int64)
+    return recovery.RecoveryCondition(step, bound, begin, trials)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 101.0])
+def test_blow_up_asks_for_recovery_until_the_trials_are_used_up(loss) -> None:
+    condition = _condition(trials=2)
+    assert condition({"training_loss": loss})
+    assert condition({"training_loss": tf.constant(loss)})
+    with pytest.raises(errors.DivergedError, match="blew up 3 times"):
+        condition({"training_loss": loss})
+
+
+def test_bound_holds_only_from_its_first_step() -> None:
+    assert not _condition(trials=0, begin=6)({"training_loss": 1e9})
+
+
+def test_usual_loss_is_no_blow_up() -> None:
+    assert not _condition(trials=0)({"training_loss": 1.0})
+
+
+def test_recovery_without_a_checkpoint_gives_up(tmp_path) -> None:
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(v=tf.Variable(1.0)), str(tmp_path), max_to_keep=1
+    )
+    with pytest.raises(errors.DivergedError, match="nothing to go back to"):
+        recovery.RecoveryAction(manager)({})
+
+
+def _poison(task, losses=(), gradients=(), left_out=range(0)):
+    """Gives a task one batch over and over, and bad ones of these numbers.
+
+    `left_out` are numbers that are never drawn.
+    """
+    x = tf.random.stateless_normal((8, 2), (1, 2))
+    targets = 3.0 * x[:, :1] + 1.0
+
+    def is_one_of(number, numbers):
+        return tf.reduce_any(number == tf.constant(list(numbers), tf.int64))
+
+    def batch(number):
+        y = targets + tf.cast(number, tf.float32)
+        y = tf.where(is_one_of(number, losses), math.nan, y)
+        # The gradient of a root is not finite at 0.
+        epsilon = tf.where(is_one_of(number, gradients), 0.0, 1e-12)
+        return x, tf.concat([y, tf.fill((8, 1), epsilon)], axis=1)
+
+    def build_inputs(params, input_context=None):
+        begin = position.take()
+        numbers = tf.data.Dataset.range(begin.batch, 2**60)
+        return numbers.map(lambda n: n if n < left_out.start else n + len(left_out)).map(batch)
+
+    def build_losses(labels, model_outputs, aux_losses=None):
+        model_outputs = tf.cast(model_outputs, tf.float32)
+        root = tf.sqrt(labels[0, 1] * (1.0 + tf.reduce_sum(tf.square(model_outputs))))
+        return tf.reduce_mean(tf.square(model_outputs - labels[:, :1])) + root
+
+    task.build_inputs, task.build_losses = build_inputs, build_losses
+    task.build_metrics = lambda training=True: []
+    return task
+
+
+def _run(params, task, model_dir):
+    return train_lib.run_experiment(None, task, "train", params, str(model_dir))
+
+
+def _saved_values(model_dir):
+    for index in model_dir.glob("ckpt-*.index"):
+        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+        for name, kind in reader.get_variable_to_dtype_map().items():
+            if kind.is_floating:
+                yield reader.get_tensor(name)
+
+
+RECOVERING = {"train_steps": 12, "max_to_keep": 9, "recovery_max_trials": 1}
+
+
+@pytest.mark.parametrize("bad", [{"losses": [6]}, {"gradients": [6]}])
+def test_bad_batch_is_left_out_and_nothing_else_changes(
+    experiment, make_task, tmp_path, bad
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    model, _ = _run(params, _poison(make_task(params), **bad), tmp_path / "poisoned")
+    # A bad gradient is seen in the weights after its step, or in the loss of the next one.
+    first_good = 7
+    left_out = range(4, first_good)
+    other, _ = _run(params, _poison(make_task(params), left_out=left_out), tmp_path / "other")
+    np.testing.assert_array_equal(model.dense.kernel, other.dense.kernel)
+    assert all(np.isfinite(value).all() for value in _saved_values(tmp_path / "poisoned"))
+    record = json.loads((tmp_path / "poisoned" / recovery.RECORD_NAME).read_text())
+    assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
+
+
+def test_second_bad_batch_before_the_next_checkpoint_is_left_out_too(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer={**RECOVERING, "recovery_max_trials": 2})
+    _run(params, _poison(make_task(params), losses=[5, 8]), tmp_path)
+    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt-12"))
+    # Batches 4 and 5, then 6 to 8.
+    assert reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE") == 5
+
+
+def test_bad_gradient_of_the_last_step_before_a_save_is_not_saved(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    _run(params, _poison(make_task(params), gradients=[7]), tmp_path)
+    saved = list(_saved_values(tmp_path))
+    assert saved
+    assert all(np.isfinite(value).all() for value in saved)
+
+
+def test_giving_up_names_step_and_batch(experiment, make_task, tmp_path) -> None:
+    params = experiment(trainer=RECOVERING)
+    task = _poison(make_task(params), losses=range(5, 50))
+    # The first time it is step 6, with batch 5; then the data go on with batch 6.
+    with pytest.raises(errors.DivergedError, match="step 5, which drew batch 6"):
+        _run(params, task, tmp_path)
+    with pytest.raises(errors.DivergedError, match="blew up 3 times"):
+        _run(params, _poison(make_task(params), losses=range(5, 50)), tmp_path)
+    assert all(np.isfinite(value).all() for value in _saved_values(tmp_path))
+
+
+def test_what_does_not_come_up_again_is_no_reason_to_go_back(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    plain, _ = _run(params, _poison(make_task(params)), tmp_path / "plain")
+    task = _poison(make_task(params))
+    seen = []
+
+    def spoil_once(output):
+        seen.append(output)
+        if len(seen) == 2:
+            output["training_loss"] = math.nan
+
+    model, _ = train_lib.run_experiment(
+        None, task, "train", params, str(tmp_path / "spoilt"), train_actions=[spoil_once]
+    )
+    np.testing.assert_array_equal(model.dense.kernel, plain.dense.kernel)
+    assert len(seen) == 3
+
+
+def test_blow_ups_are_counted_over_restarts(tmp_path) -> None:
+    step = tf.Variable(5, dtype=tf.int64)
+    bad = {"training_loss": math.nan}
+    for _ in range(2):
+        condition = recovery.RecoveryCondition(step, 100.0, 0, 2, model_dir=str(tmp_path))
+        assert condition(bad)
+    condition = recovery.RecoveryCondition(step, 100.0, 0, 2, model_dir=str(tmp_path))
+    with pytest.raises(errors.DivergedError, match=r"blew up 3 times.*recovery\.json"):
+        condition(bad)
+    record = json.loads((tmp_path / recovery.RECORD_NAME).read_text())
+    assert [blow_up["step"] for blow_up in record["blow_ups"]] == [5, 5, 5]
+
+
+def test_unreadable_count_begins_anew(tmp_path) -> None:
+    (tmp_path / recovery.RECORD_NAME).write_text("{")
+    step = tf.Variable(5, dtype=tf.int64)
+    condition = recovery.RecoveryCondition(step, 100.0, 0, 1, model_dir=str(tmp_path))
+    assert condition({"training_loss": math.nan})
+
+
+def test_giving_up_names_what_was_good_before() -> None:
+    step = tf.Variable(5, dtype=tf.int64)
+    condition = recovery.RecoveryCondition(step, 100.0, 0, 0)
+    assert not condition({"training_loss": 1.0})
+    step.assign(9)
+    with pytest.raises(errors.DivergedError, match=r"at step 9.*Step 5 was good"):
+        condition({"training_loss": math.nan})
+
+
+def test_overflow_of_float16_is_skipped_halves_the_scale_and_survives_a_restart(
+    experiment, make_task, tmp_path
+) -> None:
+    def train(name, steps, gradients):
+        params = experiment(
+            trainer={"train_steps": steps}, runtime={"mixed_precision_dtype": "float16"}
+        )
+        model, _ = _run(params, _poison(make_task(params), gradients=gradients), tmp_path / name)
+        reader = tf.train.load_checkpoint(str(tmp_path / name / f"ckpt-{steps}"))
+        names = [n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer")]
+        return model.dense.kernel.numpy(), {n: reader.get_tensor(n) for n in names}
+
+    _, plain = train("plain", 12, [])
+    kernel, state = train("unbroken", 12, [6])
+    train("broken", 8, [6])
+    resumed_kernel, resumed_state = train("broken", 12, [6])
+    np.testing.assert_array_equal(kernel, resumed_kernel)
+    assert state == resumed_state
+    changed = {name for name in plain if plain[name] != state[name]}
+    (scale,) = (name for name in changed if "dynamic_scale" in name)
+    assert state[scale] == plain[scale] / 2

@@ -1,0 +1,230 @@
+import json
+import logging as python_logging
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+import gin
+import pytest
+from absl import logging
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import trainer_factory
+from official_lite.run import run_record
+
+
+def _params(train_steps: int = 3) -> cfg.ExperimentConfig:
+    return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_steps=train_steps))
+
+
+def _read(path: pathlib.Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_training_leaves_its_record(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        assert _read(tmp_path / "run.json")["status"] == "running"
+        logging.error("something to remember")
+        record.note(global_step=3)
+    entries = _read(tmp_path / "run.json")
+    assert (entries["status"], entries["global_step"], entries["seed"]) == ("done", 3, 0)
+    assert {"python", "tensorflow", "keras"} <= set(entries["versions"])
+    assert "something to remember" in (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "params.yaml").exists()
+    assert (tmp_path / "operative_config.train.gin").exists()
+
+
+def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
+    record = run_record.RunRecord(_params(), "train", str(tmp_path))
+    with pytest.raises(ZeroDivisionError) as caught, record:
+        1 / 0  # noqa: B018  (the failure)
+    assert caught.value.__notes__ == [f"The whole traceback is in {tmp_path / 'log.txt'}."]
+    assert _read(tmp_path / "run.json")["exit_reason"] == "ZeroDivisionError: division by zero"
+    assert "Traceback" in (tmp_path / "log.txt").read_text()
+
+
+def test_error_without_a_message_is_recorded_by_its_name(tmp_path: pathlib.Path) -> None:
+    record = run_record.RunRecord(_params(), "train", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt), record:
+        raise KeyboardInterrupt
+    assert _read(tmp_path / "run.json")["exit_reason"] == "KeyboardInterrupt"
+
+
+@pytest.fixture
+def log_as_a_driver_does() -> Iterator[None]:
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    yield
+    logging.set_verbosity(verbosity)
+
+
+def test_log_begins_with_the_command_and_the_versions(
+    tmp_path: pathlib.Path, log_as_a_driver_does: None
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        pass
+    first, second = (tmp_path / "log.txt").read_text().splitlines()[:2]
+    assert "Command: " in first
+    assert re.search(r"Versions: python 3\..*tensorflow \d", second)
+
+
+def test_last_line_says_how_the_run_ended(
+    tmp_path: pathlib.Path, log_as_a_driver_does: None
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    last = (tmp_path / "log.txt").read_text().splitlines()[-1]
+    assert last.endswith("experiment finished: status=done step=3")
+    with pytest.raises(ZeroDivisionError), run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        1 / 0  # noqa: B018  (the failure)
+    last = (tmp_path / "log.eval.txt").read_text().splitlines()[-1]
+    assert last.endswith("experiment finished: status=failed step=0")
+
+
+def test_log_has_the_lines_of_pythons_own_loggers(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        python_logging.getLogger("mine").warning("from a logger of my own")
+    python_logging.getLogger("mine").warning("too late")
+    text = (tmp_path / "log.txt").read_text()
+    assert "from a logger of my own" in text
+    assert "too late" not in text
+
+
+def test_only_the_chief_writes(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path), is_chief=False) as record:
+        record.replace_params(_params(5))
+        record.note(global_step=3)
+    assert os.listdir(tmp_path) == []
+
+
+def test_replaced_params_are_what_is_on_record(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.replace_params(_params(train_steps=5))
+        assert "train_steps: 5" in (tmp_path / "params.yaml").read_text()
+    assert _read(tmp_path / "run.json")["train_steps"] == 5
+    assert "train_steps = 5" in (tmp_path / "operative_config.train.gin").read_text()
+
+
+def test_evaluation_leaves_the_trainings_record_alone(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        pass
+    left = {"log.eval.txt", "operative_config.eval.gin", "run.eval.json"}
+    assert set(os.listdir(tmp_path)) == left
+
+
+def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
+    tmp_path: pathlib.Path,
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    assert not run_record.is_finished(_params(), "train", str(tmp_path))
+    (tmp_path / "ckpt-3.index").touch()
+    assert run_record.is_finished(_params(), "train", str(tmp_path))
+    assert not run_record.is_finished(_params(train_steps=4), "train", str(tmp_path))
+    assert not run_record.is_finished(_params(), "eval", str(tmp_path))
+
+
+def test_finished_run_of_another_config_is_pointed_out(tmp_path: pathlib.Path, caplog) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    (tmp_path / "ckpt-3.index").touch()
+    other = _params()
+    other.runtime.seed = 5
+    for params, warnings in ((_params(), 0), (other, 1)):
+        caplog.clear()
+        assert run_record.is_finished(params, "train", str(tmp_path))
+        assert caplog.text.count("another config") == warnings
+
+
+def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.Path) -> None:
+    def in_epochs(epochs: float) -> cfg.ExperimentConfig:
+        return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=epochs))
+
+    with run_record.RunRecord(in_epochs(1.0), "train", str(tmp_path)) as record:
+        record.replace_params(_params(train_steps=3))
+        record.note(global_step=3)
+    (tmp_path / "ckpt-3.index").touch()
+    assert run_record.is_finished(in_epochs(1.0), "train", str(tmp_path))
+    assert not run_record.is_finished(in_epochs(2.0), "train", str(tmp_path))
+
+
+def test_run_with_phases_is_not_finished_by_itself(tmp_path: pathlib.Path) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
+        record.note(global_step=3)
+    (tmp_path / "ckpt-3.index").touch()
+    params = _params()
+    params.override({"phases": [{"name": "first"}]})
+    assert not run_record.is_finished(params, "train", str(tmp_path))
+
+
+def test_model_dir_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("file", "file/run"):
+        with pytest.raises(errors.ConfigValueError, match="model_dir"):
+            run_record.check_model_dir(str(tmp_path / path))
+
+
+@pytest.mark.parametrize("name", ["a*", "what?", "[a-z]", "back\\slash"])
+def test_model_dir_that_is_a_pattern_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match="for a pattern"):
+        run_record.check_model_dir(str(tmp_path / name))
+
+
+def test_model_dir_may_be_new_and_is_not_created_by_the_check(tmp_path: pathlib.Path) -> None:
+    run_record.check_model_dir(str(tmp_path / "a" / "b"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_gin_file_of_a_run_survives_the_model_gardens_call(tmp_path: pathlib.Path) -> None:
+    run_record.save_gin_config("train", str(tmp_path), _params())
+    run_record.save_gin_config("train", str(tmp_path))
+    assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()
+
+
+def test_second_training_in_a_directory_is_refused_but_an_evaluation_is_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        before = (tmp_path / "run.json").read_text()
+        with pytest.raises(errors.ModelDirBusyError):
+            run_record.RunRecord(_params(), "train_and_eval", str(tmp_path)).__enter__()
+        assert (tmp_path / "run.json").read_text() == before
+        with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+            pass
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_config_of_before_is_kept_if_another_one_was_allowed(tmp_path: pathlib.Path) -> None:
+    for seed in (0, 1, 2):
+        params = _params()
+        params.runtime.seed = seed
+        with run_record.RunRecord(params, "train", str(tmp_path)):
+            (tmp_path / "ckpt-3.index").touch()
+    assert "seed: 0" in (tmp_path / "params.1.yaml").read_text()
+    assert "seed: 1" in (tmp_path / "params.2.yaml").read_text()
+    assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
+
+
+def test_log_says_what_gin_binds_beside_the_config(tmp_path: pathlib.Path, caplog) -> None:
+    assert trainer_factory.create_trainer
+    gin.parse_config("rate = 0.5\ncreate_trainer.train = True\ntrainer/params.train_steps = 3")
+    with run_record.RunRecord(cfg.ExperimentConfig(), "train", str(tmp_path)):
+        pass
+    (said,) = [text for text in caplog.messages if "Gin binds" in text]
+    assert "create_trainer.train, which" in said
+    assert "operative_config.train.gin" in said
+    assert "train_steps" not in said
+    assert "rate" not in said
+
+
+def test_training_removes_what_killed_ones_left_and_nothing_of_evaluations(tmp_path) -> None:
+    ids = "0123456789abcdef" * 2
+    for name in ("params.yaml", ".lock", "run.eval.json", "run.continuous_eval.json"):
+        (tmp_path / f"{name}.{ids}.tmp").write_text("")
+    with run_record.RunRecord(_params(), "eval", str(tmp_path)):
+        assert len(list(tmp_path.glob("*.tmp"))) + len(list(tmp_path.glob(".lock*.tmp"))) >= 4
+    with run_record.RunRecord(_params(), "train", str(tmp_path)):
+        left = {path.name.split(".json")[0] for path in tmp_path.iterdir() if ids in path.name}
+    assert left == {"run.eval", "run.continuous_eval"}

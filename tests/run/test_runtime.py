@@ -1,0 +1,77 @@
+import logging
+import pathlib
+
+import keras
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.run import runtime
+from tests import commands
+
+SHOW_THREADS = """
+import tensorflow as tf
+from official_lite.core import config_definitions as cfg, runtime
+runtime.build_strategy(cfg.RuntimeConfig(intra_op_parallelism_threads=1))
+tf.zeros([]) + 1.0
+print("threads", tf.config.threading.get_intra_op_parallelism_threads())
+"""
+
+
+def test_strategy_is_the_one_that_is_named() -> None:
+    config = cfg.RuntimeConfig(distribution_strategy="mirrored", devices=["CPU:0", "CPU:1"])
+    strategy = runtime.build_strategy(config)
+    assert isinstance(strategy, tf.distribute.MirroredStrategy)
+    assert strategy.num_replicas_in_sync == 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "num_gpus"), [("mirrored", 1), ("mirrored", 99), ("one_device", 1)]
+)
+def test_more_gpus_than_there_are_is_refused(strategy: str, num_gpus: int) -> None:
+    config = cfg.RuntimeConfig(distribution_strategy=strategy, num_gpus=num_gpus)
+    with pytest.raises(errors.ConfigValueError, match=f"num_gpus` is {num_gpus}"):
+        runtime.build_strategy(config)
+
+
+def test_an_op_has_as_many_threads_as_configured(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "show_threads.py"
+    script.write_text(SHOW_THREADS)
+    assert "threads 1" in commands.run([script]).stdout
+
+
+def test_threads_that_come_too_late_are_said_to_be_without_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # So that TensorFlow has begun.
+    assert float(tf.zeros([])) == 0
+    caplog.set_level(logging.WARNING, logger="absl")
+    runtime.build_strategy(cfg.RuntimeConfig(intra_op_parallelism_threads=7))
+    assert "intra_op_parallelism_threads` is 7, which has no effect" in caplog.text
+
+
+@pytest.mark.parametrize("field", ["intra_op_parallelism_threads", "dataset_num_private_threads"])
+def test_number_of_threads_is_positive(field: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match=f"{field}` is 0; wanted a positive"):
+        cfg.RuntimeConfig(**{field: 0}).validate()
+
+
+def test_seed_makes_random_numbers_equal() -> None:
+    def draw() -> float:
+        with runtime.seed_and_precision(cfg.RuntimeConfig(seed=3)):
+            return float(keras.random.normal(()))
+
+    assert draw() == draw()
+
+
+def test_precision_is_given_back() -> None:
+    with runtime.seed_and_precision(cfg.RuntimeConfig(mixed_precision_dtype="bfloat16")):
+        assert keras.layers.Dense(1).compute_dtype == "bfloat16"
+    assert keras.layers.Dense(1).compute_dtype == "float32"
+
+
+def test_no_precision_keeps_the_one_that_is_set() -> None:
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    with runtime.seed_and_precision(cfg.RuntimeConfig()):
+        assert keras.layers.Dense(1).compute_dtype == "bfloat16"

@@ -1,0 +1,122 @@
+import os
+import signal
+import time
+
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.run import preemption
+
+
+def _ask_to_stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    while preemption.requested() is None:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def check():
+    return preemption.StopCheck(tf.distribute.get_strategy())
+
+
+def test_stretch_is_whole_where_no_signal_is_caught(check):
+    assert list(check.slices(3, 1000, is_splittable=True)) == [(3, 1000)]
+
+
+def test_slices_grow_as_long_as_they_are_short(check):
+    with preemption.catch_signals():
+        slices = list(check.slices(0, 500, is_splittable=True))
+        assert slices == [(0, 1), (1, 11), (11, 111), (111, 500)]
+        # The next look comes where it would have come in one stretch.
+        assert next(check.slices(500, 5000, is_splittable=True)) == (500, 1111)
+
+
+def test_looks_come_at_the_same_steps_however_a_training_is_cut(check):
+    other = preemption.StopCheck(tf.distribute.get_strategy())
+    with preemption.catch_signals():
+        ends = {end for _, end in check.slices(0, 2000, is_splittable=True)}
+        for start in range(0, 2000, 500):
+            for _, end in other.slices(start, start + 500, is_splittable=True):
+                if end % 500:
+                    assert end in ends
+
+
+def test_request_stops_between_two_slices_and_not_after_the_last(check):
+    with preemption.catch_signals():
+        slices = check.slices(0, 100, is_splittable=True)
+        assert next(slices) == (0, 1)
+        _ask_to_stop()
+        with pytest.raises(errors.PreemptedError):
+            next(slices)
+        assert list(check.slices(1, 2, is_splittable=True)) == [(1, 2)]
+        with pytest.raises(errors.PreemptedError):
+            check.check()
+
+
+def test_interval_that_must_not_be_interrupted_is_not_cut(check):
+    with preemption.catch_signals():
+        assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
+
+
+class SignalAt(orbit.Hook):
+    every_n_steps = 1
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_step(self):
+        if self.controller.global_step.numpy() == self.step:
+            _ask_to_stop()
+
+
+def test_signal_saves_and_ends_in_order_without_an_evaluation(
+    make_trainer, make_controller, make_manager, make_log, recording_writer
+):
+    trainer, log = make_trainer(), make_log(every_n_steps=0)
+    hooks = [SignalAt(7), log]
+    controller = make_controller(trainer, hooks=hooks, checkpoint_manager=make_manager(trainer))
+    where = r"The same command goes on with it, from .*/ckpt-7\.$"
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError, match=where):
+        controller.train_and_evaluate(20, eval_interval=10)
+    assert trainer.events == ["begin 0", "end 7"]
+    assert log.events == ["before_train", "on_checkpoint ckpt-7", "after_train True"]
+    assert recording_writer.steps("train") == [7]
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
+    controller.train_and_evaluate(20, eval_interval=10)
+    assert trainer.weight.numpy() == 20
+    assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
+
+
+def test_evaluation_that_a_signal_broke_off_comes_first_the_next_time(
+    make_trainer, make_controller, make_manager
+):
+    trainer = make_trainer()
+    hooks = [SignalAt(10)]
+    controller = make_controller(
+        trainer, hooks=hooks, checkpoint_manager=make_manager(trainer, 100)
+    )
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        controller.train_and_evaluate(20, eval_interval=10)
+    assert trainer.events.pop() == "eval 10"
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer, 100))
+    assert controller.step == 10
+    controller.train_and_evaluate(20, eval_interval=10)
+    assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
+    trainer.events.clear()
+    make_controller(trainer, checkpoint_manager=make_manager(trainer, 100)).train_and_evaluate(
+        30, eval_interval=10
+    )
+    assert [event for event in trainer.events if "eval" in event] == ["eval 30"]
+
+
+def test_signal_before_the_first_step_saves_nothing(make_trainer, make_controller, make_manager):
+    trainer = make_trainer()
+    controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
+    with preemption.catch_signals():
+        _ask_to_stop()
+        with pytest.raises(errors.PreemptedError):
+            controller.train(10)
+    assert controller.step == 0
+    assert controller.checkpoint_manager.latest_checkpoint is None
