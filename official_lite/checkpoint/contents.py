@@ -7,17 +7,28 @@ they can be read.
 import collections
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from absl import logging
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_lite.common import errors
+from official_lite.common import errors, files
 
-__all__ = ["STATES", "Contents", "Difference", "SavedVariable", "compare", "read"]
+__all__ = [
+    "STATES",
+    "Contents",
+    "Difference",
+    "SavedVariable",
+    "compare",
+    "read",
+    "read_global_step_from_checkpoint",
+    "remove_ckpts",
+]
 
 STATES = ("only in a", "only in b", "differs", "equal")
 
@@ -254,3 +265,30 @@ def _rank(difference: Difference) -> tuple[int, float, str]:
 def _in_short(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0]
+
+
+_STEP_KEY = f"global_step{_VALUE}"
+
+
+def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
+    """Return the global step at which a checkpoint was saved.
+
+    Raises:
+        errors.CheckpointError: The checkpoint holds no global step.
+    """
+    reader = tf.train.load_checkpoint(ckpt_file_path)
+    if not reader.has_tensor(_STEP_KEY):
+        raise errors.CheckpointError(
+            f"There is no `global_step` in {ckpt_file_path}. Save it with the model, as "
+            "`tf.train.Checkpoint(model=…, global_step=…)`."
+        )
+    return int(reader.get_tensor(_STEP_KEY))
+
+
+def remove_ckpts(model_dir: str) -> None:
+    """Remove all `ckpt-*` files and the file `checkpoint` from a directory."""
+    pattern = os.path.join(model_dir, "ckpt-*")
+    logging.info("Removing checkpoint files %s.", pattern)
+    for path in [*tf.io.gfile.glob(pattern), os.path.join(model_dir, "checkpoint")]:
+        if tf.io.gfile.exists(path):
+            files.remove_all(path)

@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 _NAMES = {
-    "official_lite.checkpoint.commit": ("read_global_step_from_checkpoint", "remove_ckpts"),
+    "official_lite.checkpoint.contents": ("read_global_step_from_checkpoint", "remove_ckpts"),
     "official_lite.run.best_checkpoint": (
         "BEST_CHECKPOINT_NAME",
         "BestCheckpointExporter",

@@ -18,7 +18,12 @@ from official_lite.common import errors
 from official_lite.orbit import triggers
 from official_lite.run import preemption
 
-__all__ = ["find_mark", "marked"]
+__all__ = [
+    "find_mark",
+    "marked",
+    "watch_checkpoints",
+    "Checkpointing",
+]
 
 
 _NAME = "evaluation_is_pending"

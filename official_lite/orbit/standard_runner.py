@@ -14,7 +14,18 @@ from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
 
-__all__ = ["IteratorLoop", "TrainLoop", "exchange", "make_iterator"]
+__all__ = [
+    "IteratorLoop",
+    "TrainLoop",
+    "exchange",
+    "make_iterator",
+    "StandardTrainerOptions",
+    "StandardTrainer",
+    "StandardEvaluatorOptions",
+    "StandardEvaluator",
+    "is_splittable",
+    "end_of_training_data",
+]
 
 
 class TrainLoop(Protocol):

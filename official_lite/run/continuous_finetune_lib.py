@@ -21,8 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import commit as checkpoint_files
-from official_lite.checkpoint import directories
+from official_lite.checkpoint import contents, directories
 from official_lite.cluster import task_server
 from official_lite.common import errors, files, nested_dict
 from official_lite.core import config_definitions, task_factory, train_lib
@@ -141,7 +140,7 @@ def _pretrain_checkpoints(
     )
     for path in paths:
         try:
-            step = checkpoint_files.read_global_step_from_checkpoint(path)
+            step = contents.read_global_step_from_checkpoint(path)
         except tf.errors.NotFoundError:
             logging.warning("%s was removed before its turn.", path)
             continue

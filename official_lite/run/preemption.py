@@ -30,6 +30,7 @@ __all__ = [
     "is_one_of_several",
     "rearm",
     "requested",
+    "StopCheck",
 ]
 
 

@@ -18,7 +18,17 @@ from official_lite.common import escapes
 from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
 
-__all__ = ["ETA", "RATE", "format_number", "shown_fields"]
+__all__ = [
+    "ETA",
+    "RATE",
+    "format_number",
+    "shown_fields",
+    "ConsoleWriter",
+    "format_record",
+    "build_console_writer",
+    "ProgressWriter",
+    "summary_table",
+]
 
 
 ETA = "eta"

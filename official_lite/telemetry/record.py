@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from official_lite.common import log_once
 
-__all__ = ["NUM_BUCKETS", "Histogram", "bucket_counts", "histogram_of"]
+__all__ = [
+    "NUM_BUCKETS",
+    "Histogram",
+    "bucket_counts",
+    "histogram_of",
+    "Record",
+    "numbers",
+    "as_number",
+]
 
 
 # There are four buckets between two powers of two: the upper bits of a float32 (the exponent and

@@ -19,7 +19,13 @@ from official_lite.telemetry import writer
 from official_lite.telemetry.event_storage import Events
 from official_lite.telemetry.record import Histogram, Record
 
-__all__ = ["histogram_summary", "image_summary", "write_media"]
+__all__ = [
+    "histogram_summary",
+    "image_summary",
+    "write_media",
+    "scalar_summary",
+    "TensorBoardWriter",
+]
 
 
 def write_media(media: Record | Events, step: Any = None) -> None:

@@ -18,7 +18,12 @@ from official_lite.common import files
 from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
 
-__all__ = ["LineFile"]
+__all__ = [
+    "LineFile",
+    "CsvWriter",
+    "JsonLinesWriter",
+    "to_json",
+]
 
 
 class LineFile:

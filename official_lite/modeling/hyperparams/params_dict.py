@@ -20,6 +20,11 @@ __all__ = [
     "save_params_dict_to_yaml",
     "nested_csv_str_to_json_str",
     "to_plain",
+    "is_csv",
+    "parse_csv",
+    "parse_path",
+    "nest",
+    "malformed",
 ]
 
 

@@ -13,7 +13,12 @@ from official_lite.orbit import reports
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.watched_metric import flatten
 
-__all__ = ["create", "hears_batches", "keras_callbacks"]
+__all__ = [
+    "create",
+    "hears_batches",
+    "keras_callbacks",
+    "KerasCallback",
+]
 
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
