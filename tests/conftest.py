@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
+pytest_plugins = ["tests.line_experiment"]
+
 # How long an example takes is the machine's affair, and here other tests run beside it.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

@@ -1,11 +1,13 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
@@ -13,37 +15,114 @@ from official_lite.common import errors, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
-    evaluating_trainer,
     model_building,
-    replica_steps,
+    step_checks,
     step_metrics,
     train_data,
 )
-from official_lite.execution import modes, parameter_server
-from official_lite.execution.parameter_server import Dataset
-from official_lite.modeling import atomic_sums, distributed_gradients, embedding_lookups, freezing
+from official_lite.data import length, tf_data_options
+from official_lite.execution import executors, modes, parameter_server, repeatability
+from official_lite.execution.executors import Dataset
+from official_lite.modeling import (
+    atomic_sums,
+    distributed_gradients,
+    embedding_lookups,
+    freezing,
+    moving_statistics,
+    step_seeds,
+)
 from official_lite.modeling.optimization import (
     ema_optimizer,
     gradient_accumulator,
     optimizer_factory,
 )
+from official_lite.orbit import runner
 
-__all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options"]
+__all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options", "tell_exporter"]
 
 ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
+Metrics = list[keras.metrics.Metric]
 
-# The Model Garden's name.
-_AsyncTrainer = parameter_server.AsyncTrainer
+
+class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
+    """Trainer whose loops are made by an executor; see `execution.executors`.
+
+    Under a `ParameterServerStrategy` the workers run asynchronously and `join` waits for them;
+    elsewhere `join` does nothing. The class has the name and the methods that it has in the Model
+    Garden. A subclass sets `_strategy` and then calls `init_async`.
+    """
+
+    _strategy: tf.distribute.Strategy
+    _executor: executors.GraphExecutor
+    _eval_executor: executors.GraphExecutor
+
+    def init_async(self) -> None:
+        """Create the executor."""
+        self._use_executor(modes.create_executor("graph", self._strategy))
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether steps are scheduled to workers that run asynchronously."""
+        return isinstance(self._executor, parameter_server.ParameterServerExecutor)
+
+    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """Return the coordinator.
+
+        Raises:
+            ValueError: If the strategy is not a `ParameterServerStrategy`.
+        """
+        if not isinstance(self._executor, parameter_server.ParameterServerExecutor):
+            raise ValueError(
+                f"There is no coordinator under {type(self._strategy).__name__}; only "
+                "`parameter_server` has one."
+            )
+        return self._executor.coordinator
+
+    def join(self) -> None:
+        """Wait for all scheduled steps."""
+        self._executor.join()
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Run steps; see `orbit.StandardTrainer.run_steps`."""
+        self._executor.run_steps(self, num_steps)
+
+    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
+        """Create the training loop over a dataset."""
+        return self._executor.create_train_loop(self, dataset)
+
+    def create_train_loop_fn(self) -> Callable[..., Any]:
+        """Create the function `(iterator, num_steps)` that the training loop calls."""
+        return self._executor.create_train_loop_fn(self)
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
+        """Create the function that evaluates; see `orbit.StandardEvaluator`."""
+        return self._eval_executor.create_eval_loop_fn(self, has_state)
+
+    def distribute_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
+        return self._executor.distribute(dataset_or_fn, *args, **kwargs)
+
+    def distribute_eval_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a dataset for evaluation, which the chief does alone if workers are async."""
+        return self._executor.distribute_eval(dataset_or_fn, *args, **kwargs)
+
+    def _use_executor(self, executor: executors.GraphExecutor) -> None:
+        runner.set_untracked(self, _executor=executor, _eval_executor=executor)
 
 
 @gin.configurable
-class Trainer(evaluating_trainer.EvaluatingTrainer):
-    """Trains and evaluates a task's model, on all replicas of the current strategy.
+class Trainer(_AsyncTrainer):
+    """Trains and evaluates a task's model on all replicas of the current strategy.
 
-    Create it in the strategy's scope. Each method below can be overridden by itself::
+    Create it in the strategy's scope; its constructor builds everything that training or evaluation
+    needs, including variables. Each method below can be overridden separately::
 
-        train_loop_begin()                      metrics start anew
+        train_loop_begin()                      resets the metrics
           train_step(iterator)                  one update; in the compiled loop
             next_train_inputs(iterator)
             task.train_step(...)                on every replica
@@ -54,10 +133,26 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             next_eval_inputs(iterator) -> inputs, passthrough logs
             task.validation_step(...)           on every replica
           eval_reduce(state, outputs) -> state  on the host
-        eval_end(state) -> logs                 metrics; the best checkpoint is kept here
+        eval_end(state) -> logs                 metrics; keeps the best checkpoint
+
+    Args:
+        config: The config of the experiment, or any object with its `task`, `trainer` and
+            `runtime`.
+        task: The task.
+        model: The model of the task, which may still be unbuilt.
+        optimizer: The optimizer.
+        train: Whether this trainer will train.
+        evaluate: Whether it will evaluate.
+        train_dataset: A distributed dataset, used instead of `task.build_inputs`.
+        validation_dataset: A distributed dataset for evaluation. Each evaluation reads it from the
+            beginning.
+        checkpoint_exporter: An object whose `maybe_export_checkpoint` is called after every
+            evaluation.
     """
 
     _built_train_dataset: Dataset | None = None
+    # Whether the step was searched for operations that a resumed run would not repeat.
+    _is_searched = False
 
     def __init__(
         self,
@@ -71,20 +166,6 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         validation_dataset: Dataset | None = None,
         checkpoint_exporter: Any = None,
     ) -> None:
-        """Builds what training or evaluation needs, variables included.
-
-        Args:
-            config: The experiment's config, or anything with its `task`, `trainer` and `runtime`.
-            task: The task.
-            model: The task's model; it may still be unbuilt.
-            optimizer: The optimizer.
-            train: Whether this trainer will train.
-            evaluate: Whether it will evaluate.
-            train_dataset: A distributed dataset, in place of `task.build_inputs`.
-            validation_dataset: The same for evaluation. It is read anew in every evaluation.
-            checkpoint_exporter: An object with `maybe_export_checkpoint`, which is shown every
-                evaluation.
-        """
         self._strategy = tf.distribute.get_strategy()
         self._validate_params(
             config,
@@ -99,9 +180,11 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        self._task_metrics: dict[bool, evaluating_trainer.Metrics] = {}
-        self.init_async()
-        self.init_execution()
+        # The metrics of the task, by whether they are those of training.
+        self._task_metrics: dict[bool, Metrics] = {}
+        requested = modes.execution_of(config.runtime)
+        self._execution = self._eval_execution = "graph" if requested == "auto" else requested
+        self._use_executor(self._create_executor(self._execution))
         self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
         if train:
             self._init_training(train_dataset)
@@ -110,15 +193,18 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
         self._build_model(train)
         freezing.freeze(model, getattr(config.trainer, "freeze", []))
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
-        # Past `tf.Module`, which would make a dictionary of its own of it.
-        self.__dict__["_metric_groups"] = {}
-        self._replica = replica_steps.ReplicaSteps(
-            self, self._task_metrics, self._build_accumulator() if train else None
+        runner.set_untracked(
+            self,
+            _metric_groups={},
+            _graph_hooks=[],
+            _accumulator=self._build_accumulator() if train else None,
+            _seeds=step_seeds.StepSeeds(model, config.runtime.seed),
+            _moving_statistics=moving_statistics.MovingStatistics(model),
         )
-        distributed_gradients.observe_gradients(self._optimizer, self._replica.show_gradients)
+        distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
             atomic_sums.make_atomic(self._all_variables())
-            # What is read whole travels whole.
+            # A table that is read as a whole is sent as a whole.
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
@@ -127,14 +213,14 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
 
     def _validate_params(
         self,
-        config: Any,
+        config: ExperimentConfig,
         check_train_data: bool = True,
         check_validation_data: bool = True,
     ) -> None:
-        """Looks for the parts of the config that the trainer reads.
+        """Check that the config has the parts that the trainer reads.
 
         Raises:
-            AttributeError: If one is missing.
+            AttributeError: If a part is missing.
         """
         for block in ("trainer", "task", "runtime"):
             if not hasattr(config, block):
@@ -143,6 +229,8 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             raise AttributeError("The trainer needs a config with a `task.train_data` field.")
         if check_validation_data and not hasattr(config.task, "validation_data"):
             raise AttributeError("The trainer needs a config with a `task.validation_data` field.")
+
+    # The parts of a trainer.
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -166,137 +254,416 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
 
     @property
     def global_step(self) -> tf.Variable:
-        """The number of updates, int64. It is the only clock of a run."""
+        """The number of updates, int64. All intervals of a run are counted in it."""
         return self._global_step
 
     @property
-    def global_batch_size(self) -> int | None:
-        """Examples in an update, over all replicas and micro-batches; None if nobody knows."""
-        data = getattr(self.config.task, "train_data", None)
-        return getattr(data, "global_batch_size", None) or None
-
-    @property
-    def batches_per_step(self) -> int:
-        """Batches that a step draws: its micro-batches."""
-        return train_data.count_micro_batches(self.config)
-
-    @property
-    def train_loss(self) -> keras.metrics.Metric:
-        return self._train_loss
-
-    @property
-    def train_metrics(self) -> evaluating_trainer.Metrics:
-        """What training reports: the task's metrics and the model's own."""
-        return self._task_metrics[True] + self._model_metrics()
-
-    @property
     def checkpoint(self) -> tf.train.Checkpoint:
-        """What a run resumes from."""
+        """The checkpoint from which a run resumes."""
         return self._checkpoint
 
     @property
     def checkpoint_exporter(self) -> Any:
         return self._checkpoint_exporter
 
-    def build_train_dataset(self) -> Dataset:
-        """The training data anew, from their beginning: reading them moves no other iterator.
+    @property
+    def train_loss(self) -> keras.metrics.Metric:
+        return self._train_loss
 
-        Only a trainer that was given its dataset has none but this one.
+    @property
+    def train_metrics(self) -> Metrics:
+        """The metrics of the task and of the model that training reports."""
+        return self._task_metrics[True] + step_metrics.model_metrics(self.model)
+
+    @property
+    def validation_loss(self) -> step_metrics.BatchMean:
+        return self._validation_loss
+
+    @property
+    def validation_metrics(self) -> Metrics:
+        """The metrics of the task and of the model that evaluation reports."""
+        return self._task_metrics[False] + step_metrics.model_metrics(self.model)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the trainer was built to evaluate."""
+        return False in self._task_metrics
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """The number of examples in an update, over all replicas and micro-batches, if known."""
+        data = getattr(self.config.task, "train_data", None)
+        return getattr(data, "global_batch_size", None) or None
+
+    # The execution of steps.
+
+    @property
+    def execution(self) -> str:
+        """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
+
+        Set it before training: a trainer that has already trained would read its data from the
+        beginning.
         """
-        if self.train_dataset is not self._built_train_dataset:
-            return self.train_dataset
-        with self.strategy.scope():
-            return self._train_data.build()
+        return self._execution
 
-    def after_restore(self) -> None:
-        """Called when a checkpoint has been restored: the data go on where it was saved.
+    @execution.setter
+    def execution(self, value: str) -> None:
+        modes.check(value, self)
+        self._execution = value
+        if not self.has_coordinator:
+            runner.set_untracked(self, _executor=self._create_executor(value))
+        self.use_train_loop(None)
 
-        Not those of a trainer that was given its dataset.
+    @property
+    def eval_execution(self) -> str:
+        """How the steps of an evaluation are executed."""
+        return self._eval_execution
+
+    @eval_execution.setter
+    def eval_execution(self, value: str) -> None:
+        self._eval_execution = value
+        if not self.has_coordinator:
+            runner.set_untracked(self, _eval_executor=self._create_executor(value))
+        self._eval_loop_fn = None
+
+    @property
+    def batches_per_step(self) -> int:  # type: ignore[override]  # a property for an attribute
+        """The number of batches that a step fetches: its micro-batches."""
+        return train_data.count_micro_batches(self.config)
+
+    @property
+    def folds_outputs(self) -> bool:
+        """Whether the outputs of each step of an evaluation are wanted on the host."""
+        return (
+            type(self).eval_reduce is not Trainer.eval_reduce
+            or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
+        )
+
+    def distribute_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        own = self._with_private_threads(dataset_or_fn)
+        return super().distribute_dataset(own, *args, **kwargs)
+
+    def distribute_eval_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        own = self._with_private_threads(dataset_or_fn)
+        return super().distribute_eval_dataset(own, *args, **kwargs)
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Run steps; see `orbit.StandardTrainer.run_steps`.
+
+        Raises:
+            errors.ConfigValueError: The mode of execution needs XLA, which can't compile the step.
         """
-        adapted_layers.follow_statistics(self.model)
-        built = self._built_train_dataset
-        if built is None or self.train_dataset is not built:
-            return
-        if self.has_coordinator and self._train_loop is not None:
-            # Workers that run on their own go on with what they have not read.
-            return
-        with self.strategy.scope():
-            self._built_train_dataset = self._train_data.build_at(int(self.global_step.numpy()))
-        self.train_dataset = self._built_train_dataset
+        super().run_steps(num_steps)
+        if not self._is_searched:
+            self._is_searched = True
+            repeatability.warn_of_random_numbers(
+                self.train_loop.trace(), self.model, self.checkpoint
+            )
 
-    def skip_batches(self, count: int) -> None:
-        """Leaves out the next batches of the training data, also after an interruption."""
-        self._train_data.skipped.assign_add(count)
-        self.after_restore()
+    @user_code.not_converted
+    def run_step(self, step_fn: Callable[..., Any], *inputs: Any) -> Any:
+        """Run a function on all replicas, as a part of a training step."""
+        return self._executor.run_step(step_fn, *inputs)
+
+    # Training.
+
+    def build_hooks(self) -> list[orbit.Hook]:
+        """Return the hooks that this trainer adds; those of the config follow them."""
+        return []
+
+    def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
+        """Set the hooks that are traced into the step, and retrace the step if they changed."""
+        if self._graph_hooks != list(graph_hooks):
+            runner.set_untracked(self, _graph_hooks=list(graph_hooks))
+            self._retrace_train_step()
 
     def initialize(self) -> None:
-        """Called when the run has no checkpoint yet: the task may load pretrained weights."""
+        """Let the task load pretrained weights; called if the run has no checkpoint yet."""
         self.task.initialize(self.model)
         if average := ema_optimizer.get_moving_average(self.optimizer):
             average.follow_weights()
 
-    def build_hooks(self) -> list[orbit.Hook]:
-        """The hooks that this trainer brings; those of the config come after them."""
-        return []
-
-    def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
-        """Takes the hooks that are traced into the step; a step traced before is traced anew."""
-        if self._replica.graph_hooks != list(graph_hooks):
-            self._replica.graph_hooks = list(graph_hooks)
-            self._retrace_train_step()
-
     def train_loop_begin(self) -> None:
-        """Called before the first step of a reporting interval: metrics start anew."""
+        """Reset the metrics; called before the first step of a reporting interval."""
         self._metric_group("train", [self.train_loss, *self.train_metrics]).reset()
 
     def next_train_inputs(self, iterator: Iterator[Any]) -> Any:
-        """Fetches a batch. Runs on the host, usually in graph mode."""
+        """Fetch a batch. This runs on the host, usually in graph mode."""
         return user_code.next_batch(iterator)
 
     @user_code.not_converted
     def train_step(self, iterator: Iterator[Any]) -> None:
-        """Makes one update from the next batch, or from the next `grad_accum_steps` ones."""
+        """Make one update from the next batch, or from the next `grad_accum_steps` batches."""
         next_inputs = user_code.converted(self.next_train_inputs)
         run_step = user_code.converted(self.run_step)
-        if not self._replica.accumulates:
-            run_step(self._replica.train_step, next_inputs(iterator))
+        if self._accumulator is None:
+            run_step(self.replica_train_step, next_inputs(iterator))
             return
 
         def micro_step(iterator: Iterator[Any]) -> None:
-            run_step(self._replica.micro_step, next_inputs(iterator))
+            run_step(self._micro_step, next_inputs(iterator))
 
         def count_micro_step(count: tf.Tensor) -> tuple[tf.Tensor]:
             orbit.utils.guard_step(micro_step)(iterator)
             return (count + 1,)
 
         count_wanted = self.config.trainer.grad_accum_steps
-        run_step(self._replica.begin_step)
+        run_step(self.begin_replica_step)
         tf.while_loop(lambda count: count < count_wanted, count_micro_step, (tf.constant(0),))
-        run_step(self._replica.flush)
+        run_step(self._flush)
 
     def train_loop_end(self) -> dict[str, Any]:
-        """Reads the training metrics at the end of a reporting interval."""
+        """Return the training metrics at the end of a reporting interval."""
         self.join()
         group = self._metric_group("train", [self.train_loss, *self.train_metrics])
         logs = group.results()
-        # Here too: metrics that a checkpoint or an evaluation finds full would leak.
+        # Reset here too, so that neither a checkpoint nor an evaluation sees these values.
         group.reset()
         logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
         return logs
+
+    # What each replica computes in a training step.
+
+    def begin_replica_step(self) -> None:
+        """Prepare an update on a replica: set the random seeds of the step."""
+        self._seeds.set(self.global_step.read_value())
+
+    def replica_train_step(self, inputs: Any) -> None:
+        """Make an update from a replica's part of a batch."""
+        self.begin_replica_step()
+        self._learn(inputs, self.optimizer)
+        self._end_replica_step()
+
+    def _micro_step(self, inputs: Any) -> None:
+        """Accumulate the gradients of a micro-batch."""
+        self._learn(inputs, self._accumulator)
+
+    def _flush(self) -> None:
+        """Make an update from the accumulated gradients."""
+        self._accumulator.flush()
+        self._end_replica_step()
+
+    def _learn(self, inputs: Any, optimizer: Any) -> None:
+        step = self._executor.task_train_step(self.task, self._task_metrics[True])
+        with step_checks.watched_for_training_mode(self.model, type(self.task).__name__):
+            logs = step(
+                inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]
+            )
+        self.train_loss.update_state(logs[self.task.loss])
+        for hook in self._graph_hooks:
+            user_code.converted(hook.call)(logs)
+
+    def _end_replica_step(self) -> None:
+        self._moving_statistics.average()
+        self.global_step.assign_add(1)
+
+    def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        """Pass the gradients of an update, summed over the replicas, to the graph hooks."""
+        for hook in self._graph_hooks:
+            shown = grads_and_vars
+            if not getattr(hook, "takes_rows", False):
+                shown = [(tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
+            user_code.converted(hook.on_gradients)(shown)
+
+    # Evaluation.
+
+    def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
+        """Evaluate, with the averaged weights if the optimizer keeps averages.
+
+        The training weights are put back even if the evaluation fails.
+
+        Raises:
+            errors.ConfigValueError: The trainer was built with `evaluate=False`.
+        """
+        if not self.evaluates:
+            raise errors.ConfigValueError(
+                "This trainer was made to train only (`evaluate=False`), as in the mode `train`; "
+                "use `train_and_eval` or `train_and_post_eval`."
+            )
+        with ema_optimizer.averaged_weights(self.optimizer):
+            return super().evaluate(num_steps)
+
+    def eval_begin(self) -> None:
+        """Reset the validation metrics."""
+        self._metric_group("loss", [self.validation_loss]).reset()
+        self._metric_group("validation", self.validation_metrics).reset()
+
+    def next_eval_inputs(self, iterator: Iterator[Any]) -> tuple[Any, dict[str, Any]]:
+        """Fetch a batch, and logs that bypass the devices.
+
+        The second value is merged into the step's outputs on the host. Use it to pass strings, or
+        anything else that a device can't hold, to `aggregate_logs`.
+        """
+        return user_code.next_batch(iterator), {}
+
+    @user_code.not_converted
+    def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
+        """Evaluate the next batch. Each output is a tuple with one element per replica."""
+        inputs, passthrough_logs = user_code.converted(self.next_eval_inputs)(iterator)
+        eval_step = user_code.converted(self._replica_eval_step)
+        outputs = self.strategy.run(eval_step, args=(inputs,))
+        logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
+        clashes = sorted(logs.keys() & passthrough_logs.keys())
+        if clashes:
+            logging.warning(
+                "`next_eval_inputs` and the model both log %s; the model's values are kept.",
+                ", ".join(clashes),
+            )
+        return {**passthrough_logs, **logs}
+
+    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+        """Fold a step's outputs into the evaluation's state, on the host."""
+        # Pass the argument by position, because tasks may name it differently.
+        return self.task.aggregate_logs(state, step_outputs)
+
+    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
+        """Return the results of the evaluation, after passing them to the checkpoint exporter."""
+        self.join()
+        logs = self._metric_group("validation", self.validation_metrics).results()
+        if float(tf.convert_to_tensor(self.validation_loss.count)) > 0:
+            logs[self.validation_loss.name] = self.validation_loss.result()
+        else:
+            logging.info("The task reports no validation loss.")
+        if aggregated_logs is not None:
+            logs |= self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
+        if self._checkpoint_exporter:
+            self._export_if_best(logs)
+        return logs
+
+    def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
+        """Evaluate a replica's part of a batch, which may be empty."""
+        logs = user_code.converted(self.task.validation_step)(
+            inputs, model=self.model, metrics=self._task_metrics[False]
+        )
+        if self.task.loss in logs:
+            self.validation_loss.update_state(logs[self.task.loss], batch=inputs)
+        return logs
+
+    def _export_if_best(self, logs: dict[str, Any]) -> None:
+        average = ema_optimizer.get_moving_average(self.optimizer)
+        # The averaged weights, which were evaluated, are in place here and are saved.
+        with average.following_weights() if average else contextlib.nullcontext():
+            self._checkpoint_exporter.maybe_export_checkpoint(
+                self.checkpoint, logs, self.global_step.numpy()
+            )
+        best = getattr(self._checkpoint_exporter, "best_metric_value", None)
+        if best is not None:
+            logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
+
+    # Checkpoints.
+
+    def after_restore(self) -> None:
+        """Continue the data where the checkpoint was saved; called after it is restored.
+
+        The data of a trainer that was given its dataset start from the beginning.
+        """
+        adapted_layers.follow_statistics(self.model)
+        built = self._built_train_dataset
+        if built is None or self.train_dataset is not built:
+            return
+        if self.has_coordinator and self._train_loop is not None:
+            # Asynchronous workers continue with what they have not read.
+            return
+        with self.strategy.scope():
+            self._built_train_dataset = self._train_data.build_at(int(self.global_step.numpy()))
+        self.train_dataset = self._built_train_dataset
+
+    def before_training(self, step: int) -> None:
+        """Make the checkpoint exporter discard best results recorded after `step`."""
+        self._tell_exporter("rewind", step)
+
+    def before_checkpoint(self) -> None:
+        """Make the checkpoint exporter protect the current best checkpoint."""
+        self._tell_exporter("protect")
+
+    def after_checkpoint(self, step: int) -> None:
+        """Make the checkpoint exporter release files that only earlier states require."""
+        self._tell_exporter("settle", step)
+
+    def _tell_exporter(self, event: str, *args: Any) -> None:
+        # A training without evaluations may share the directory with a job that evaluates.
+        if self.evaluates:
+            tell_exporter(self._checkpoint_exporter, event, *args)
+
+    def _checkpoint_items(self) -> dict[str, Any]:
+        return {
+            "global_step": self.global_step,
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "skipped_batches": self._train_data.skipped,
+            **model_state.hidden_items(self.model),
+            **getattr(self.model, "checkpoint_items", {}),
+        }
+
+    # Data.
+
+    def build_train_dataset(self) -> Dataset:
+        """Build the training data again, from the beginning, without moving other iterators.
+
+        A trainer that was given its dataset returns that one.
+        """
+        if self.train_dataset is not self._built_train_dataset:
+            return self.train_dataset
+        with self.strategy.scope():
+            return self._train_data.build()
+
+    def skip_batches(self, count: int) -> None:
+        """Leave out the next batches of the training data, also after an interruption."""
+        self._train_data.skipped.assign_add(count)
+        self.after_restore()
+
+    def _build_eval_dataset(self) -> Dataset:
+        build_inputs, data = train_data.evaluation_inputs(
+            self.config, self.task.build_inputs, self.strategy.num_replicas_in_sync
+        )
+        if getattr(self.config.trainer, "validation_steps", 0) == -1:
+            build_inputs = length.timed(build_inputs)
+        return self.distribute_eval_dataset(build_inputs, data)
+
+    def _with_private_threads(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset]
+    ) -> Dataset | Callable[..., Dataset]:
+        num_threads = getattr(self.config.runtime, "dataset_num_private_threads", None)
+        return tf_data_options.with_private_threads(dataset_or_fn, num_threads)
+
+    # Construction.
+
+    def _create_executor(self, execution: str) -> executors.GraphExecutor:
+        steps_per_loop = self.config.trainer.steps_per_loop
+        return modes.create_executor(
+            execution, self._strategy, self._runtime_options, steps_per_loop
+        )
 
     def _init_training(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
         self._task_metrics[True] = list(self.task.build_metrics(training=True))
         if dataset is None:
             self._built_train_dataset = self._train_data.build()
-        eagerly = self.execution == "eager"
+        compiles = self.execution != "eager"
         orbit.StandardTrainer.__init__(
             self,
             dataset or self._built_train_dataset,
             options=orbit.StandardTrainerOptions(
-                use_tf_function=trainer_config.train_tf_function and not eagerly,
-                use_tf_while_loop=trainer_config.train_tf_while_loop and not eagerly,
+                use_tf_function=trainer_config.train_tf_function and compiles,
+                use_tf_while_loop=trainer_config.train_tf_while_loop and compiles,
                 use_tpu_summary_optimization=trainer_config.allow_tpu_summary,
+            ),
+        )
+
+    def _init_evaluation(self, dataset: Dataset | None) -> None:
+        trainer_config = self.config.trainer
+        self._task_metrics[False] = list(self.task.build_metrics(training=False))
+        compiles = self.execution != "eager"
+        orbit.StandardEvaluator.__init__(
+            self,
+            dataset or self._build_eval_dataset(),
+            options=orbit.StandardEvaluatorOptions(
+                use_tf_function=trainer_config.eval_tf_function and compiles,
+                use_tf_while_loop=trainer_config.eval_tf_while_loop and compiles,
             ),
         )
 
@@ -305,12 +672,6 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             return
         dataset = self.train_dataset if train else self.eval_dataset
         model_building.build_by_task(self.model, self.task, dataset.element_spec, training=train)
-
-    def _all_variables(self) -> list[Any]:
-        """Of the model, the optimizer and the metrics."""
-        metrics = [metric for group in self._task_metrics.values() for metric in group]
-        owners = (self.model, self.optimizer, self._train_loss, self._validation_loss, *metrics)
-        return [v for owner in owners for v in getattr(owner, "variables", ())]
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = train_data.count_micro_batches(self.config)
@@ -329,19 +690,27 @@ class Trainer(evaluating_trainer.EvaluatingTrainer):
             self.optimizer, self.model.trainable_variables, count, tables
         )
 
-    def _checkpoint_items(self) -> dict[str, Any]:
-        return {
-            "global_step": self.global_step,
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "skipped_batches": self._train_data.skipped,
-            **model_state.hidden_items(self.model),
-            **getattr(self.model, "checkpoint_items", {}),
-        }
+    def _all_variables(self) -> list[tf.Variable]:
+        """Return the variables of the model, the optimizer and the metrics."""
+        metrics = [metric for group in self._task_metrics.values() for metric in group]
+        owners = (self.model, self.optimizer, self._train_loss, self._validation_loss, *metrics)
+        return [v for owner in owners for v in getattr(owner, "variables", ())]
+
+    def _metric_group(self, name: str, metrics: Metrics) -> step_metrics.MetricGroup:
+        """Return the group of a name; it is replaced if the model has more metrics than before."""
+        group: step_metrics.MetricGroup | None = self._metric_groups.get(name)
+        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
+            group = self._metric_groups[name] = step_metrics.MetricGroup(metrics)
+        return group
 
 
 def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
-    """What `strategy.run` is told about a training step."""
+    """Return the options of `strategy.run` for training steps."""
     padder = config.runtime.tpu_enable_xla_dynamic_padder
     options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
     return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
+
+
+def tell_exporter(exporter: Any, event: str, *args: Any) -> None:
+    """Call a method of a checkpoint exporter, if it has it: the Model Garden's does not."""
+    getattr(exporter, event, lambda *_: None)(*args)

@@ -8,7 +8,7 @@ from absl import logging
 
 from official_lite.common import errors
 from official_lite.data import length, position
-from official_lite.execution.parameter_server import Dataset
+from official_lite.execution.executors import Dataset
 
 __all__ = [
     "count_micro_batches",

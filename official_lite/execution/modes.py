@@ -1,14 +1,15 @@
-"""How steps are executed: what a config asks for, and what a trainer can do."""
+"""The modes of execution: what a config asks for, what a trainer can do, and its executor."""
 
 from typing import Any
 
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.execution import executors, parameter_server
 from official_lite.modeling import distributed_gradients
 from official_lite.orbit import xla_loops
 
-__all__ = ["check", "execution_of", "why_not_xla", "why_not_xla_loop"]
+__all__ = ["check", "create_executor", "execution_of", "why_not_xla", "why_not_xla_loop"]
 
 
 def execution_of(runtime: Any) -> str:
@@ -19,6 +20,29 @@ def execution_of(runtime: Any) -> str:
     if execution == "auto" and runtime.enable_xla:
         return "xla"
     return execution
+
+
+def create_executor(
+    execution: str,
+    strategy: tf.distribute.Strategy,
+    options: tf.distribute.RunOptions | None = None,
+    steps_per_loop: int = 1,
+) -> executors.GraphExecutor:
+    """Create the executor of a mode.
+
+    Args:
+        execution: `eager`, `graph`, `xla` or `xla_loop`; without effect under a
+            `ParameterServerStrategy`, which has an executor of its own.
+        strategy: The strategy of the trainer.
+        options: Options for `strategy.run`.
+        steps_per_loop: The number of steps that are usually run at once.
+    """
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return parameter_server.ParameterServerExecutor(strategy, options)
+    if execution == "xla_loop":
+        return executors.XlaLoopExecutor(strategy, options, steps_per_loop)
+    executor = executors.XlaExecutor if execution == "xla" else executors.GraphExecutor
+    return executor(strategy, options)
 
 
 def check(execution: str, trainer: Any) -> None:

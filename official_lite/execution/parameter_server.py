@@ -1,9 +1,9 @@
-"""The loops of a trainer on the workers of a parameter-server strategy, and their data."""
+"""The executor of steps on the workers of a parameter-server strategy, and their data."""
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,8 +14,10 @@ from tensorflow.python.distribute.coordinator import values
 from official_lite import orbit
 from official_lite.common import errors
 from official_lite.data import position
+from official_lite.execution import executors
+from official_lite.execution.executors import Dataset
 
-__all__ = ["WorkerDatasets", "AsyncTrainer", "Dataset"]
+__all__ = ["ParameterServerExecutor", "WorkerDatasets"]
 
 
 # Of the function that runs Python; in the process of a server nobody knows that function.
@@ -106,33 +108,35 @@ def _ops(graph: tf.Tensor) -> str:
     return " ".join({node.op for group in nodes for node in group})
 
 
-Dataset: TypeAlias = Any
-
-"""A `tf.data.Dataset` or a `tf.distribute.DistributedDataset`."""
-
 # A stretch of steps is divided into so many parts for each worker, so that none has to wait long
 # for the slowest, and little is done twice if one is lost.
 _PARTS_PER_WORKER = 4
 
 
-class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Runs the loops on the workers of a `ParameterServerStrategy`; elsewhere does nothing.
+class ParameterServerExecutor(executors.GraphExecutor):
+    """Executes steps on the workers of a `ParameterServerStrategy`, which run asynchronously.
 
-    Workers make their updates whenever they are ready, each from a batch of its own share of the
-    data. `run_steps` returns when all of its steps have been made, so that whatever is done between
-    two calls finds a state at rest. Evaluation is the chief's alone: every example once.
+    Each worker makes updates whenever it is ready, with batches of its own share of the data.
+    `run_steps` returns after all of its steps, so the state is at rest between two calls. The chief
+    evaluates by itself, every example once.
+
+    Args:
+        strategy: The strategy of the trainer.
+        options: Options for `strategy.run`.
+
+    Attributes:
+        coordinator: The coordinator, which schedules steps to the workers.
     """
 
-    _strategy: tf.distribute.Strategy
-    _coordinator: tf.distribute.coordinator.ClusterCoordinator | None = None
-
-    def init_async(self) -> None:
-        """Creates the coordinator, if the strategy needs one."""
-        if not isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
-            return
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
-        # The chief evaluates by itself on purpose; TensorFlow would warn of it.
-        self._strategy.extended._allow_run_without_coordinator = True
+    def __init__(
+        self,
+        strategy: tf.distribute.ParameterServerStrategy,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> None:
+        super().__init__(strategy, options)
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        # TensorFlow would warn of the chief's evaluation, which is intended.
+        strategy.extended._allow_run_without_coordinator = True
         logging.log_first_n(
             logging.INFO,
             "The workers of a parameter server train on their own, in the mode graph, each step at "
@@ -141,77 +145,57 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             1,
         )
 
-    @property
-    def has_coordinator(self) -> bool:
-        """Whether steps are scheduled to workers that run on their own."""
-        return self._coordinator is not None
-
-    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """The coordinator.
-
-        Raises:
-            ValueError: If the strategy is not a `ParameterServerStrategy`.
-        """
-        if self._coordinator is None:
-            raise ValueError(
-                f"There is no coordinator under {type(self._strategy).__name__}; only "
-                "`parameter_server` has one."
-            )
-        return self._coordinator
-
     def join(self) -> None:
-        """Waits for all scheduled steps."""
-        if self._coordinator is None:
-            return
+        """Wait for all scheduled steps."""
         try:
-            self._coordinator.join()
+            self.coordinator.join()
         except Exception as error:
-            # What kept an iterator from being made is inside of an error of the coordinator's.
+            # The coordinator wraps the error that kept an iterator from being created.
             cause = getattr(error, "original_exception", None)
             if not isinstance(cause, tf.errors.OpError):
                 raise
             raise cause from error
 
-    def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Runs so many steps, and counts so many; see `orbit.StandardTrainer`.
+    def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
+        """Run steps, and count as many in the global step.
 
-        Steps that were made twice, because a worker was lost before it could say that it had made
-        them, count once: intervals and schedules go by what was asked for.
+        If a worker is lost before it can confirm a step, the step is run twice but counted once,
+        because intervals and schedules depend on the number of requested steps.
         """
-        step = getattr(self, "global_step", None) if self.has_coordinator else None
+        step = getattr(trainer, "global_step", None)
         if step is None:
-            super().run_steps(num_steps)
+            super().run_steps(trainer, num_steps)
             return
         expected = int(step.numpy()) + int(num_steps)
-        super().run_steps(num_steps)
+        super().run_steps(trainer, num_steps)
         surplus = int(step.numpy()) - expected
         if surplus > 0:
             logging.warning("%d steps were made twice, as a worker was lost.", surplus)
             step.assign_sub(surplus)
-            iterations = getattr(getattr(self, "optimizer", None), "iterations", None)
+            iterations = getattr(getattr(trainer, "optimizer", None), "iterations", None)
             if isinstance(iterations, keras.Variable):
                 iterations.assign(iterations - surplus)
 
-    def create_train_loop_fn(self) -> Callable[..., Any]:
-        if self._coordinator is None:
-            return super().create_train_loop_fn()
-        step_fn = self._wrapped(self.train_step)
+    def create_train_loop_fn(self, trainer: orbit.StandardTrainer) -> Callable[..., Any]:
+        step_fn = trainer.wrap_step(trainer.train_step)
         loop_fn = tf.function(orbit.utils.create_tf_while_loop_fn(step_fn))
-        is_divided = self._train_options.use_tf_while_loop
+        is_divided = trainer.train_options.use_tf_while_loop
         num_parts = _PARTS_PER_WORKER * self._num_workers if is_divided else None
 
         def run(iterator: Any, num_steps: Any) -> None:
             for length in _divide(int(num_steps), num_parts):
-                self.coordinator_for_async().schedule(loop_fn, (iterator, tf.constant(length)))
-            # Whoever has called reads the global step next.
+                self.coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
+            # The caller reads the global step next.
             self.join()
 
         return run
 
-    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
-        """The loop of the chief; of a worker, if that was given the data."""
-        loop_fn = super().create_eval_loop_fn(has_state)
-        if self._coordinator is None or isinstance(self.eval_dataset, tf.data.Dataset):
+    def create_eval_loop_fn(
+        self, trainer: orbit.StandardEvaluator, has_state: bool
+    ) -> Callable[..., Any]:
+        """Create the loop of the chief, or of a worker if the trainer was given its data."""
+        loop_fn = super().create_eval_loop_fn(trainer, has_state)
+        if isinstance(trainer.eval_dataset, tf.data.Dataset):
             return loop_fn
         if has_state:
             raise ValueError(
@@ -221,55 +205,48 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             )
 
         def run(iterator: Any, num_steps: Any, *_: Any) -> None:
-            self.coordinator_for_async().schedule(loop_fn, (iterator, num_steps))
+            self.coordinator.schedule(loop_fn, (iterator, num_steps))
             self.join()
 
         return run
 
-    def distribute_dataset(
+    def distribute(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Distributes a dataset, or what a dataset function returns, over the replicas."""
-        if self._coordinator is None:
-            return orbit.utils.make_distributed_dataset(
-                self._strategy, dataset_or_fn, *args, **kwargs
-            )
+    ) -> Dataset:
         kwargs.pop("input_options", None)
         shares = [
             self._build_share(worker, dataset_or_fn, args, kwargs)
             for worker in range(self._num_workers)
         ]
-        return WorkerDatasets(self._coordinator, shares)
+        return WorkerDatasets(self.coordinator, shares)
 
-    def distribute_eval_dataset(
+    def distribute_eval(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Any:
-        """The same for evaluation, which the chief does alone where workers run on their own."""
-        if self._coordinator is None:
-            return self.distribute_dataset(dataset_or_fn, *args, **kwargs)
+    ) -> Dataset:
+        """Distribute a dataset for evaluation, which the chief reads alone."""
         chief = tf.distribute.OneDeviceStrategy("CPU:0")
         return orbit.utils.make_distributed_dataset(chief, dataset_or_fn, *args, **kwargs)
 
     @property
     def _num_workers(self) -> int:
-        # Of all its ways to say so, the only one that is right.
-        return int(self._strategy._num_workers)
+        # The only attribute of the strategy that gives the right number.
+        return int(self.strategy._num_workers)
 
     def _build_share(
         self,
         worker: int,
-        dataset_or_fn: Any,
+        dataset_or_fn: Dataset | Callable[..., Dataset],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tf.data.Dataset:
-        """A worker's part of the training data, in batches of the size of a whole step."""
+        """Build a worker's part of the training data, in batches of the size of a whole step."""
         if isinstance(dataset_or_fn, tf.data.Dataset):
             return dataset_or_fn.shard(self._num_workers, worker)
         if "input_context" in inspect.signature(dataset_or_fn).parameters:
             context = tf.distribute.InputContext(
                 num_input_pipelines=self._num_workers,
                 input_pipeline_id=worker,
-                num_replicas_in_sync=self._strategy.num_replicas_in_sync,
+                num_replicas_in_sync=self.strategy.num_replicas_in_sync,
             )
             kwargs = {**kwargs, "input_context": context}
         training = position.current()

@@ -185,7 +185,7 @@ class OneShotTrainer(base_trainer.Trainer):
         """Run a step of the architecture, followed by a step of the weights."""
         inputs = user_code.converted(self.next_train_inputs)(iterator)
         if not self.resolved:
-            self.run_step(self._replica.train_step, inputs)
+            self.run_step(self.replica_train_step, inputs)
             return
         if self.has_arch_step:
             self._if_due(lambda: self.run_step(self._arch_step, inputs))
@@ -273,7 +273,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     @user_code.not_converted
     def _arch_step(self, inputs: Mapping[str, Any]) -> None:
-        self._replica.begin_step()
+        self.begin_replica_step()
         draw = user_code.converted(self.arch_draw)(self.global_step.read_value())
         with draws.in_force(draw):
             user_code.converted(self.arch_step)(inputs)
@@ -282,7 +282,7 @@ class OneShotTrainer(base_trainer.Trainer):
     def _weight_step(self, inputs: Any) -> None:
         draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
         with draws.in_force(draw):
-            self._replica.train_step(inputs)
+            self.replica_train_step(inputs)
 
     def _if_due(self, run: Callable[[], Any]) -> None:
         is_due = user_code.converted(self.is_arch_step_due)(self.global_step.read_value())

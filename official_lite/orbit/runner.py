@@ -13,6 +13,11 @@ from official_lite.common import errors
 Output: TypeAlias = dict[str, Any]
 
 
+def set_untracked(module: tf.Module, **attributes: Any) -> None:
+    """Set attributes that `tf.Module` must not wrap, track, or search for variables."""
+    module.__dict__.update(attributes)
+
+
 class _OfController:
     """An attribute of the controller, by the name of LiBai's and detectron2's trainers.
 

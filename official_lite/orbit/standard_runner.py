@@ -146,6 +146,8 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
       errors.ConfigValueError: The options contradict one another.
     """
 
+    # The number of batches that a step fetches.
+    batches_per_step: int = 1
     last_step_outputs: Any = None
     _train_loop: TrainLoop | None = None
     _step_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
@@ -180,8 +182,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
             outputs = self.train_loop(_as_int32(num_steps))
         except loop_fns.END_OF_DATA as error:
             raise end_of_training_data(getattr(self, "global_step", None)) from error
-        # Past `tf.Module`, which would wrap and track a dictionary.
-        self.__dict__["last_step_outputs"] = outputs
+        runner.set_untracked(self, last_step_outputs=outputs)
 
     @property
     def train_loop(self) -> TrainLoop:
@@ -194,8 +195,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     def use_train_loop(self, train_loop: TrainLoop | None) -> None:
         """Puts a loop in the place of the one that is used; None lets one be made anew."""
-        # Past `tf.Module`, which would look for variables in it.
-        self.__dict__["_train_loop"] = train_loop
+        runner.set_untracked(self, _train_loop=train_loop)
 
     def create_train_loop(self, dataset: Any) -> TrainLoop:
         """Makes the training loop over `dataset`; by default with `create_train_loop_fn`.
@@ -208,9 +208,9 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Makes the function `(iterator, num_steps)` that `create_train_loop` calls."""
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(
-                _maybe_compiled(self._wrapped(self.train_step), self._train_options)
+                _maybe_compiled(self.wrap_step(self.train_step), self._train_options)
             )
-        loop_fn = loop_fns.create_tf_while_loop_fn(self._wrapped(self.train_step))
+        loop_fn = loop_fns.create_tf_while_loop_fn(self.wrap_step(self.train_step))
         if self._train_options.use_tpu_summary_optimization:
             return loop_fns.LoopFnWithSummaries(loop_fn)
         return tf.function(loop_fn)
@@ -223,8 +223,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
         For what has to see the iterator, or to act while the step is being traced.
         """
-        # Past `tf.Module`, which would wrap a list.
-        self.__dict__["_step_wrappers"] = (*self._step_wrappers, wrapper)
+        runner.set_untracked(self, _step_wrappers=(*self._step_wrappers, wrapper))
         self._retrace_train_step()
 
     @abc.abstractmethod
@@ -246,10 +245,16 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         if self._train_loop is not None:
             self._train_loop.retrace()
 
-    def _wrapped(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
+    def wrap_step(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
+        """Return a step function inside the wrappers that `wrap_train_step` was given."""
         for wrapper in self._step_wrappers:
             step_fn = wrapper(step_fn)
         return step_fn
+
+    @property
+    def train_options(self) -> StandardTrainerOptions:
+        """How the training loop is executed."""
+        return self._train_options
 
     @property
     def train_dataset(self) -> Any:
@@ -323,6 +328,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         state = self.eval_begin()
         if self._eval_loop_fn is None:
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
+            if hasattr(self._eval_loop_fn, "calls"):
+                self._counted_step = self._eval_loop_fn
         if self._eval_iter is None:
             self._eval_iter = tf.nest.map_structure(make_iterator, self.eval_dataset)
         state = self._run_eval_loop(num_steps, state)
@@ -377,6 +384,16 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
           *args: The last state, if there is one.
         """
         return None
+
+    @property
+    def eval_options(self) -> StandardEvaluatorOptions:
+        """How the evaluation loop is executed."""
+        return self._eval_options
+
+    @property
+    def folds_outputs(self) -> bool:
+        """Whether the outputs of each step are wanted on the host."""
+        return True
 
     @property
     def eval_dataset(self) -> Any:

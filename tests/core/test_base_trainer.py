@@ -160,10 +160,11 @@ def test_metric_written_for_keras_2_is_reset(experiment, make_trainer) -> None:
         def reset_states(self):
             self.resets += 1
 
-    trainer = make_trainer(experiment(), evaluate=False)
+    class WithAnotherMetric(base_trainer.Trainer):
+        train_metrics = property(lambda self: [old])
+
     old = Old()
-    trainer._task_metrics[True] = []
-    trainer._model_metrics = lambda: [old]
+    trainer = make_trainer(experiment(), cls=WithAnotherMetric, evaluate=False)
     trainer.train(tf.constant(1))
     assert old.resets > 0
 

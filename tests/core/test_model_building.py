@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import model_building
-from tests.core.conftest import LineTask
+from tests.line_experiment import LineTask
 
 
 class Picky(keras.Model):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import base_task
-from tests.core.conftest import LineTask
+from tests.line_experiment import LineTask
 
 
 class Flat(LineTask):

@@ -107,7 +107,7 @@ def test_record_with_another_number_of_values_is_found(write):
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch):
-    monkeypatch.setattr(input_errors, "_MOST_SECONDS", -1.0)
+    monkeypatch.setattr(input_errors, "_MOST_SECONDS_OF_SEARCH", -1.0)
     input_errors.remember([write("a", example("x"), example())], tf.data.TFRecordDataset)
     text = complaint([example()], {"x": LABEL})
     assert input_errors.find_culprit(text, is_training=False) is None

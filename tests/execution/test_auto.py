@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.execution import auto
-from tests.core.conftest import LineTask
+from tests.line_experiment import LineTask
 
 LONG = 10**9
 

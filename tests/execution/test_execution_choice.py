@@ -1,10 +1,10 @@
 import json
 
 import tensorflow as tf
-from tests.core.test_execution_tuning import EndlessTask
 
 from official_lite.core import train_lib
 from official_lite.execution import auto, execution_record
+from tests.execution.test_auto import EndlessTask
 
 
 def _run(params, task, model_dir, mode="train") -> train_lib.OrbitExperimentRunner:

@@ -10,7 +10,7 @@ from official_lite.common import errors
 from official_lite.core import base_trainer
 from official_lite.core import config_definitions as cfg
 from official_lite.execution import modes
-from tests.core.conftest import LineTask
+from tests.line_experiment import LineTask
 
 MODES = ("eager", "graph", "xla", "xla_loop")
 

@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from official_lite.execution import parameter_server
+from official_lite.core import base_trainer
 from tests import parameter_servers
 
 # Trains with two workers, and looks at everything that counts.
@@ -47,7 +47,7 @@ with strategy.scope():
 """
 
 
-class Minimal(parameter_server.AsyncTrainer):
+class Minimal(base_trainer._AsyncTrainer):
     def __init__(self):
         self._strategy = tf.distribute.get_strategy()
         self.init_async()

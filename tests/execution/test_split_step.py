@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official_lite.execution import split_step
+from official_lite.execution import executors
 
 
 def test_split_step_updates_as_the_whole_one_on_all_replicas(
@@ -21,7 +21,8 @@ def test_split_step_updates_as_the_whole_one_on_all_replicas(
 
 def test_metrics_are_those_it_was_made_with(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), evaluate=False)
-    step = split_step.create_split_train_step(trainer.task, trainer.train_metrics)
+    executor = executors.XlaExecutor(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    step = executor.task_train_step(trainer.task, trainer.train_metrics)
     inputs = next(iter(trainer.train_dataset))
     logs = step(inputs, model=trainer.model, optimizer=trainer.optimizer, metrics=None)
     assert float(logs[trainer.task.loss]) > 0

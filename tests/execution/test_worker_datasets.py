@@ -9,11 +9,11 @@ from tests import parameter_servers
 DRAW = """
 import tensorflow as tf
 
-from official_lite.core import worker_datasets
+from official_lite.execution import parameter_server
 
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 shares = [tf.data.Dataset.range(10 * i, 10 * i + 10).shuffle(10, seed=1).repeat() for i in (0, 1)]
-dataset = worker_datasets.WorkerDatasets(coordinator, shares)
+dataset = parameter_server.WorkerDatasets(coordinator, shares)
 draw = tf.function(lambda iterator: next(iterator))
 iterator = iter(dataset)
 drawn = [coordinator.schedule(draw, (iterator,)) for _ in range(400)]

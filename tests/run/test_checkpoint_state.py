@@ -13,7 +13,7 @@ from official_lite.checkpoint import model_state
 from official_lite.common import errors
 from official_lite.core import base_trainer, train_lib
 from official_lite.run import checkpoint_state
-from tests.core import conftest
+from tests import line_experiment
 
 _STEP = 4
 _EMA = {"optimizer_config": {"ema": {"average_decay": 0.5}}}
@@ -27,7 +27,7 @@ def _save(directory: pathlib.Path, **items: Any) -> None:
 
 
 def _line(units: int = 1, value: float = 5.0) -> keras.Model:
-    model = conftest.LineModel()
+    model = line_experiment.LineModel()
     model.dense.units = units
     model(keras.Input((2,)))
     model.dense.kernel.assign(tf.fill(model.dense.kernel.shape, value))
@@ -81,9 +81,9 @@ def _files(directory: pathlib.Path) -> dict[str, bytes]:
 def _run(
     mode: str, model_dir: pathlib.Path, build: Callable[..., Any] | None = None, **params: Any
 ):
-    params = conftest.line_experiment(**params)
+    params = line_experiment.line_experiment(**params)
     params.trainer.continuous_eval_timeout = 1
-    task = conftest.LineTask(params.task)
+    task = line_experiment.LineTask(params.task)
     if build is not None:
         task.build_model = build
     return train_lib.run_experiment(None, task, mode, params, str(model_dir))
@@ -172,7 +172,7 @@ def test_attributes_of_trainer_and_task_are_saved_once_each(make_trainer) -> Non
             self.metric = keras.metrics.Mean()
             self.task.teacher = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 
-    trainer = make_trainer(conftest.line_experiment(), Trainer)
+    trainer = make_trainer(line_experiment.line_experiment(), Trainer)
     checkpoint_state.add_attributes(trainer.checkpoint, trainer)
     children = tf.train.TrackableView.children
     top = children(trainer.checkpoint)
@@ -181,7 +181,7 @@ def test_attributes_of_trainer_and_task_are_saved_once_each(make_trainer) -> Non
 
 
 def test_plain_trainer_adds_nothing(make_trainer) -> None:
-    trainer = make_trainer(conftest.line_experiment(trainer=_EMA))
+    trainer = make_trainer(line_experiment.line_experiment(trainer=_EMA))
     before = set(tf.train.TrackableView.children(trainer.checkpoint))
     checkpoint_state.add_attributes(trainer.checkpoint, trainer)
     assert set(tf.train.TrackableView.children(trainer.checkpoint)) == before

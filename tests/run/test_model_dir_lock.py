@@ -76,7 +76,7 @@ def test_failure_releases_it(tmp_path: pathlib.Path) -> None:
 
 TAKE = """
 import os, signal, sys
-from official_lite.core import model_dir_lock
+from official_lite.run import model_dir_lock
 model_dir_lock.ModelDirLock(sys.argv[1]).__enter__()
 assert "tensorflow" not in sys.modules
 print("taken", flush=True)

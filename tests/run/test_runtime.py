@@ -12,7 +12,8 @@ from tests import commands
 
 SHOW_THREADS = """
 import tensorflow as tf
-from official_lite.core import config_definitions as cfg, runtime
+from official_lite.core import config_definitions as cfg
+from official_lite.run import runtime
 runtime.build_strategy(cfg.RuntimeConfig(intra_op_parallelism_threads=1))
 tf.zeros([]) + 1.0
 print("threads", tf.config.threading.get_intra_op_parallelism_threads())

@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, evaluating_trainer, model_building, step_metrics
+from official_lite.core import base_task, model_building, step_metrics
+from official_lite.core import base_trainer as core_trainer
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.run import best_checkpoint
@@ -120,15 +121,15 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
-        evaluating_trainer.tell_exporter(self._checkpoint_exporter, "rewind", step)
+        core_trainer.tell_exporter(self._checkpoint_exporter, "rewind", step)
 
     def before_checkpoint(self) -> None:
         """Make the checkpoint exporter protect the current best checkpoint."""
-        evaluating_trainer.tell_exporter(self._checkpoint_exporter, "protect")
+        core_trainer.tell_exporter(self._checkpoint_exporter, "protect")
 
     def after_checkpoint(self, step: int) -> None:
         """Make the checkpoint exporter release files that only earlier states require."""
-        evaluating_trainer.tell_exporter(self._checkpoint_exporter, "settle", step)
+        core_trainer.tell_exporter(self._checkpoint_exporter, "settle", step)
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any]:
         """Evaluate the tasks in turn, and restore the training weights even if one raises.

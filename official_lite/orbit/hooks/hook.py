@@ -16,13 +16,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+import tensorflow as tf
+
+from official_lite import telemetry
 from official_lite.orbit import runner, triggers
 
-if TYPE_CHECKING:
-    from official_lite.orbit.controller import Controller
+
+class RunningController(Protocol):
+    """The part of an `orbit.Controller` that hooks use; see there for the meaning."""
+
+    global_step: tf.Variable
+    trainer: runner.AbstractTrainer | None
+    evaluator: runner.AbstractEvaluator | None
+    strategy: tf.distribute.Strategy
+    checkpoint_manager: tf.train.CheckpointManager | None
+    storage: telemetry.EventStorage
+    train_actions: Sequence[Callable[[runner.Output], None]]
+    eval_preparations: list[Callable[[], None]]
+    eval_steps: int
+    first_step: int
+    last_step: int
+    steps_per_epoch: int | None
+    model_dir: str | None
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def iter(self) -> int: ...
+    @property
+    def train_logs(self) -> runner.Output: ...
+    @property
+    def eval_logs(self) -> runner.Output: ...
+    @property
+    def train_seconds(self) -> float: ...
+    def evaluate(self, steps: int = -1) -> runner.Output | None: ...
+    def save_checkpoint(self) -> str | None: ...
+    def checkpoint_every(self, num_steps: int) -> None: ...
+    def request_stop(self, reason: str) -> None: ...
 
 
 class Hook:
@@ -46,7 +79,7 @@ class Hook:
 
     every_n_steps: int | None = None
     name: str | None = None
-    controller: Controller
+    controller: RunningController
     trainer: runner.AbstractTrainer | None
 
     @property

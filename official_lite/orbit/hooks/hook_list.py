@@ -8,7 +8,7 @@ import inspect
 import io
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib import parse
 
 import numpy as np
@@ -17,11 +17,7 @@ from absl import logging
 
 from official_lite.common import errors
 from official_lite.orbit import runner, triggers
-from official_lite.orbit.hooks.hook import GraphHook, Hook
-
-if TYPE_CHECKING:
-    from official_lite.orbit.controller import Controller
-
+from official_lite.orbit.hooks.hook import GraphHook, Hook, RunningController
 
 _JSON = "json"
 
@@ -187,7 +183,7 @@ class HookList:
         if any(_overrides(hook, "state_dict") for hook in self._hooks):
             checkpoint.hooks = HookStates(self._hooks)
 
-    def attach(self, controller: Controller, trainer: runner.AbstractTrainer | None) -> None:
+    def attach(self, controller: RunningController, trainer: runner.AbstractTrainer | None) -> None:
         """Tells the hooks who runs them, and the trainer which of them it has to trace.
 
         Raises:

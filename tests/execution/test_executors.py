@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from tests.core.test_execution_tuning import EndlessTask, NotForXlaTask
+from tests.execution.test_auto import EndlessTask, NotForXlaTask
 
 
 @pytest.mark.parametrize("mode", ["xla", "xla_loop"])

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.core import base_trainer
-from tests.core.conftest import LineTask
+from tests.line_experiment import LineTask
 
 
 def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:

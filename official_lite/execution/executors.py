@@ -1,0 +1,243 @@
+"""Executors, one for each way to execute steps; a trainer asks its executor for its loops."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors, user_code
+from official_lite.core import base_task
+from official_lite.modeling.optimization import gradient_accumulator
+from official_lite.orbit import standard_runner
+
+__all__ = [
+    "Dataset",
+    "GraphExecutor",
+    "StepFn",
+    "TaskTrainStep",
+    "XlaExecutor",
+    "XlaLoopExecutor",
+]
+
+# A `tf.data.Dataset`, a `tf.distribute.DistributedDataset`, or a nest of them.
+Dataset: TypeAlias = Any
+StepFn = Callable[..., Any]
+TaskTrainStep = Callable[..., Mapping[str, Any]]
+
+# What XLA says of ops that are not its own.
+_NOT_COMPILABLE = "unsupported operations"
+
+
+class GraphExecutor:
+    """Executes steps in TensorFlow graphs, or eagerly if the trainer's options say so.
+
+    The other executors override what they do differently.
+
+    Args:
+        strategy: The strategy of the trainer.
+        options: Options for `strategy.run`.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, options: tf.distribute.RunOptions | None = None
+    ) -> None:
+        self.strategy = strategy
+        self._options = options
+
+    def distribute(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
+        return orbit.utils.make_distributed_dataset(self.strategy, dataset_or_fn, *args, **kwargs)
+
+    def distribute_eval(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a dataset for evaluation."""
+        return self.distribute(dataset_or_fn, *args, **kwargs)
+
+    def create_train_loop(
+        self, trainer: orbit.StandardTrainer, dataset: Dataset
+    ) -> orbit.TrainLoop:
+        """Create the training loop over a dataset."""
+        return standard_runner.IteratorLoop(trainer.create_train_loop_fn, dataset)
+
+    def create_train_loop_fn(self, trainer: orbit.StandardTrainer) -> Callable[..., Any]:
+        """Create the function `(iterator, num_steps)` that the training loop calls."""
+        return orbit.StandardTrainer.create_train_loop_fn(trainer)
+
+    def create_eval_loop_fn(
+        self, trainer: orbit.StandardEvaluator, has_state: bool
+    ) -> Callable[..., Any]:
+        """Create the function `(iterator, num_steps, state, reduce_fn)` that evaluates."""
+        return orbit.StandardEvaluator.create_eval_loop_fn(trainer, has_state)
+
+    def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
+        """Run steps, and count as many in the global step."""
+        orbit.StandardTrainer.run_steps(trainer, num_steps)
+
+    def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:
+        """Run a function on all replicas, as a part of a step."""
+        step_fn = user_code.converted(step_fn)
+        return self.strategy.run(step_fn, args=inputs, options=self._options)
+
+    def task_train_step(
+        self, task: base_task.Task, metrics: Sequence[keras.metrics.Metric]
+    ) -> TaskTrainStep:
+        """Return the function that a replica calls as `task.train_step`."""
+        del metrics
+        return user_code.converted(task.train_step)
+
+    def join(self) -> None:
+        """Wait for scheduled steps. Only the workers of a parameter server have any."""
+
+
+class XlaExecutor(GraphExecutor):
+    """Compiles the computation of a replica with XLA.
+
+    A single replica's step is one XLA program. Several replicas exchange gradients, which XLA
+    cannot do, so only the forward and backward passes are compiled.
+    """
+
+    name: ClassVar[str] = "xla"
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, options: tf.distribute.RunOptions | None = None
+    ) -> None:
+        super().__init__(strategy, options)
+        self._programs: dict[StepFn, StepFn] = {}
+        self._task_steps: dict[int, TaskTrainStep] = {}
+
+    def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
+        """Run steps.
+
+        Raises:
+            errors.ConfigValueError: XLA cannot compile the step.
+        """
+        try:
+            super().run_steps(trainer, num_steps)
+        except tf.errors.InvalidArgumentError as error:
+            if _NOT_COMPILABLE not in error.message:
+                raise
+            raise errors.ConfigValueError(
+                f"`runtime.execution` is {self.name}, but XLA can't compile the step. Use `graph`, "
+                f"or `auto`, which takes the fastest mode that is possible. {error.message}"
+            ) from error
+
+    def create_eval_loop_fn(
+        self, trainer: orbit.StandardEvaluator, has_state: bool
+    ) -> Callable[..., Any]:
+        options = trainer.eval_options
+        is_compilable = (
+            isinstance(trainer.eval_dataset, tf.data.Dataset)
+            and options.use_tf_function
+            and not options.use_tf_while_loop
+        )
+        if not is_compilable:
+            return super().create_eval_loop_fn(trainer, has_state)
+        return orbit.XlaEvalLoop(trainer.eval_step, needs_outputs=self._needs_outputs(trainer))
+
+    def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:
+        if self.strategy.num_replicas_in_sync > 1:
+            return super().run_step(step_fn, *inputs)
+        if step_fn not in self._programs:
+            run = functools.partial(super().run_step, step_fn)
+            self._programs[step_fn] = tf.function(
+                lambda *args: run(*args), autograph=False, jit_compile=True
+            )
+        return self._programs[step_fn](*inputs)
+
+    def task_train_step(
+        self, task: base_task.Task, metrics: Sequence[keras.metrics.Metric]
+    ) -> TaskTrainStep:
+        if self.strategy.num_replicas_in_sync == 1:
+            return super().task_train_step(task, metrics)
+        # Each split step is compiled separately, so there is one for each task.
+        if id(task) not in self._task_steps:
+            self._task_steps[id(task)] = _split_train_step(task, metrics)
+        return self._task_steps[id(task)]
+
+    def _needs_outputs(self, trainer: orbit.StandardEvaluator) -> bool:
+        """Return whether each step of an evaluation is a program of its own."""
+        return True
+
+
+class XlaLoopExecutor(XlaExecutor):
+    """Compiles many steps of a single replica into one XLA program, over stacked batches.
+
+    Args:
+        strategy: The strategy of the trainer.
+        options: Options for `strategy.run`.
+        steps_per_loop: The number of steps that are usually run at once.
+    """
+
+    name: ClassVar[str] = "xla_loop"
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        options: tf.distribute.RunOptions | None = None,
+        steps_per_loop: int = 1,
+    ) -> None:
+        super().__init__(strategy, options)
+        self._steps_per_loop = steps_per_loop
+
+    def create_train_loop(
+        self, trainer: orbit.StandardTrainer, dataset: Dataset
+    ) -> orbit.TrainLoop:
+        steps = orbit.steps_per_stack(
+            dataset.element_spec, self._steps_per_loop, trainer.batches_per_step
+        )
+        return orbit.StackedLoop(
+            trainer.train_step,
+            dataset,
+            steps=steps,
+            batches_per_step=trainer.batches_per_step,
+            wrap_fetch=trainer.wrap_step,
+        )
+
+    def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:
+        # The program around the whole loop compiles the step.
+        return GraphExecutor.run_step(self, step_fn, *inputs)
+
+    def _needs_outputs(self, trainer: orbit.StandardEvaluator) -> bool:
+        return trainer.folds_outputs
+
+
+def _split_train_step(
+    task: base_task.Task, metrics: Sequence[keras.metrics.Metric]
+) -> TaskTrainStep:
+    """Return `task.train_step` with its forward and backward passes compiled, but not the update.
+
+    The returned function takes the arguments of `task.train_step`; its metrics are those given
+    here.
+    """
+    variables: list[tf.Variable] = []
+
+    @tf.function(jit_compile=True)
+    def forward_and_backward(
+        inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer
+    ) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
+        collector = gradient_accumulator.GradientCollector(optimizer)
+        logs = task.train_step(inputs, model=model, optimizer=collector, metrics=metrics)
+        variables[:] = [variable for _, variable in collector.grads_and_vars]
+        return logs, [gradient for gradient, _ in collector.grads_and_vars]
+
+    def train_step(
+        inputs: Any,
+        *,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        metrics: Any = None,
+    ) -> Mapping[str, Any]:
+        del metrics
+        logs, gradients = forward_and_backward(inputs, model, optimizer)
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        return logs
+
+    return train_step
