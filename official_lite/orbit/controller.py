@@ -144,7 +144,7 @@ class Controller:
         self.evaluator = evaluator
         self.strategy = strategy or tf.distribute.get_strategy()
         self._stop_check = preemption.StopCheck(self.strategy)
-        self.train_actions = tuple(train_actions or ())
+        self.train_actions: Sequence[Action] = tuple(train_actions or ())
         self.eval_actions = tuple(eval_actions or ())
         self.checkpoint_manager = checkpoint_manager
         self._checkpoints = None
