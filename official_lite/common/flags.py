@@ -5,17 +5,11 @@ This module does not need TensorFlow.
 
 from absl import flags
 
+from official_lite.common import run_mode
+
 __all__ = ["MODES", "define_flags"]
 
-MODES = (
-    "train",
-    "eval",
-    "train_and_eval",
-    "continuous_eval",
-    "continuous_train_and_eval",
-    "train_and_post_eval",
-    "search",
-)
+MODES = tuple(mode.value for mode in run_mode.Mode)
 
 
 def define_flags() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,8 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
-from official_lite.cluster import reachability
 from official_lite.common import errors
+from official_lite.common.run_mode import Mode
 from official_lite.config import epochs
 from official_lite.core import (
     actions,
@@ -29,6 +28,7 @@ from official_lite.modeling import model_summary
 from official_lite.run import (
     best_checkpoint,
     checkpoint_state,
+    driver,
     preemption,
     preflight,
     run_record,
@@ -41,7 +41,6 @@ __all__ = [
     "OrbitExperimentRunner",
     "execute",
     "maybe_create_best_ckpt_exporter",
-    "note_results",
     "run_experiment",
 ]
 
@@ -88,20 +87,19 @@ class OrbitExperimentRunner:
 
         The other arguments are those of `run_experiment`.
         """
-        preflight.check(params, mode)
-        if restore:
-            preflight.check_evaluation(params, mode, model_dir)
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
+        if not driver.is_driven(model_dir):
+            _check(params, mode, model_dir, self.strategy, task, reads_files=trainer is None)
         worker_consistency.require_agreement(params, self.strategy, mode)
         self._params = params
         self._model_dir = model_dir
-        self._mode = mode
+        self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
         self._hooks = tuple(hooks)
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
         self._trainer = trainer or self._build_trainer(
-            task, train="train" in mode, evaluate="eval" in mode or run_post_eval
+            task, train=self._mode.trains, evaluate=self._mode.evaluates or run_post_eval
         )
         best_checkpoint.check_metric(params, self.trainer)
         preflight.check_evaluation_data(params, self.trainer)
@@ -113,7 +111,7 @@ class OrbitExperimentRunner:
         with contextlib.ExitStack() as on_exit:
             on_exit.callback(writer_factory.close_all, self._writers)
             self._controller = self._build_controller(
-                trainer=self.trainer if "train" in mode else None,
+                trainer=self.trainer if self._mode.trains else None,
                 evaluator=self._find_evaluator(),
                 save_summary=save_summary,
                 train_actions=train_actions,
@@ -151,17 +149,30 @@ class OrbitExperimentRunner:
         return self._controller
 
     def run(self) -> tuple[keras.Model, Logs]:
-        """Runs the mode.
+        """Run the mode, in the record of the run; see `run.driver`.
 
         Returns:
-            The model, and the metrics of the evaluation after training if one was asked for; else
+            The model, and the metrics of the evaluation after training if one was requested; else
             an empty dictionary.
         """
-        logging.info("Starts to execute mode: %s", self._mode)
-        with contextlib.closing(self), self.strategy.scope():
-            logs = self.run_mode(self.train, self.evaluate)
-        self.show_summary()
-        wants_logs = self._run_post_eval or self._mode == "train_and_post_eval"
+        logs: Logs = {}
+
+        def work(_: run_record.RunRecord) -> None:
+            nonlocal logs
+            logging.info("Starts to execute mode: %s", self._mode)
+            with contextlib.closing(self), self.strategy.scope():
+                logs = self.run_mode(self.train, self.evaluate)
+            self.show_summary()
+
+        driver.drive(
+            work,
+            params=self.params,
+            mode=self._mode,
+            model_dir=self.model_dir,
+            is_chief=directories.is_chief(self.strategy),
+            at_the_end=[self._note_results],
+        )
+        wants_logs = self._run_post_eval or self._mode is Mode.TRAIN_AND_POST_EVAL
         return self.trainer.model, logs if wants_logs else {}
 
     def run_mode(
@@ -180,13 +191,12 @@ class OrbitExperimentRunner:
     @property
     def trains(self) -> bool:
         """Whether the mode trains."""
-        return "train" in self._mode
+        return self._mode.trains
 
     @property
     def evaluates_last(self) -> bool:
         """Whether the mode ends with an evaluation that is not part of the training."""
-        is_evaluation = self._mode in ("eval", "continuous_eval", "train_and_post_eval")
-        return is_evaluation or self._run_post_eval
+        return self._mode.evaluates_last or self._run_post_eval
 
     def restore(self) -> str | None:
         """Restores the newest checkpoint; without one lets the task load pretrained weights.
@@ -215,7 +225,7 @@ class OrbitExperimentRunner:
         preemption.check()
         self.choose_execution()
         self._save_a_point_to_recover_to()
-        if self._mode == "train_and_eval":
+        if self._mode is Mode.TRAIN_AND_EVAL:
             # An interval of 0 is the Model Garden's word for once, at the end.
             return self.controller.train_and_evaluate(
                 train_steps=config.train_steps,
@@ -234,7 +244,7 @@ class OrbitExperimentRunner:
             The metrics of the last evaluation.
         """
         steps = train_data.validation_steps(self.params)
-        if self._mode == "continuous_eval":
+        if self._mode is Mode.CONTINUOUS_EVAL:
             return self.controller.evaluate_continuously(
                 steps=steps, timeout=self.params.trainer.continuous_eval_timeout
             )
@@ -250,7 +260,7 @@ class OrbitExperimentRunner:
             return
         with self.controller.step_context():
             record = auto.choose(
-                self.trainer, num_steps, self.model_dir, evaluates=self._mode == "train_and_eval"
+                self.trainer, num_steps, self.model_dir, evaluates=self._mode is Mode.TRAIN_AND_EVAL
             )
         logging.info("Steps are executed in the mode %s", record.describe())
         self._execution_record = record
@@ -368,7 +378,7 @@ class OrbitExperimentRunner:
         all_eval_actions = list(eval_actions or [])
         if evaluator:
             all_eval_actions += self._build_eval_actions(evaluator)
-        if self._mode == "continuous_eval":
+        if self._mode is Mode.CONTINUOUS_EVAL:
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
         has_events = save_summary and preflight.writes_event_files(self.params)
@@ -408,9 +418,14 @@ class OrbitExperimentRunner:
 
     def _build_eval_actions(self, evaluator: base_trainer.Trainer) -> list[orbit.Action]:
         # A job that only evaluates does not write into the directory of a training.
-        if "train" not in self._mode:
+        if not self._mode.trains:
             return []
         return actions.get_eval_actions(self.params, evaluator, self.model_dir)
+
+    def _note_results(self, record: run_record.RunRecord, error: BaseException | None) -> None:
+        model = getattr(self.trainer, "model", None)
+        step = self.trainer.global_step
+        driver.note_results(record, error, lambda: int(step.numpy()), model)
 
     def _save_a_point_to_recover_to(self) -> None:
         """Recovery needs a checkpoint to go back to before the first interval is over."""
@@ -449,6 +464,7 @@ def run_experiment(
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     enable_async_checkpointing: bool = True,
     hooks: Sequence[orbit.Hook] = (),
+    allow_config_change: bool = False,
 ) -> tuple[keras.Model, Logs]:
     """Trains or evaluates a task as the config says, resuming from `model_dir` if it can.
 
@@ -468,6 +484,7 @@ def run_experiment(
         eval_summary_manager: The same for evaluation.
         enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
         hooks: Run after those of the trainer and of the config.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:
         The model, and the metrics of the evaluation after training if one was asked for; else an
@@ -499,6 +516,9 @@ def run_experiment(
         params=params,
         mode=mode,
         model_dir=model_dir,
+        task=task,
+        reads_files=trainer is None,
+        allow_config_change=allow_config_change,
     )
 
 
@@ -509,32 +529,52 @@ def execute(
     params: config_definitions.ExperimentConfig,
     mode: str,
     model_dir: str,
+    task: base_task.Task | None = None,
+    reads_files: bool = True,
+    allow_config_change: bool = False,
 ) -> tuple[keras.Model, Logs]:
-    """Builds and runs a runner under the config's seed and precision, and records the run."""
-    # Before the record, which is the first thing that is written.
-    preflight.check(params, mode)
-    preflight.check_evaluation(params, mode, model_dir)
-    preflight.check_own_checkpoint(model_dir)
-    with (
-        preemption.catch_signals(),
-        run_record.RunRecord(
-            params, mode, model_dir, is_chief=directories.is_chief(strategy)
-        ) as record,
-        runtime.seed_and_precision(params.runtime),
-    ):
-        runner = build_runner()
-        try:
-            with reachability.name_the_lost():
-                return runner.run()
-        finally:
-            # What other processes held has gone with them.
-            if not isinstance(sys.exception(), errors.ClusterError):
-                step = int(runner.trainer.global_step.numpy())
-                note_results(record, step, runner.trainer.model)
+    """Check a run, then build and run its runner under the config's seed and precision.
+
+    Args:
+        build_runner: Function that builds the runner.
+        strategy: The strategy.
+        params: The config of the experiment.
+        mode: The mode.
+        model_dir: The model directory.
+        task: The task.
+        reads_files: Whether the run reads the input files that the config names.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
+
+    Returns:
+        The result of the runner.
+    """
+    _check(params, mode, model_dir, strategy, task, reads_files=reads_files)
+    results: list[tuple[keras.Model, Logs]] = []
+
+    def work(_: run_record.RunRecord) -> None:
+        with runtime.seed_and_precision(params.runtime):
+            results.append(build_runner().run())
+
+    driver.drive(
+        work,
+        params=params,
+        mode=mode,
+        model_dir=model_dir,
+        is_chief=directories.is_chief(strategy),
+        allow_config_change=allow_config_change,
+    )
+    return results[0]
 
 
-def note_results(record: run_record.RunRecord, global_step: int, model: keras.Model | None) -> None:
-    """Puts how far a run has come into its record, and how large the model is if there is one."""
-    record.note(global_step=global_step)
-    if model is not None:
-        record.note(num_parameters=model_summary.try_count_params(model))
+def _check(
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    strategy: tf.distribute.Strategy | None,
+    task: base_task.Task | None,
+    *,
+    reads_files: bool,
+) -> None:
+    # If one process of a cluster failed alone, the others would wait for it.
+    is_alone = getattr(strategy, "cluster_resolver", None) is None
+    preflight.check_run(params, mode, model_dir, task=task, reads_files=reads_files and is_alone)

@@ -1,7 +1,7 @@
 """The pipeline, which runs an experiment: a single run, or one run per phase."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,14 +9,14 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import latest
-from official_lite.cluster import reachability, task_server
-from official_lite.common import distribute_utils, errors, suggestions
+from official_lite.cluster import task_server
+from official_lite.common import distribute_utils, errors, run_mode, suggestions
 from official_lite.config import epochs, phase_configs
-from official_lite.core import config_definitions, task_factory, train_lib
+from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
 from official_lite.pipeline.stages import STAGES, Stage, describe, find_stages, is_default
-from official_lite.run import preemption, preflight, run_record, runtime
+from official_lite.run import driver, preflight, run_record, runtime
 
 __all__ = ["run_stages", "RunPipeline"]
 
@@ -46,45 +46,34 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
     chief = context.is_chief(ctx.params.runtime)
     # Wait before catching signals: there is nothing to save yet.
     context.meet_workers(ctx.params.runtime)
-    with (
-        preemption.catch_signals(),
-        run_record.RunRecord(
-            ctx.params,
-            ctx.mode,
-            ctx.model_dir,
-            is_chief=chief,
-            allow_config_change=ctx.allow_config_change,
-        ) as record,
-    ):
+
+    def work(record: run_record.RunRecord) -> None:
         for name, stage in stages.items():
             logging.info("%s", describe(name, stage))
-        acts: list[Callable[[], None]] = [
-            lambda: _run_to_the_last(stages, ctx, record),
-            lambda: _close(ctx),
-            lambda: _run_last(stages, ctx),
-            lambda: _note_results(ctx, record),
-            ctx.exit_stack.close,
-        ]
-        error = None
-        for act in acts:
-            error = _attempt(act, error)
-            ctx.error = error
-        if error is not None:
-            raise error
+        _run_to_the_last(stages, ctx, record)
 
+    def finalize(record: run_record.RunRecord, error: BaseException | None) -> None:
+        del record
+        ctx.error = error
+        _call(stages, _LAST, ctx)
 
-def _attempt(act: Callable[[], None], first_error: BaseException | None) -> BaseException | None:
-    """Call `act` and return the first error so far.
+    def note_results(record: run_record.RunRecord, error: BaseException | None) -> None:
+        driver.note_results(record, error, lambda: ctx.global_step, ctx.model)
 
-    Catch all exceptions, because an interrupted run must be cleaned up, too.
-    """
-    try:
-        act()
-    except BaseException as error:
-        if first_error is None:
-            return error
-        logging.exception("This failed as well, after the error that ended the run.")
-    return first_error
+    driver.drive(
+        work,
+        params=ctx.params,
+        mode=ctx.mode,
+        model_dir=ctx.model_dir,
+        is_chief=chief,
+        allow_config_change=ctx.allow_config_change,
+        at_the_end=[
+            lambda *_: _close(ctx),
+            finalize,
+            note_results,
+            lambda *_: ctx.exit_stack.close(),
+        ],
+    )
 
 
 def _run_to_the_last(
@@ -99,18 +88,13 @@ def _run_to_the_last(
         name = _next_stage(name, jump)
 
 
-def _run_last(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> None:
-    _call(stages, _LAST, ctx)
-
-
 def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) -> str | None:
     ctx.stage = name
     strategy = ctx.strategy if name in _IN_SCOPE else None
     with distribute_utils.get_strategy_scope(strategy):
         view = stages[name].view(ctx)
         try:
-            with reachability.name_the_lost():
-                return stages[name](view)(view)
+            return stages[name](view)(view)
         except SystemExit as error:
             if error.code:
                 raise
@@ -137,13 +121,6 @@ def _next_stage(name: str, jump: str | None) -> str:
 def _close(ctx: ExperimentContext) -> None:
     if ctx.runner is not None:
         ctx.runner.close()
-
-
-def _note_results(ctx: ExperimentContext, record: run_record.RunRecord) -> None:
-    if isinstance(ctx.error, errors.ClusterError):
-        # A worker is lost, and with it the values of its variables.
-        return
-    train_lib.note_results(record, ctx.global_step, ctx.model)
 
 
 # The fields of `runtime` that determine the strategy and its threads. They must be equal in all
@@ -256,7 +233,7 @@ class _Plan:
 
     @property
     def trains(self) -> bool:
-        return "train" in self.mode
+        return run_mode.Mode(self.mode).trains
 
     def context(
         self, phases: Mapping[str, FinishedPhase], strategy: tf.distribute.Strategy | None
@@ -303,25 +280,20 @@ def _plans(
 
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     """Check everything that can be checked before the first phase starts."""
-    preflight.check(plan.params, plan.mode)
-    run_record.check_model_dir(plan.model_dir)
-    _check_task(plan, earlier)
-    # Skip these checks with custom stages, which may download the weights or load them elsewhere.
-    if all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS):
-        preflight.check_evaluation(plan.params, plan.mode, plan.model_dir)
-        preflight.check_own_checkpoint(plan.model_dir)
-        sources = {other.phase: other.model_dir for other in earlier if other.trains}
-        preflight.check_init_checkpoint(plan.params, plan.model_dir, sources)
-
-
-def _check_task(plan: _Plan, earlier: Sequence[_Plan]) -> None:
-    """Check that the task and its files exist, unless a custom stage may provide them."""
     if is_default("build", plan.stages["build"]):
         task_factory.find_task_cls(plan.params.task)
     is_alone = context.expected_engine(plan.params.runtime) is not context.Engine.CLUSTER
-    # Don't check files on a cluster: if one process failed alone, the others would wait for it.
-    if is_alone and is_default("prepare", plan.stages["prepare"]):
-        preflight.check_input_files(plan.params, plan.mode, [other.model_dir for other in earlier])
+    preflight.check_run(
+        plan.params,
+        plan.mode,
+        plan.model_dir,
+        earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
+        # Custom stages may download weights and files.
+        reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
+        # If one process of a cluster failed alone, the others would wait for it.
+        reads_files=is_alone
+        and all(is_default(name, plan.stages[name]) for name in ("prepare", "build")),
+    )
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:

@@ -23,15 +23,15 @@ from absl import logging
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import contents, directories
 from official_lite.cluster import task_server
-from official_lite.common import errors, files, nested_dict
+from official_lite.common import errors, files, nested_dict, run_mode
 from official_lite.core import config_definitions, task_factory, train_lib
 from official_lite.orbit import checkpointing
-from official_lite.run import runtime
+from official_lite.run import preemption, preflight, run_record, runtime
 
 __all__ = ["run_continuous_finetune", "write_json_summary", "write_summary"]
 
 
-MODE = "continuous_train_and_eval"
+MODE = run_mode.Mode.CONTINUOUS_TRAIN_AND_EVAL
 
 Logs = Mapping[str, Any]
 
@@ -71,6 +71,19 @@ def run_continuous_finetune(
         task_server.serve()
         return {}
     _check_arguments(mode, params.task.init_checkpoint)
+    preflight.check(params, run_mode.Mode.TRAIN_AND_EVAL)
+    run_record.check_model_dir(model_dir)
+    with preemption.catch_signals():
+        logs = _finetune_all(params, model_dir, pretrain_steps, finetune or _finetune)
+    return logs if run_post_eval else {}
+
+
+def _finetune_all(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    pretrain_steps: int | None,
+    finetune: Callable[..., Logs],
+) -> Logs:
     strategy = runtime.build_strategy(params.runtime)
     logs: Logs | None = None
     for step, path in _pretrain_checkpoints(params, pretrain_steps):
@@ -82,7 +95,7 @@ def run_continuous_finetune(
         run_dir = os.path.join(model_dir, f"finetune-{step}")
         with strategy.scope():
             task = task_factory.get_task(run_params.task, logging_dir=run_dir)
-        logs = (finetune or _finetune)(strategy, task, run_params, run_dir)
+        logs = finetune(strategy, task, run_params, run_dir)
         with strategy.scope():
             if directories.is_chief():
                 _write_summaries(model_dir, step, task.name, logs)
@@ -94,7 +107,7 @@ def run_continuous_finetune(
             f"{params.trainer.continuous_eval_timeout} seconds "
             "(`trainer.continuous_eval_timeout`)."
         )
-    return logs if run_post_eval else {}
+    return logs
 
 
 def write_json_summary(log_dir: str, global_step: int, eval_metrics: Logs) -> None:
@@ -123,7 +136,7 @@ def write_summary(summary_writer: Any, global_step: int, eval_metrics: Logs) -> 
 
 def _check_arguments(mode: str, pretrain_dir: str) -> None:
     if mode != MODE:
-        raise errors.ConfigValueError(f"The mode is {mode!r}; wanted {MODE!r}.")
+        raise errors.ConfigValueError(f"the mode is {mode!r}; wanted {MODE.value!r}.")
     if not pretrain_dir or tf.io.gfile.exists(pretrain_dir + ".index"):
         raise errors.ConfigValueError(
             f"`task.init_checkpoint` is {pretrain_dir!r}; wanted the directory in which the "

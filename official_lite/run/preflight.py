@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.checkpoint import completeness, latest, warm_start
-from official_lite.common import errors, files, flags, suggestions
+from official_lite.common import errors, files, run_mode, suggestions
 from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,
@@ -20,10 +20,11 @@ from official_lite.core import (
 )
 from official_lite.data import length
 from official_lite.modeling import hyperparams
-from official_lite.run import best_checkpoint
+from official_lite.run import best_checkpoint, run_record
 
 __all__ = [
     "check",
+    "check_run",
     "check_evaluation",
     "check_evaluation_data",
     "check_init_checkpoint",
@@ -35,14 +36,12 @@ __all__ = [
 ]
 
 
-RUNNER_MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and_post_eval")
-
 # For configs that have no such field.
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
 
 def check(params: Any, mode: str) -> None:
-    """Looks at the mode, and at everything that the config names.
+    """Check the mode, and everything that the config names.
 
     Raises:
         errors.UnknownNameError: There is no such mode, trainer, hook or writer.
@@ -52,6 +51,43 @@ def check(params: Any, mode: str) -> None:
     trainer_factory.get_trainer_cls(params)
     find_hooks(params)
     find_writers(params)
+
+
+def check_run(
+    params: Any,
+    mode: str,
+    model_dir: str,
+    *,
+    earlier_phases: Mapping[str, str] | None = None,
+    task: base_task.Task | None = None,
+    reads_weights: bool = True,
+    reads_files: bool = True,
+) -> None:
+    """Check everything about a run that can be checked before anything is built or written.
+
+    Args:
+        params: The config of the run.
+        mode: The mode.
+        model_dir: The model directory.
+        earlier_phases: The model directories of earlier phases by name, in which there will be
+            files and checkpoints.
+        task: The task of the run, if it exists already.
+        reads_weights: Whether the run reads weights where the config says so. Custom code may
+            download them, or load them from elsewhere.
+        reads_files: Whether the run reads input files where the config says so.
+
+    Raises:
+        errors.OfficialLiteError: The run cannot succeed.
+    """
+    check(params, mode)
+    run_record.check_model_dir(model_dir)
+    earlier = earlier_phases or {}
+    if reads_weights:
+        check_evaluation(params, mode, model_dir)
+        check_own_checkpoint(model_dir)
+        check_init_checkpoint(params, model_dir, earlier, type(task) if task else None)
+    if reads_files:
+        check_input_files(params, mode, list(earlier.values()))
 
 
 def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
@@ -100,7 +136,10 @@ def check_evaluation_data(params: Any, trainer: Any) -> None:
 
 
 def check_init_checkpoint(
-    params: Any, model_dir: str, earlier_phases: Mapping[str, str] | None = None
+    params: Any,
+    model_dir: str,
+    earlier_phases: Mapping[str, str] | None = None,
+    task_cls: type[base_task.Task] | None = None,
 ) -> None:
     """Looks for the checkpoint of `task.init_checkpoint`, if the run is going to read it.
 
@@ -111,6 +150,7 @@ def check_init_checkpoint(
         params: The config of the run.
         model_dir: The directory of the run, whose own checkpoint comes first.
         earlier_phases: The directories, by phase, in which there may be one by then.
+        task_cls: The class of the task, if it is not the one that the config stands for.
 
     Raises:
         errors.CheckpointError: There is none.
@@ -119,7 +159,7 @@ def check_init_checkpoint(
     earlier = earlier_phases or {}
     if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
         return
-    if not _is_read_by_default_code(params) or latest.latest_checkpoint(model_dir):
+    if not _is_read_by_default_code(params, task_cls) or latest.latest_checkpoint(model_dir):
         return
     if warm_start.find_checkpoint(path) is None:
         nearest = suggestions.nearest(path.split("/")[0], earlier)
@@ -168,19 +208,19 @@ def writes_event_files(params: Any) -> bool:
     return writer_factory.TENSORBOARD in _entries(params, "writers", _WRITERS)
 
 
-def _check_mode(mode: str) -> None:
-    if mode not in RUNNER_MODES:
+def _check_mode(name: str) -> None:
+    mode = run_mode.Mode.parse(name)
+    if not mode.is_a_single_run:
+        single = [mode.value for mode in run_mode.Mode if mode.is_a_single_run]
         raise errors.UnknownNameError(
-            f"The mode {mode!r} is not implemented. "
-            f"{suggestions.did_you_mean(mode, (*RUNNER_MODES, *flags.MODES))}"
+            f"The mode {name!r} is not implemented here. {suggestions.did_you_mean(name, single)}"
         )
 
 
-def _is_read_by_default_code(params: Any) -> bool:
-    task_cls = None
+def _is_read_by_default_code(params: Any, task_cls: type[base_task.Task] | None) -> bool:
     # A stage of one's own may make a task that is registered nowhere.
     with contextlib.suppress(errors.UnknownNameError):
-        task_cls = task_factory.find_task_cls(params.task)
+        task_cls = task_cls or task_factory.find_task_cls(params.task)
     trainer_cls = trainer_factory.get_trainer_cls(params)
     return (
         getattr(task_cls, "initialize", None) is base_task.Task.initialize
@@ -193,7 +233,8 @@ def _input_paths(task: Any, mode: str) -> Iterator[tuple[str, list[str]]]:
     parts = [("task", task)]
     for index, routine in enumerate(getattr(task, "task_routines", ())):
         parts.append((f"task.task_routines[{index}].task_config", routine.task_config))
-    blocks = {"train_data": "train" in mode, "validation_data": "eval" in mode}
+    kind = run_mode.Mode(mode)
+    blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
     for path, part in parts:
         wanted = [(path, part)]
         wanted += [(f"{path}.{name}", getattr(part, name, None)) for name in blocks if blocks[name]]

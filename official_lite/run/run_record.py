@@ -38,7 +38,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import error_report, errors, files
+from official_lite.common import error_report, errors, files, run_mode
 from official_lite.config import compatibility, gin_config, parsing
 from official_lite.modeling import hyperparams
 from official_lite.run import model_dir_lock
@@ -73,7 +73,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         model_dir: str,
         *,
         is_chief: bool = True,
-        allow_config_change: bool = True,
+        allow_config_change: bool = False,
     ) -> None:
         """Writes nothing yet.
 
@@ -83,18 +83,23 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             model_dir: Its directory.
             is_chief: Whether this process is the one that writes; others only log how it ended.
             allow_config_change: Whether a training may go on with the checkpoints of another
-                config; see `config_changes`. It is logged in any case.
+                config; see `config.compatibility`. It is logged in any case.
         """
         self._params = params
         self._mode = mode
         self._model_dir = model_dir
         self._is_chief = is_chief
-        self._is_training = "train" in mode
+        self._is_training = run_mode.Mode(mode).trains
         self._allow_config_change = allow_config_change
         self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
         self._log_handler: python_logging.Handler | None = None
         self._start_time = time.time()
+
+    @property
+    def model_dir(self) -> str:
+        """The model directory."""
+        return self._model_dir
 
     def note(self, **entries: Any) -> None:
         """Adds entries to `run.json`; they are written when the run ends."""
@@ -259,7 +264,8 @@ def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
     TensorFlow.
     """
     path = os.path.join(model_dir, "run.json")
-    if "train" not in mode or getattr(params, "phases", None) or not files.exists(path):
+    trains = run_mode.Mode(mode).trains
+    if not trains or getattr(params, "phases", None) or not files.exists(path):
         return False
     try:
         record = json.loads(files.read_text(path))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import official_lite
 from official_lite.cluster import tf_config
-from official_lite.common import errors, files
+from official_lite.common import errors, files, run_mode
 from official_lite.core import config_definitions, task_factory, trainer_factory
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
@@ -115,7 +115,7 @@ def _parts(params: Any, mode: str) -> dict[str, list[str]]:
         "versions": [" ".join(item) for item in sorted(run_record.versions().items())],
         "config": [f"{path}: {value!r}" for path, value in config.items()],
         "code": list_code(params),
-        "training data": list(_data_files(params)) if "train" in mode else [],
+        "training data": list(_data_files(params)) if run_mode.Mode(mode).trains else [],
     }
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-from official_lite.common import errors, flags
+from official_lite.common import errors, run_mode
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import field_checks
 
@@ -89,7 +89,9 @@ class SearchConfig(hyperparams.Config):
         field_checks.require_positive(self, "num_trials", "num_workers", "top_k", "max_starts")
         field_checks.require_one_of(self, "final_value", ("last", "best"))
         field_checks.require_one_of(self, "isolation", ("none", "process"))
-        field_checks.require_one_of(self, "mode", tuple(m for m in flags.MODES if "train" in m))
+        field_checks.require_one_of(
+            self, "mode", tuple(mode.value for mode in run_mode.Mode if mode.trains)
+        )
         self._check_objectives()
 
     def _check_objectives(self) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from official_lite.common import run_mode
 from official_lite.telemetry import (
     console_writer,
     mlflow_writer,
@@ -41,7 +42,7 @@ class RunInfo:
         records when it restarts.
         """
         stem, extension = os.path.splitext(name)
-        middle = "" if "train" in self.mode else f".{self.mode}"
+        middle = "" if run_mode.Mode(self.mode).trains else f".{self.mode}"
         return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
 
     def flat_config(self) -> dict[str, Any]:

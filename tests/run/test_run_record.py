@@ -200,7 +200,7 @@ def test_config_of_before_is_kept_if_another_one_was_allowed(tmp_path: pathlib.P
     for seed in (0, 1, 2):
         params = _params()
         params.runtime.seed = seed
-        with run_record.RunRecord(params, "train", str(tmp_path)):
+        with run_record.RunRecord(params, "train", str(tmp_path), allow_config_change=True):
             (tmp_path / "ckpt-3.index").touch()
     assert "seed: 0" in (tmp_path / "params.1.yaml").read_text()
     assert "seed: 1" in (tmp_path / "params.2.yaml").read_text()

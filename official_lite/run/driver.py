@@ -1,0 +1,137 @@
+"""The driver of a run: what surrounds its work, whichever function started it."""
+
+import contextvars
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import keras
+from absl import logging
+
+from official_lite.cluster import reachability
+from official_lite.common import errors
+from official_lite.core import config_definitions
+from official_lite.modeling import model_summary
+from official_lite.run import preemption, run_record
+
+__all__ = ["drive", "is_driven", "note_results"]
+
+# A part of a run. It is called with the record, and with the error that has ended the run, if any.
+Part: TypeAlias = Callable[[run_record.RunRecord, BaseException | None], None]
+
+# The record of the run that this thread is in.
+_current: contextvars.ContextVar[run_record.RunRecord | None] = contextvars.ContextVar(
+    "run", default=None
+)
+
+
+def drive(
+    work: Callable[[run_record.RunRecord], None],
+    *,
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    is_chief: bool = True,
+    allow_config_change: bool = False,
+    at_the_end: Sequence[Part] = (),
+) -> None:
+    """Do the work of a run.
+
+    ::
+
+        catch SIGTERM and SIGINT
+        lock the model directory            if the mode trains
+        compare the config with that of the checkpoints
+        open the record of the run
+        work
+        at_the_end                          each of it, also after an error
+        close the record; unlock the directory
+
+    Inside another call for the same directory, only the work is done.
+
+    Args:
+        work: The work, which is called with the record.
+        params: The config of the experiment.
+        mode: The mode.
+        model_dir: The model directory.
+        is_chief: Whether this process writes the record.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
+        at_the_end: What has to be done at the end, in this order.
+
+    Raises:
+        BaseException: The first error; later errors are only logged.
+    """
+    outer = _current.get()
+    if outer is not None and is_driven(model_dir):
+        _do(outer, work, at_the_end)
+        return
+    with (
+        preemption.catch_signals(),
+        run_record.RunRecord(
+            params,
+            mode,
+            model_dir,
+            is_chief=is_chief,
+            allow_config_change=allow_config_change,
+        ) as record,
+    ):
+        token = _current.set(record)
+        try:
+            _do(record, work, at_the_end)
+        finally:
+            _current.reset(token)
+
+
+def is_driven(model_dir: str) -> bool:
+    """Return whether this code runs as the work of a run in a directory."""
+    outer = _current.get()
+    return outer is not None and outer.model_dir == model_dir
+
+
+def _do(
+    record: run_record.RunRecord,
+    work: Callable[[run_record.RunRecord], None],
+    at_the_end: Sequence[Part],
+) -> None:
+    """Do all parts of a run, and raise the first error.
+
+    All exceptions are caught, because an interrupted run must be cleaned up, too.
+    """
+    first: BaseException | None = None
+    try:
+        with reachability.name_the_lost():
+            work(record)
+    except BaseException as error:
+        first = error
+    for part in at_the_end:
+        try:
+            with reachability.name_the_lost():
+                part(record, first)
+        except BaseException as error:
+            if first is None:
+                first = error
+            else:
+                logging.exception("This failed as well, after the error that ended the run.")
+    if first is not None:
+        raise first
+
+
+def note_results(
+    record: run_record.RunRecord,
+    error: BaseException | None,
+    global_step: Callable[[], int],
+    model: keras.Model | None,
+) -> None:
+    """Record how far the run has come, and the size of the model.
+
+    Args:
+        record: The record.
+        error: The error that has ended the run, if any.
+        global_step: Function that returns the number of completed steps.
+        model: The model, if there is one.
+    """
+    # If a worker is lost, so are the values of its variables.
+    if isinstance(error, errors.ClusterError):
+        return
+    record.note(global_step=global_step())
+    if model is not None:
+        record.note(num_parameters=model_summary.try_count_params(model))
