@@ -1,1 +1,1 @@
-"""How fast, how large and how late: measured beside others, in turn. See `README.md` for how."""
+"""Benchmarks of speed, memory and latency against other frameworks; see `README.md`."""

@@ -1,12 +1,13 @@
-"""Kills a training again and again, and looks whether it ends as one that nobody has disturbed.
+"""A benchmark that kills a training repeatedly and checks that it ends like an undisturbed one.
 
 python -m benchmarks.chaos --runs 20 -- --experiment=vision/digits_cnn --mode=train_and_eval
 python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=my_pkg.tasks ...
 
-What follows `--` is the command line of `train.py`, without `--model_dir`. It is run once to its
-end; then each run is killed (SIGKILL) at random moments after its start-up, and started anew until
-it ends. The last and the best checkpoint and the records of `metrics.json`, CSV tables and event
-files must be equal, bit for bit, each step once; what the clock says is left out.
+The arguments after `--` are those of `train.py`, without `--model_dir`. The training runs once to
+its end. Then each further run is killed (SIGKILL) at random moments after its start-up, and
+restarted until it ends. The last and the best checkpoint and the records of `metrics.json`, CSV
+tables and event files must be equal bit for bit, with each step recorded once.
+Wall-clock values are ignored.
 """
 
 import argparse
@@ -31,26 +32,26 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator, event_file_loader
 
-# Of a record of metrics, and of a checkpoint: what two equal trainings may differ in.
+# Keys of metric records and of checkpoints in which two equal trainings may differ.
 _CLOCKED = ("steps_per_second", "wall_time")
 _BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 
-# What the workers may take to notice that one of them is gone.
+# The time that workers may take to notice that one of them is gone.
 _SECONDS_TO_NOTICE = 60.0
 
-# A start that does not end by itself is hung.
+# A start that takes longer is considered hung.
 _MOST_SECONDS = 1800.0
 _MOST_STARTS = 50
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training in its directory: one process, or several workers.
+    """A training in its directory, with one process or several workers.
 
     Attributes:
-        arguments: Of `train.py`.
-        model_dir: Where it leaves its files.
-        workers: How many processes.
+        arguments: The arguments of `train.py`.
+        model_dir: The model directory.
+        workers: The number of processes.
         kills_one: Whether only one worker is killed, and the others have to end by themselves.
     """
 
@@ -60,13 +61,13 @@ class Training:
     kills_one: bool = False
 
     def run(self, kill_after: float | None = None) -> bool:
-        """Runs it to its end, or kills it; whether it came to its end.
+        """Run the training to its end, or kill it, and return whether it reached its end.
 
         Args:
-            kill_after: Seconds after which all its processes are killed.
+            kill_after: The number of seconds after which all its processes are killed.
 
         Raises:
-            RuntimeError: It failed by itself.
+            RuntimeError: If the training failed by itself.
         """
         log = self.model_dir.with_suffix(".log")
         with log.open("ab") as output, contextlib.ExitStack() as stack:
@@ -104,7 +105,7 @@ class Training:
 
 
 def _environments(workers: int) -> Iterator[dict[str, str]]:
-    """`TF_CONFIG` of each worker; nothing for a single process."""
+    """Return the `TF_CONFIG` of each worker, or nothing for a single process."""
     if workers == 1:
         yield {}
         return
@@ -130,7 +131,7 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Whether the other workers failed, as they should; not if all had come to their end before."""
+    """Return whether the other workers failed as expected, not if all had already ended."""
     deadline = time.monotonic() + _SECONDS_TO_NOTICE
     codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
     if any(codes) and not all(codes):
@@ -139,7 +140,7 @@ def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
 
 
 def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
-    """What a training comes to: the tensors of its last and its best checkpoint, its records."""
+    """Return the tensors of a training's last and best checkpoint, and its records."""
     left = {**_tensors("last", model_dir), **_metrics(model_dir), **_tables(model_dir)}
     left |= _events(model_dir)
     for info in sorted(model_dir.glob("*/info.json")):
@@ -161,7 +162,7 @@ def _tensors(name: str, directory: pathlib.Path) -> dict[str, Any]:
 
 
 def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
-    """The records of each step and split, of which there is to be one."""
+    """Return the records of each step and split; there must be exactly one."""
     records: dict[str, Any] = {}
     path = model_dir / "metrics.json"
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -172,7 +173,7 @@ def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _tables(model_dir: pathlib.Path) -> dict[str, Any]:
-    """The rows of each step of the CSV tables."""
+    """Return the rows of each step of the CSV tables."""
     rows: dict[str, Any] = {}
     for path in sorted(model_dir.glob("metrics_*.csv")):
         with path.open(newline="") as file:
@@ -182,7 +183,7 @@ def _tables(model_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _events(model_dir: pathlib.Path) -> dict[str, Any]:
-    """The values of each tag, as TensorBoard reads them and as they are in the files."""
+    """Return the values of each tag, as TensorBoard reads them and as stored in the files."""
     values: dict[str, Any] = {}
     for folder in sorted({path.parent for path in model_dir.rglob("*tfevents*")}):
         name = folder.relative_to(model_dir)
@@ -200,7 +201,7 @@ def _events(model_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _without_values(tag: str, found: Sequence[tuple[int, bytes]]) -> list[Any]:
-    """Of what the clock says, only the steps."""
+    """Keep only the steps of wall-clock values."""
     return [step for step, _ in found] if tag in _CLOCKED else list(found)
 
 
@@ -209,7 +210,7 @@ def _unclocked(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
-    """The names of what is not equal, bit for bit."""
+    """Return the names of the values that are not equal bit for bit."""
     return [
         name
         for name in sorted(expected.keys() | got.keys())
@@ -224,7 +225,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def bytes_in(directory: pathlib.Path) -> int:
-    """The size of all files in a directory."""
+    """Return the size of all files in a directory, in bytes."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
@@ -248,7 +249,7 @@ def main() -> int:
     unbroken = Training(args.arguments, root / "unbroken", args.workers, args.kill_one)
     started = time.time()
     unbroken.run()
-    # `params.yaml` is written when imports are over, which nothing can happen to.
+    # `params.yaml` is written after the imports. A kill during the imports would test nothing.
     begin = (unbroken.model_dir / "params.yaml").stat().st_mtime - started
     seconds = time.time() - started
     expected = what_is_left(unbroken.model_dir)
@@ -269,7 +270,7 @@ def main() -> int:
             elif kills or not args.kills:
                 break
             else:
-                # Faster than the unbroken one, it was at its end before it could be killed.
+                # The run was faster than the undisturbed one, and ended before it could be killed.
                 seconds = max(begin, min(seconds, time.time() - started))
                 shutil.rmtree(training.model_dir)
         num_kills += kills
@@ -288,7 +289,7 @@ def main() -> int:
 
 
 def _the_same_execution(model_dir: pathlib.Path) -> list[str]:
-    """What `runtime.execution: auto` chose; the results of another mode differ in the last bit."""
+    """Return the mode chosen by `runtime.execution: auto`; other modes differ in the last bit."""
     path = model_dir / "execution.json"
     if not path.exists():
         return []

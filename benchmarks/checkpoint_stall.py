@@ -1,8 +1,8 @@
-"""How long training stands still while a large state is saved.
+"""A benchmark of how long training pauses while a large state is saved.
 
-Each way of saving trains the same number of small steps, and saves once on the way. Its stall is
-the wall time above that of a training that saves nothing; so a save in the background pays for what
-it takes from the steps beside it, and for what is left of it when the steps are over.
+Each way of saving trains the same number of small steps and saves once in between. Its stall is the
+wall time beyond that of a training that saves nothing. The stall of a background save therefore
+includes the slowdown of concurrent steps, and the part of the save after the last step.
 
 python -m benchmarks.checkpoint_stall --gigabytes=1
 """
@@ -34,10 +34,10 @@ BASELINE = "nothing is saved"
 
 
 def build_model(gigabytes: float) -> keras.Model:
-    """Embedding tables of so many gigabytes in all, of which a batch sees a few rows.
+    """Build embedding tables with a total size in gigabytes, of which a batch uses a few rows.
 
-    They are not trained: Keras copies a table in each step that changes rows of it, and what is
-    wanted here is a small step beside a large state.
+    The tables are not trained: Keras copies a table in each step that changes its rows, but this
+    benchmark needs a small step and a large state.
     """
     rows = int(gigabytes * 2**30 / 4 / D_EMBEDDING / NUM_TABLES)
     inputs = keras.Input((NUM_TABLES, IDS_PER_TABLE), dtype="int32")
@@ -58,7 +58,7 @@ def make_batches() -> tuple[np.ndarray, np.ndarray]:
 
 
 class SaveOnce(orbit.Hook):
-    """Saves in the midst of a training, in one of several ways; remembers how long each took."""
+    """A hook that saves once during a training, in one of several ways, and records durations."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -83,7 +83,7 @@ class SaveOnce(orbit.Hook):
 
 
 class _AtStepOf(triggers.Trigger):
-    """Is due at the step that the hook has at the moment."""
+    """A trigger that is due at the step that the hook currently has."""
 
     def __init__(self, hook: SaveOnce) -> None:
         self._hook = hook
@@ -98,9 +98,9 @@ class _AtStepOf(triggers.Trigger):
 def measure(
     runner: train_lib.OrbitExperimentRunner, saving: SaveOnce, steps: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of `steps` steps with a save after the first few, by the way of saving."""
+    """Return the seconds of `steps` steps with a save after the first few, by way of saving."""
     seconds: dict[str, list[float]] = {name: [] for name in saving.ways}
-    # One round more than is counted: the first save builds what later ones use.
+    # The extra round does not count: the first save builds what later saves use.
     for index in range(rounds + 1):
         for name in saving.ways:
             saving.way, saving.step = name, runner.controller.step + steps // 10

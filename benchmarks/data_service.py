@@ -1,8 +1,8 @@
-"""Records a second that come through a tf.data service, and without one.
+"""A benchmark of records per second, with and without a tf.data service.
 
-Small records, which are parsed a batch at a time, and records of which each takes about a tenth of
-a millisecond of a core. Dispatcher and workers are processes on this machine, and share its cores
-with who reads.
+It measures small records, which are parsed in batches, and records that each take about a tenth of
+a millisecond on one core. Dispatcher and workers are processes on this machine and share its cores
+with the reader.
 
 python -m benchmarks.data_service --workers 1 2
 """
@@ -38,7 +38,7 @@ _WORK_SIZE = 64
 
 
 def work(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """What takes a while for each record, as decoding a small image does."""
+    """Take some time per record, like decoding a small image."""
     seed = tf.cast(example["categorical"][:2], tf.int32)
     values = tf.random.stateless_uniform([_WORK_SIZE, _WORK_SIZE], seed)
     values = tf.tanh(values @ values / _WORK_SIZE)
@@ -53,7 +53,7 @@ KINDS: Mapping[str, dict[str, Any]] = {
 
 @contextlib.contextmanager
 def start(role: str, *arguments: str) -> Iterator[str]:
-    """A part of a service, in a process of its own; the line that it says when it is there."""
+    """Start a part of a service in its own process, and return the line it prints when ready."""
     command = [sys.executable, "-m", "official_lite.tools", "data_service", role, *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -69,7 +69,7 @@ def start(role: str, *arguments: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def start_service(num_workers: int) -> Iterator[str]:
-    """The address of a service that has so many workers."""
+    """Start a service with the given number of workers, and return its address."""
     with contextlib.ExitStack() as stack:
         said = stack.enter_context(start("dispatcher", "--port=0"))
         address = said.split()[-1]
@@ -79,7 +79,7 @@ def start_service(num_workers: int) -> Iterator[str]:
 
 
 def read(directory: pathlib.Path, stages: Mapping[str, Any], address: str | None) -> Iterator[Any]:
-    """Batches for a training, as `train.py` reads them."""
+    """Build training batches as `train.py` reads them."""
     params = cfg.DataConfig(
         input_path=f"{directory}/*.tfrecord",
         global_batch_size=records.BATCH_SIZE,
@@ -103,7 +103,7 @@ def take(batches: Iterator[Any], count: int) -> None:
 def measure(
     directory: pathlib.Path, kind: str, names: Mapping[str, int], args: argparse.Namespace
 ) -> report.Table:
-    """Each service is there only while it is measured: left alone, it would prepare more."""
+    """Measure each service; it only runs while it is measured, so it cannot prefetch beforehand."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name, num_workers in names.items():
@@ -116,9 +116,9 @@ def measure(
 def measure_once(
     directory: pathlib.Path, kind: str, address: str | None, args: argparse.Namespace
 ) -> float:
-    """Seconds for so many batches. The reader is gone afterwards, before its service is."""
+    """Return the seconds for a number of batches. The reader ends before its service does."""
     batches = read(directory, KINDS[kind], address)
-    # What was prepared before is read first.
+    # Consume the prefetched batches first.
     take(batches, args.warmup)
     started = time.perf_counter()
     take(batches, args.batches)

@@ -1,7 +1,7 @@
-"""How the cost of a step grows with the rows of an embedding, of which it looks up so many.
+"""A benchmark of the cost of a step by the number of rows of an embedding, for fixed lookups.
 
-One table in front of a small network, in the loop that `train.py` runs. Tables of all sizes train
-in turn, a round of each beside a round of the others.
+One table in front of a small network trains in the loop that `train.py` runs. Tables of all sizes
+take turns, one round each.
 
 python -m benchmarks.embedding_rows --rows 10000 100000 1000000 10000000
 """
@@ -32,9 +32,9 @@ class Variant(NamedTuple):
     """An optimizer.
 
     Attributes:
-        optimizer: Its type.
-        lazy_rows: Whether it has `lazy_rows`.
-        most_rows: Larger tables would take too long.
+        optimizer: The type of the optimizer.
+        lazy_rows: Whether `lazy_rows` is set.
+        most_rows: The largest table; larger ones would take too long.
     """
 
     optimizer: str
@@ -52,7 +52,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def build_model(rows: int, ids_per_example: int) -> keras.Model:
-    """Rows of a table to a number."""
+    """Build a model from rows of a table to a number."""
     ids = keras.Input((ids_per_example,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(rows, WIDTH)(ids))
     for units in (256, 128):
@@ -61,10 +61,10 @@ def build_model(rows: int, ids_per_example: int) -> keras.Model:
 
 
 def make_batches(rows: int, ids_per_example: int) -> tuple[np.ndarray, np.ndarray]:
-    """Batches in each of which all ids are different, from all over the table."""
+    """Return batches whose ids are all different and spread over the table."""
     rng = np.random.default_rng(0)
     count = BATCH_SIZE * ids_per_example
-    # One row of each stretch of the table.
+    # Each id comes from its own section of the table.
     stretch = rows / count
     firsts = np.arange(count) * stretch
     ids = [
@@ -100,7 +100,7 @@ def open_run(
 def measure(
     variant: Variant, sizes: Sequence[int], ids_per_example: int, args: argparse.Namespace
 ) -> tuple[dict[int, list[float]], list[tuple[report.Cell, ...]]]:
-    """Milliseconds a step by rows of the table, and what else there is to be known of each."""
+    """Return milliseconds per step by number of rows, and further measurements per table."""
     runs: dict[int, train_lib.OrbitExperimentRunner] = {}
     savings: dict[int, checkpoint_stall.SaveOnce] = {}
     facts = []
@@ -128,9 +128,9 @@ def measure(
 def save(
     run: train_lib.OrbitExperimentRunner, saving: checkpoint_stall.SaveOnce, steps: int
 ) -> float:
-    """Seconds that a checkpoint holds up the training in the midst of which it is saved.
+    """Return the seconds for which a checkpoint pauses a running training.
 
-    The first one builds what later ones use.
+    The first checkpoint builds what later ones use.
     """
     saving.way = "controller.save_checkpoint"
     for _ in range(2):

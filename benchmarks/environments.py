@@ -1,4 +1,4 @@
-"""The virtual environments of those we are measured beside, each made when it is first needed.
+"""Virtual environments of the compared frameworks, each created when it is first needed.
 
 python -m benchmarks.environments --env_dir=/tmp/environments torch jax
 """
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 ENV_DIR = pathlib.Path(os.environ.get("BENCHMARK_ENV_DIR", "~/.cache/official_lite/environments"))
 
-# What runs in TensorFlow and Keras 3 needs none: it shares this interpreter, and so the same build.
+# Anything that runs on TensorFlow and Keras 3 shares this interpreter, and so the same build.
 OWN = "tensorflow"
 
 REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     OWN: (),
-    # Its image libraries come in versions that need one another; scikit-learn has the digits.
+    # The image libraries must have matching versions; scikit-learn provides the digits.
     "tfm": ("tf-models-official==2.20.0", "tensorflow==2.20.*", "scikit-learn>=1.5"),
     "jax": ("jax==0.10.2",),
     "torch": ("torch==2.13.0", "lightning==2.6.6", "protobuf>=5"),
@@ -30,12 +30,12 @@ _DONE = "requirements.txt"
 def find_python(
     name: str, *, env_dir: pathlib.Path = ENV_DIR, pythons: Mapping[str, str] | None = None
 ) -> str:
-    """The interpreter of an environment, which is made or brought up to date if need be.
+    """Return the interpreter of an environment, which is created or updated if necessary.
 
     Args:
         name: One of `REQUIREMENTS`.
-        env_dir: Where environments are kept.
-        pythons: Interpreters to take as they are, by the name of the environment.
+        env_dir: The directory of the environments.
+        pythons: Existing interpreters to use unchanged, by the name of the environment.
 
     Raises:
         subprocess.CalledProcessError: If pip fails.
@@ -56,13 +56,13 @@ def find_python(
         [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[name]],
         check=True,
     )
-    # Last, so that an installation that was cut short is begun anew.
+    # Written last, so an interrupted installation is repeated.
     done.write_text(wanted)
     return str(python)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--env_dir` and `--python`."""
+    """Add `--env_dir` and `--python`."""
     parser.add_argument("--env_dir", type=pathlib.Path, default=ENV_DIR)
     parser.add_argument(
         "--python",

@@ -1,4 +1,4 @@
-"""What it costs that a training can be resumed exactly: with what makes it so, and without.
+"""A benchmark of the cost of exact resume: the same training with and without it.
 
 python -m benchmarks.exactness
 """
@@ -27,7 +27,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling import step_seeds
 
-# Steps in a round, long enough to be seconds.
+# The steps of a round, enough to take seconds.
 STEPS = {"digits": 400, "convnet": 60}
 
 
@@ -67,7 +67,7 @@ def create_task(name: str) -> tuple[base_task.Task, cfg.ExperimentConfig]:
 
 
 def build_controller(name: str, *, exact: bool) -> orbit.Controller:
-    """A training; without the position of its data and the seeds of its layers if not `exact`."""
+    """Build a training; unless `exact`, without data position and the seeds of its layers."""
     toy, params = create_task(name)
     build_inputs, take_seeds = toy.build_inputs, step_seeds.StepSeeds
     if not exact:
@@ -93,7 +93,7 @@ def create_variants(name: str) -> Mapping[str, Callable[[], None]]:
 
 
 def checkpoint_bytes(name: str) -> tuple[int, int]:
-    """Of a checkpoint as it is saved, and of one with model, optimizer and step alone."""
+    """Return the size of a checkpoint as saved, and of one with only model, optimizer and step."""
     trainer: Any = build_controller(name, exact=True).trainer
     plain = tf.train.Checkpoint(
         model=trainer.model, optimizer=trainer.optimizer, global_step=trainer.global_step

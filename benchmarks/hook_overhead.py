@@ -1,4 +1,4 @@
-"""What a hook costs: no hook, one at every step, one at every 100 steps; side by side.
+"""A benchmark of hooks: no hook, one at every step, and one at every 100 steps.
 
 python -m benchmarks.hook_overhead
 """
@@ -18,12 +18,12 @@ from official_lite.core import config_definitions as cfg
 ROUNDS = flags.DEFINE_integer("rounds", 15, "Counted rounds of each variant.")
 
 NUM_FEATURES = NUM_CLASSES = 10
-# Width, batch size and steps in a round. The ratios depend on both of the first.
+# The width, the batch size and the steps of a round. The ratios depend on the first two.
 MODELS = ((32, 32, 2000), (32, 64, 2000), (512, 32, 500), (512, 64, 500))
 
 
 class MlpTask(base_task.Task):
-    """Three layers on random data held in memory."""
+    """A task with three layers on random data in memory."""
 
     def __init__(self, params: cfg.TaskConfig, width: int, batch_size: int) -> None:
         super().__init__(params)
@@ -62,7 +62,7 @@ class MlpTask(base_task.Task):
 
 
 class EveryStep(orbit.Hook):
-    """Does what hooks do most: looks at the step."""
+    """A hook that reads the step, as most hooks do."""
 
     def __init__(self, every_n_steps: int) -> None:
         self.every_n_steps = every_n_steps
@@ -75,7 +75,7 @@ class EveryStep(orbit.Hook):
 def build_run(
     width: int, batch_size: int, steps: int, hooks: list[orbit.Hook]
 ) -> Callable[[], None]:
-    """A function that trains `steps` further steps."""
+    """Return a function that trains `steps` further steps."""
     params = cfg.ExperimentConfig(
         trainer=cfg.TrainerConfig(
             optimizer_config=cfg.OptimizationConfig(

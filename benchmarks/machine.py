@@ -1,4 +1,4 @@
-"""What a measurement was made on and with."""
+"""Descriptions of the machine and the software versions of a measurement."""
 
 import datetime
 import importlib.metadata
@@ -25,7 +25,7 @@ _PACKAGES = (
 
 
 def describe() -> dict[str, str]:
-    """The machine, the day and this interpreter's versions."""
+    """Return the machine, the date and this interpreter's versions."""
     return {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
@@ -39,10 +39,10 @@ def describe() -> dict[str, str]:
 
 
 def versions_in(pythons: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The versions of what is installed in environments other than this one, by their names.
+    """Return the versions of packages in other environments, by environment name.
 
     Args:
-        pythons: Their interpreters.
+        pythons: The interpreters of the environments.
     """
     others = {name: python for name, python in pythons.items() if python != sys.executable}
     return {name: _ask(python) for name, python in others.items()}

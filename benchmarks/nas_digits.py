@@ -1,4 +1,4 @@
-"""Every trainer that searches, on the 64 architectures of digits, against the table of all of them.
+"""A benchmark of every search trainer on the 64 architectures of digits, against their full table.
 
 python -m benchmarks.nas_digits --trainers darts,spos --seeds 3
 """
@@ -23,7 +23,7 @@ TRAINERS = ("darts", "darts_second_order", "gumbel", "proxyless", "enas", "spos"
 
 
 def search(name: str, seed: int, overrides: Mapping[str, str] | None = None) -> tuple[Any, float]:
-    """Runs a search without files; the trainer, and how many seconds it took."""
+    """Run a search without files, and return the trainer and the elapsed seconds."""
     params = exp_factory.get_exp_config(f"nas/digits_{name}")
     params.override({"runtime": {"seed": seed}})
     for path, value in (overrides or {}).items():
@@ -38,7 +38,7 @@ def search(name: str, seed: int, overrides: Mapping[str, str] | None = None) -> 
 
 
 def retrain(arch: dict[str, str], seed: int) -> tuple[float, int]:
-    """Trains an architecture by itself: its validation accuracy, and how many parameters it has."""
+    """Train one architecture, and return its validation accuracy and its number of parameters."""
     params = configs.nas_digits()
     params.override({"runtime": {"seed": seed}, "task": {"arch": arch}})
     strategy = runtime.build_strategy(params.runtime)
@@ -51,7 +51,7 @@ def retrain(arch: dict[str, str], seed: int) -> tuple[float, int]:
 
 
 def tau_of(trainer: Any) -> float:
-    """How much the ranking by shared weights agrees with the table."""
+    """Return the agreement between the ranking by shared weights and the table."""
     alone = {name: float(np.mean(values)) for name, values in table.accuracies().items()}
     ranking = trainer.rank()
     return table.kendall_tau(

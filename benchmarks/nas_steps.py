@@ -1,4 +1,4 @@
-"""Steps a second of a search on the model of `nas/digits`, against the same in PyTorch by hand.
+"""A benchmark of search steps per second on the model of `nas/digits`, against PyTorch.
 
 python -m benchmarks.nas_steps --python torch=/venvs/torch/bin/python
 """

@@ -1,7 +1,7 @@
-"""DARTS of first order and single path one shot on the model of `nas/digits`, in PyTorch by hand.
+"""First-order DARTS and single-path one-shot on the `nas/digits` model, in hand-written PyTorch.
 
-Run by the interpreter of an environment with PyTorch; it imports nothing of ours. Reads lines
-`<algorithm> <steps>` and answers each with the seconds that it took.
+The interpreter of an environment with PyTorch runs this module, which does not import
+official_lite. It reads lines `<algorithm> <steps>` and answers each with the elapsed seconds.
 """
 
 import sys
@@ -59,7 +59,7 @@ class Search:
         weights = [p for p in self.model.parameters() if all(p is not a for a in alphas)]
         self.weights = torch.optim.Adam(weights, 3e-3)
         self.arch = torch.optim.Adam(alphas, 5e-3, betas=(0.5, 0.999), weight_decay=1e-3)
-        # As many as the digits that train and those that judge.
+        # As many images as the training digits and the digits that evaluate architectures.
         self.x = torch.rand(2, 718, 1, 8, 8)
         self.y = torch.randint(10, (2, 718))
 

@@ -1,4 +1,4 @@
-"""What a step costs more with more hooks, metrics and writers: 0, 1, 4 and 16 of each.
+"""A benchmark of the extra cost of 0, 1, 4 and 16 hooks, metrics and writers.
 
 python -m benchmarks.overhead
 """
@@ -19,12 +19,12 @@ from official_lite import orbit, telemetry
 COUNTS = (0, 1, 4, 16)
 STEPS = 2000
 STEPS_PER_LOOP = 1000
-# Hooks that look now and then, and reports.
+# The interval of hooks that run rarely, and of reports.
 INTERVAL = 100
 
 
 class Look(orbit.Hook):
-    """Does what hooks do most: looks at the step."""
+    """A hook that reads the step, as most hooks do."""
 
     def __init__(self, every_n_steps: int) -> None:
         self.every_n_steps = every_n_steps
@@ -47,7 +47,7 @@ def build_run(
     writers: int = 0,
     log_interval: int | None = None,
 ) -> Callable[[], None]:
-    """A function that trains `STEPS` further steps of a small MLP."""
+    """Return a function that trains `STEPS` further steps of a small MLP."""
     task = toy_runs.ToyTask(
         toy_runs.build_mlp,
         toy_runs.regression_batches(),
@@ -68,7 +68,7 @@ def build_run(
 
 
 def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
-    """What is varied, and a run for each count of it."""
+    """Return what is varied, and a run for each count of it."""
     kinds: dict[str, Callable[[int], dict[str, int]]] = {
         "hooks, every step": lambda count: {"hooks": count},
         f"hooks, every {INTERVAL} steps": lambda count: {

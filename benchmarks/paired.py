@@ -1,4 +1,4 @@
-"""Times several ways of doing the same in turn, so that a machine's moods fall on all of them."""
+"""Paired timing of several variants in turn, so that other load affects all of them equally."""
 
 import statistics
 import time
@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 def time_in_turn(
     variants: Mapping[str, Callable[[], None]], rounds: int, warmup: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds of each call of each variant; round i of one was run right beside round i of another.
+    """Return the seconds of each call of each variant; calls of one round are adjacent in time.
 
-    Every second round goes backwards, as whoever comes first may find caches cold or a core hot.
+    Every second round runs in reverse order, because the first variant may find cold caches or a
+    hot core.
 
     Args:
-        variants: What to call, by name.
-        rounds: Counted calls of each.
-        warmup: Calls of each that are not counted.
+        variants: The functions to call, by name.
+        rounds: The number of counted calls of each.
+        warmup: The number of calls of each that do not count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for index in range(warmup + rounds):
@@ -28,6 +29,6 @@ def time_in_turn(
 
 
 def ratio(seconds: Mapping[str, list[float]], name: str, baseline: str) -> float:
-    """The median over the rounds of the time of `name` over that of `baseline`."""
+    """Return the median over the rounds of the time of `name` divided by that of `baseline`."""
     pairs = zip(seconds[name], seconds[baseline], strict=True)
     return statistics.median(one / other for one, other in pairs)

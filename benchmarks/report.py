@@ -1,4 +1,4 @@
-"""Results as files and as tables.
+"""Benchmark results as files and as tables.
 
 python -m benchmarks.report --results_dir=benchmarks/results --output=benchmarks/RESULTS.md
 """
@@ -17,7 +17,7 @@ __all__ = ["Report", "Table", "add_arguments", "command_line", "render"]
 
 RESULTS_DIR = pathlib.Path(__file__).parent / "results"
 
-# The order of the chapters, and what stands over each.
+# The order of the sections and their titles.
 TITLES: Mapping[str, str] = {
     "steps": "Steps",
     "char_gpt": "A small GPT, from the command to the end",
@@ -47,13 +47,13 @@ Cell = str | float | int | None
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Numbers to be shown.
+    """A table of numbers.
 
     Attributes:
         title: What was measured.
-        columns: The heads of the columns, with units.
+        columns: The column headings, with units.
         rows: One cell for each column; None is shown as a dash.
-        note: What a reader has to know about it.
+        note: What a reader needs to know about the table.
     """
 
     title: str
@@ -64,15 +64,15 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a benchmark found.
+    """The results of a benchmark.
 
     Attributes:
         benchmark: The name of its module.
-        command: How it was called.
-        tables: What is to be shown.
-        environments: Versions in the other environments it used.
-        measurements: Every single number, for whoever wants more than the tables.
-        machine: Where and when.
+        command: The command that was run.
+        tables: The tables to show.
+        environments: The versions in the other environments that it used.
+        measurements: Every single measurement, for details beyond the tables.
+        machine: The machine and the date.
     """
 
     benchmark: str
@@ -83,7 +83,7 @@ class Report:
     machine: Mapping[str, str] = dataclasses.field(default_factory=machine.describe)
 
     def publish(self, directory: pathlib.Path) -> None:
-        """Prints the tables, and writes `<benchmark>.json`."""
+        """Print the tables, and write `<benchmark>.json`."""
         for table in self.tables:
             print(f"\n{_table(table)}")
         directory.mkdir(parents=True, exist_ok=True)
@@ -93,12 +93,12 @@ class Report:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--results_dir`."""
+    """Add `--results_dir`."""
     parser.add_argument("--results_dir", type=pathlib.Path, default=RESULTS_DIR)
 
 
 def command_line(benchmark: str) -> str:
-    """How this process was called, without the paths of this machine."""
+    """Return the command line of this process without paths of this machine."""
     words = [f"python -m benchmarks.{benchmark}"]
     is_path = False
     for argument in sys.argv[1:]:
@@ -110,7 +110,7 @@ def command_line(benchmark: str) -> str:
 
 
 def render(directory: pathlib.Path) -> str:
-    """A page of all results in a directory, in Markdown."""
+    """Return a Markdown page of all results in a directory."""
     reports = [
         _load(json.loads(path.read_text()))
         for name in TITLES
@@ -146,7 +146,7 @@ def _table(table: Table) -> str:
         "| " + " | ".join(_align(text, width, index) for index, (text, width) in cells) + " |"
         for cells in (enumerate(zip(row, widths, strict=True)) for row in texts)
     ]
-    # Names to the left, numbers to the right.
+    # Names are left-aligned, numbers right-aligned.
     rules = ["-" * (width + 1) + ("-" if index == 0 else ":") for index, width in enumerate(widths)]
     lines.insert(1, "|" + "|".join(rules) + "|")
     note = [table.note] if table.note else []
@@ -162,7 +162,7 @@ def _text(cell: Cell) -> str:
         return "–"
     if not isinstance(cell, float):
         return str(cell)
-    # Three digits say all that a benchmark can know.
+    # Benchmarks are not accurate to more than three digits.
     if abs(cell) >= 100:
         return f"{cell:,.0f}"
     return f"{cell:.3g}"

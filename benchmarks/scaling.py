@@ -1,4 +1,4 @@
-"""How cost grows with the number of variables, of metrics and of steps.
+"""A benchmark of cost by the number of variables, metrics and steps.
 
 python -m benchmarks.scaling --variables 10 100 1000 10000
 """
@@ -23,7 +23,7 @@ WIDTH = 8
 
 
 class ManyWeights(keras.layers.Layer):
-    """As many variables as wanted, all of them small."""
+    """A model with a given number of small variables."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def median_seconds_per_step(controller: orbit.Controller, steps: int, rounds: in
 
 
 def measure_variables(counts: Sequence[int], steps: int, rounds: int) -> report.Table:
-    """Building, the first step, later ones, and saving and restoring."""
+    """Measure building, the first step, later steps, saving and restoring."""
     rows = []
     for count in counts:
         task = toy_runs.ToyTask(
@@ -83,7 +83,7 @@ def measure_variables(counts: Sequence[int], steps: int, rounds: int) -> report.
             saved = seconds_of(checkpoint.write, path)
             restored = seconds_of(checkpoint.read, path)
         rows.append((f"{count:,}", built, first, 1e6 * step, 1e6 * step / count, saved, restored))
-        # The large ones take minutes.
+        # Large models take minutes.
         print(f"{count:,} variables: the first step took {first:.0f} s", flush=True)
     return report.Table(
         title=f"Variables of {WIDTH} numbers each, AdamW",
@@ -101,7 +101,7 @@ def measure_variables(counts: Sequence[int], steps: int, rounds: int) -> report.
 
 
 def measure_metrics(counts: Sequence[int], steps: int, rounds: int) -> report.Table:
-    """Building, the first step and later ones."""
+    """Measure building, the first step and later steps."""
     rows = []
     for count in counts:
         task = toy_runs.ToyTask(
@@ -123,7 +123,7 @@ def measure_metrics(counts: Sequence[int], steps: int, rounds: int) -> report.Ta
 
 
 def measure_steps(lengths: Sequence[int], rounds: int) -> report.Table:
-    """A loop of so many steps, and training of so many steps in loops of 1,000."""
+    """Measure one loop of a number of steps, and the same number of steps in loops of 1,000."""
     task = toy_runs.ToyTask(toy_runs.build_mlp, toy_runs.regression_batches())
     rows = []
     for length in lengths:

@@ -23,12 +23,12 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "official_lite"
 
-# A module below this size with one importer is rather a part of that importer.
+# A module below this size with a single importer is considered a part of that importer.
 SMALL_MODULE_LINES = 130
 
 
 def measure_static() -> dict[str, Any]:
-    """Return what the source alone says."""
+    """Return the measurements that need only the source."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
     imports = _imports_by_module(trees)
     lines = {path: len(path.read_text().splitlines()) for path in trees}
@@ -153,7 +153,7 @@ def _single_importers(
     found = {}
     for path, count in lines.items():
         name = _module_name(path)
-        # An `__init__` only hands names on.
+        # An `__init__` only re-exports names.
         users = [user for user in importers[name] if user not in packages]
         if path.name == "__init__.py" or len(users) != 1:
             continue

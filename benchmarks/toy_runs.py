@@ -1,4 +1,4 @@
-"""Small runs of official_lite: a task put together from functions, and its controller."""
+"""Small runs of official_lite: a task composed of functions, and its controller."""
 
 import contextlib
 import tempfile
@@ -33,9 +33,9 @@ class ToyTask(base_task.Task):
     """A regression.
 
     Args:
-        build_model: Makes the model.
-        batches: `(features, labels)`, arrays of which the first axis is the batch.
-        metrics: Makes the metrics.
+        build_model: A function that returns the model.
+        batches: `(features, labels)`, arrays whose first axis is the batch.
+        metrics: A function that returns the metrics.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class ToyTask(base_task.Task):
 
 
 def build_mlp(width: int = 32) -> keras.Model:
-    """Two layers."""
+    """Build a model of two layers."""
     inputs = keras.Input((width,))
     x = keras.layers.Dense(width, activation="relu")(inputs)
     return keras.Model(inputs, keras.layers.Dense(1)(x))
 
 
 def regression_batches(width: int = 32) -> tuple[np.ndarray, np.ndarray]:
-    """Batches for `build_mlp`."""
+    """Return batches for `build_mlp`."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, BATCH_SIZE, width)).astype(np.float32)
     return x, x.mean(-1, keepdims=True)
@@ -79,11 +79,11 @@ def regression_batches(width: int = 32) -> tuple[np.ndarray, np.ndarray]:
 def create_params(
     optimizer: str = "adamw", assignments: Sequence[str] = ()
 ) -> cfg.ExperimentConfig:
-    """A config that saves nothing by itself, and trains as long as it is told to.
+    """Return a config that saves nothing by itself and trains for as long as requested.
 
     Args:
-        optimizer: Its type.
-        assignments: What else is different, as `path=value`.
+        optimizer: The type of the optimizer.
+        assignments: Other changes, as `path=value`.
     """
     params = cfg.ExperimentConfig(
         trainer=cfg.TrainerConfig(
@@ -111,7 +111,7 @@ def build_controller(
     hooks: Sequence[orbit.Hook] = (),
     writers: Sequence[telemetry.Writer] = (),
 ) -> orbit.Controller:
-    """Trainer and controller with these hooks and writers, and no others."""
+    """Build trainer and controller with these hooks and writers, and no others."""
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
     return orbit.Controller(
@@ -120,7 +120,7 @@ def build_controller(
         steps_per_loop=steps_per_loop,
         log_interval=log_interval,
         hooks=hooks,
-        # Without a writer the controller would bring its own.
+        # Without any writer, the controller would add its default ones.
         writers=writers or [telemetry.LastRecordsWriter()],
     )
 
@@ -132,13 +132,13 @@ def open_run(
     directory: str | None = None,
     hooks: Sequence[orbit.Hook] = (),
 ) -> Iterator[train_lib.OrbitExperimentRunner]:
-    """A run as `train.py` builds it, in a directory that is gone afterwards.
+    """Open a run as `train.py` builds it, in a temporary directory.
 
     Args:
         task: The task.
         params: Its config.
-        directory: Where to make the run's directory.
-        hooks: Hooks.
+        directory: The directory in which to create the run's directory.
+        hooks: The hooks.
     """
     strategy = runtime.build_strategy(params.runtime)
     with tempfile.TemporaryDirectory(dir=directory) as model_dir, strategy.scope():
@@ -150,6 +150,6 @@ def open_run(
 
 
 def train_further(controller: orbit.Controller, steps: int) -> None:
-    """Trains so many steps more, and saves nothing."""
+    """Train a number of further steps, and save nothing."""
     step = int(controller.trainer.global_step.numpy())
     controller.train(step + steps, checkpoint_at_completion=False)

@@ -1,20 +1,20 @@
 """Processes that measure in turn: all are alive at once, and only one of them works.
 
-Rounds that lie side by side in time meet the same machine, whatever else it is doing. A worker
-does something again and again and says how long it took::
+Rounds that are adjacent in time find the machine in the same state, whatever else it is doing. A
+worker repeats a piece of work and reports how long it took::
 
     rounds = turns.Rounds.from_args(args)
     for measured in rounds:
         with measured:
             measured.note(loss=train())
 
-By itself it runs all its rounds and prints a line of JSON for each. Under a driver, which passes
-`--paced`, it waits for a line on its standard input before each of them::
+Started directly, it runs all its rounds and prints a line of JSON for each. Under a driver, which
+passes `--paced`, it waits for a line on its standard input before each round::
 
     with turns.Workers(commands) as workers:
         answers = workers.run(rounds=15)
 
-A worker needs only the standard library, whatever environment it runs in.
+A worker requires only the standard library, whatever environment it runs in.
 """
 
 import argparse
@@ -37,23 +37,24 @@ __all__ = ["Answers", "Rounds", "Workers", "add_arguments", "medians", "ratio_to
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
-# Thread pools of numeric libraries spin for a while before they sleep, at the cost of the next one.
+# Thread pools of numeric libraries spin for a while before they sleep, and slow down the next
+# worker.
 _SECONDS_BETWEEN_TURNS = 0.3
 
-# One that hangs must not keep the others waiting for ever.
+# A hung worker must not block the others forever.
 _MOST_SECONDS_FOR_A_ROUND = 900.0
 
 Answers = dict[str, list[dict[str, Any]]]
 
 
 class Rounds:
-    """The rounds of a worker. Iterating waits for the start of each; `with` takes its time.
+    """The rounds of a worker. Iterating waits for the start of each; `with` measures its time.
 
-    From its creation on, what is printed goes to the standard error: create it first.
+    Once this object is created, printed text goes to the standard error, so create it first.
 
     Args:
-        count: How many there are, at most.
-        paced: Whether each waits for a line on the standard input.
+        count: The maximum number of rounds.
+        paced: Whether each round waits for a line on the standard input.
     """
 
     def __init__(self, count: int, *, paced: bool) -> None:
@@ -65,7 +66,7 @@ class Rounds:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> "Rounds":
-        """As `--rounds` and `--paced` say."""
+        """Create the rounds given by `--rounds` and `--paced`."""
         return cls(args.rounds, paced=args.paced)
 
     def __iter__(self) -> Iterator["Rounds"]:
@@ -83,24 +84,24 @@ class Rounds:
             self.finish()
 
     def wait(self) -> bool:
-        """Waits for its turn.
+        """Wait for the next turn.
 
         Returns:
-            False if there will be none.
+            False if there is no further turn.
         """
         return not self._paced or bool(sys.stdin.readline().strip())
 
     def start(self) -> None:
-        """Begins a round."""
+        """Begin a round."""
         self._notes = {}
         self._started = time.perf_counter()
 
     def note(self, **notes: Any) -> None:
-        """Adds what else is to be known about this round."""
+        """Add further values to the answer of this round."""
         self._notes |= notes
 
     def finish(self) -> None:
-        """Ends a round. What it computed must be there by now, not only begun."""
+        """End a round. Its results must be computed by now, not only requested."""
         answer = {"seconds": time.perf_counter() - self._started, **self._notes}
         answer["peak_memory_mb"] = _peak_memory_mb()
         if "steps" in answer:
@@ -109,21 +110,21 @@ class Rounds:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--rounds` and `--paced`."""
+    """Add `--rounds` and `--paced`."""
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--paced", action="store_true", help="Wait for a line before each round.")
 
 
 class Workers:
-    """Worker processes, by name. One that fails is left out, and said so.
+    """Worker processes, by name. A worker that fails is reported and left out.
 
     Args:
-        commands: The command line of each.
+        commands: The command line of each worker.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         self._commands = commands
-        # Kept, to be looked into after a failure.
+        # Kept for inspection after a failure.
         self._log_dir = pathlib.Path(tempfile.mkdtemp(prefix="benchmark-"))
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._warmups: Answers = {}
@@ -149,17 +150,17 @@ class Workers:
         self._opened.close()
 
     def run(self, rounds: int, warmup: int = 2) -> tuple[Answers, Answers]:
-        """Lets everyone run all rounds; in each the next one begins.
+        """Let all workers run all rounds; each round starts with another worker.
 
         Args:
-            rounds: Counted rounds.
-            warmup: Rounds before them.
+            rounds: The number of counted rounds.
+            warmup: The number of rounds before them.
 
         Returns:
-            The answers of the counted rounds, and of those before, by name.
+            The answers of the counted rounds and of the warm-up rounds, by name.
         """
-        # Whoever comes first here still has the imports of the others beside it: not the baseline,
-        # which looks for the fastest way in its first round.
+        # The first worker still runs while the others import. This should not be the baseline,
+        # which looks for the fastest mode in its first round.
         for name in reversed(list(self._processes)):
             self._warm_up(name, warmup)
         counted: Answers = {name: [] for name in self._processes}
@@ -196,12 +197,12 @@ class Workers:
 
 
 def medians(answers: Answers, key: str) -> dict[str, float]:
-    """The median of a number over the rounds, by name."""
+    """Return the median of a number over the rounds, by name."""
     return {name: statistics.median(one[key] for one in found) for name, found in answers.items()}
 
 
 def ratio_to(answers: Answers, name: str, baseline: str, key: str) -> float | None:
-    """The median over the rounds of a number of `name` over that of `baseline`, if it is there."""
+    """Return the median over the rounds of `name` divided by `baseline`, if that exists."""
     if baseline not in answers:
         return None
     pairs = zip(answers[name], answers[baseline], strict=True)
@@ -209,11 +210,11 @@ def ratio_to(answers: Answers, name: str, baseline: str, key: str) -> float | No
 
 
 def _say_and_listen(process: subprocess.Popen[str]) -> str:
-    """Starts a round; its answer, or nothing if the worker is no more."""
+    """Start a round and return its answer, or nothing if the worker is gone."""
     with contextlib.suppress(BrokenPipeError):
         print("go", file=process.stdin, flush=True)
         for line in process.stdout or ():
-            # What a library prints while it is imported comes before.
+            # Text that a library prints during its import comes first.
             if line.startswith("{"):
                 return line
     return ""
@@ -230,23 +231,23 @@ def _killed_after(process: subprocess.Popen[str], seconds: float) -> Iterator[No
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a worker; one that takes a SIGTERM for a preemption notice, too."""
+    """End a worker, including one that treats SIGTERM as a preemption notice."""
     process.kill()
     process.communicate()
 
 
 def _take_stdout() -> Any:
-    """A file for answers. Whatever else is printed goes to the standard error from now on."""
+    """Return a file for answers; from now on, all other output goes to the standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
 def _peak_memory_mb() -> float:
-    """The most memory that this process has held."""
+    """Return the peak memory of this process."""
     status = pathlib.Path("/proc/self/status")
     if status.exists():
-        # `ru_maxrss` begins with what the parent held when it forked.
+        # `ru_maxrss` starts with the memory of the parent at the fork.
         found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
         if found:
             return int(found[1]) / 1024

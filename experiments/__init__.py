@@ -1,1 +1,1 @@
-"""Registered experiments, each a folder of its own: `<domain>/<name>`."""
+"""Registered experiments, each in its own package: `<domain>/<name>`."""

@@ -1,4 +1,4 @@
-"""A number that is reported beside what is measured."""
+"""A metric that reports a known number next to the measured ones."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ __all__ = ["KnownNumber"]
 
 
 class KnownNumber(keras.metrics.Metric):
-    """A metric that is known before anything is evaluated, such as what would be best.
+    """A metric whose value is known before the evaluation, such as the best possible value.
 
     Args:
-        number: It.
-        name: Under which it is reported.
+        number: The value to report.
+        name: The name under which the value is reported.
     """
 
     def __init__(self, number: float, name: str) -> None:
@@ -21,9 +21,9 @@ class KnownNumber(keras.metrics.Metric):
         self._number = number
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Changes nothing."""
+        """Do nothing."""
         del y_true, y_pred, sample_weight
 
     def result(self) -> tf.Tensor:
-        """The number."""
+        """Return the number."""
         return tf.constant(self._number, tf.float32)

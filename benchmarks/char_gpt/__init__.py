@@ -1,1 +1,1 @@
-"""`language/char_gpt` from the command to the end, beside the same by hand in PyTorch."""
+"""`language/char_gpt` from the command to the end, against hand-written PyTorch."""

@@ -1,4 +1,4 @@
-"""From the command to its end: `language/char_gpt`, and the same recipe in PyTorch by hand.
+"""A benchmark of `language/char_gpt` against the same recipe in hand-written PyTorch.
 
 python -m benchmarks.char_gpt --input_path=/data/tinyshakespeare.txt
 """
@@ -22,11 +22,11 @@ Answer = dict[str, float]
 
 
 def run_own(input_path: pathlib.Path, overrides: Sequence[str] = ()) -> Answer:
-    """Trains by `train.py`, and evaluates on the way and at the end.
+    """Train with `train.py`, and evaluate during training and at the end.
 
     Args:
         input_path: The text.
-        overrides: `path=value` for its config; the recipe has none.
+        overrides: `path=value` assignments that change the recipe's config.
     """
     with tempfile.TemporaryDirectory() as model_dir:
         seconds, _ = _timed(
@@ -46,7 +46,7 @@ def run_own(input_path: pathlib.Path, overrides: Sequence[str] = ()) -> Answer:
 
 
 def run_torch(python: str, input_path: pathlib.Path) -> Answer:
-    """Trains by hand, and evaluates as nanoGPT does."""
+    """Train with the hand-written loop, and evaluate as nanoGPT does."""
     module = "benchmarks.char_gpt.torch_train"
     seconds, output = _timed([python, "-m", module, f"--input_path={input_path}"])
     answer = json.loads(output.splitlines()[-1])
@@ -54,7 +54,7 @@ def run_torch(python: str, input_path: pathlib.Path) -> Answer:
 
 
 def tabulate(answers: Mapping[str, Sequence[Answer]]) -> report.Table:
-    """Medians, and medians of the ratios of rounds side by side."""
+    """Return a table of medians, and of medians of the ratios of paired rounds."""
     rows = []
     for name, found in answers.items():
         pairs = zip(found, answers[BASELINE], strict=True)

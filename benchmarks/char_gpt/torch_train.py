@@ -1,6 +1,7 @@
-"""The recipe of `language/char_gpt` in PyTorch by hand, eager, as nanoGPT trains it on a CPU.
+"""The recipe of `language/char_gpt` in hand-written eager PyTorch, as nanoGPT trains it on a CPU.
 
-Run by the interpreter of an environment with PyTorch; it imports nothing of ours.
+The interpreter of an environment with PyTorch runs this module, which does not import
+official_lite.
 
 python -m benchmarks.char_gpt.torch_train --input_path=/data/tinyshakespeare.txt
 """
@@ -97,7 +98,7 @@ def estimate_loss(model: Gpt, text: np.ndarray) -> float:
 
 @torch.no_grad()
 def whole_loss(model: Gpt, text: np.ndarray) -> float:
-    """On all of a text, cut into stretches."""
+    """Return the loss on a whole text, cut into sequences."""
     rows = (len(text) - 1) // LENGTH
     ids = torch.from_numpy(text[: rows * LENGTH].astype(np.int64)).view(rows, LENGTH)
     labels = torch.from_numpy(text[1 : rows * LENGTH + 1].astype(np.int64)).view(rows, LENGTH)
@@ -149,7 +150,7 @@ def main() -> None:
     seconds = time.perf_counter() - began
     began = time.perf_counter()
     loss = whole_loss(model, text[num_train:])
-    # The last evaluation is not a part of the recipe.
+    # The last evaluation is not part of the recipe.
     uncounted = time.perf_counter() - began
     print(json.dumps({"loss": loss, "training_seconds": seconds, "uncounted_seconds": uncounted}))
 

@@ -1,1 +1,1 @@
-"""Records a second, read from files by everyone who can read them, and gathered from memory."""
+"""Records per second of several readers, from files and from memory."""

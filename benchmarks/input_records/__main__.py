@@ -1,4 +1,4 @@
-"""Records a second, of everyone, round beside round.
+"""A benchmark of records per second of all readers, in paired rounds.
 
 python -m benchmarks.input_records
 python -m benchmarks.input_records --readers official_lite tfm --rounds 31
@@ -38,7 +38,7 @@ READERS: Mapping[str, tuple[str, str, Sequence[str]]] = {
 
 
 def tabulate(answers: turns.Answers, num_records: int, num_files: int) -> report.Table:
-    """Medians, fastest first."""
+    """Return a table of medians, fastest first."""
     seconds = turns.medians(answers, "seconds")
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Parses `tf.train.Example` without TensorFlow, as Grain's and PyTorch's users have to."""
+"""A parser of `tf.train.Example` without TensorFlow, as users of Grain and PyTorch need it."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _LISTS = {"BytesList": "bytes", "FloatList": "float", "Int64List": "int64"}
 
 
 def _create_example_class() -> Any:
-    """The message class, from a description of its fields: TensorFlow's, in short."""
+    """Create the message class from a short description of TensorFlow's fields."""
     file = descriptor_pb2.FileDescriptorProto(
         name="example.proto", package="benchmarks", syntax="proto3"
     )
@@ -47,7 +47,7 @@ _Example = _create_example_class()
 
 
 def parse(record: bytes) -> records.Columns:
-    """The features of a serialized example."""
+    """Return the features of a serialized example."""
     feature = _Example.FromString(record).features.feature
     return {
         "label": np.array(feature["label"].int64_list.value, np.int64),

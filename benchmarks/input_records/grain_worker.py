@@ -1,4 +1,4 @@
-"""Grain, on the same TFRecord files or on ArrayRecord files of plain bytes, which it likes best.
+"""A Grain reader of the same TFRecord files, or of ArrayRecord files of plain bytes, its best case.
 
 python -m benchmarks.input_records.grain_worker --format=tfrecord --directory=...
 """
@@ -37,7 +37,7 @@ def read_array_record(path: pathlib.Path) -> grain.IterDataset:
 
 
 def write_array_record(path: pathlib.Path) -> None:
-    """The records as bytes: the label, the numbers, the categories."""
+    """Write the records as bytes: the label, the numbers, the categories."""
     num_records = int((path.parent / "num_records").read_text())
     columns = records.make_columns(num_records)
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")

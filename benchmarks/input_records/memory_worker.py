@@ -1,4 +1,4 @@
-"""Rows gathered from memory, with NumPy or in a `tf.data` pipeline, ours or by hand.
+"""Readers that gather rows from memory, with NumPy or in a `tf.data` pipeline.
 
 python -m benchmarks.input_records.memory_worker --library=numpy --directory=...
 """
@@ -44,7 +44,7 @@ def gather_official_lite(columns: records.Columns) -> Iterator[records.Columns]:
 
 
 def slice_tf(columns: records.Columns) -> Iterator[records.Columns]:
-    """What most programs do: `from_tensor_slices`, an example at a time."""
+    """Return a `from_tensor_slices` dataset, one example at a time, as in most programs."""
     dataset = tf.data.Dataset.from_tensor_slices(dict(columns))
     dataset = dataset.shuffle(records.SHUFFLE_BUFFER).repeat()
     dataset = dataset.batch(records.BATCH_SIZE, drop_remainder=True)

@@ -1,6 +1,6 @@
 """The input readers of official_lite and of the Model Garden, which take the same arguments.
 
-Each reads as its trainer does: the one of official_lite without tf.data's autotuner.
+Each reads as its trainer does: the reader of official_lite runs without tf.data's autotuner.
 
 python -m benchmarks.input_records.reader_worker --framework=official_lite --directory=...
 """
@@ -25,7 +25,7 @@ def parse_record(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def batch_and_parse(dataset: tf.data.Dataset, input_context: Any = None) -> tf.data.Dataset:
-    """Parses a batch in one call, as a user of the Model Garden can in `transform_and_batch_fn`."""
+    """Parse a batch in one call, as a Model Garden user can do in `transform_and_batch_fn`."""
     del input_context
     return dataset.batch(records.BATCH_SIZE, drop_remainder=True).map(
         lambda batch: tf.io.parse_example(batch, _FEATURES), num_parallel_calls=tf.data.AUTOTUNE
@@ -45,7 +45,7 @@ def main() -> None:
         global_batch_size=records.BATCH_SIZE,
         is_training=True,
         shuffle_buffer_size=records.SHUFFLE_BUFFER,
-        # Left to the autotuner it would outgrow what is taken before a round.
+        # The autotuner would make the buffer larger than what is consumed before a round.
         prefetch_buffer_size=None if is_lite else records.MOST_PREPARED,
     )
     if not args.batched:

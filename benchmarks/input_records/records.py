@@ -1,6 +1,6 @@
-"""The records that everyone reads: a label, 13 numbers and 26 categories, made once.
+"""The records of all readers: a label, 13 numbers and 26 categories, written once.
 
-Only `write` needs TensorFlow; the rest is NumPy.
+Only `write` needs TensorFlow; everything else uses NumPy.
 """
 
 import argparse
@@ -30,7 +30,7 @@ NUM_CATEGORIES = 10_000
 BATCH_SIZE = 512
 SHUFFLE_BUFFER = 10_000
 
-# Batches that a reader is allowed to prepare ahead, where it lets itself be told.
+# The number of batches that a reader may prefetch, where that is configurable.
 MOST_PREPARED = 32
 
 # `label`, `dense` and `categorical`; the first axis is the record.
@@ -38,7 +38,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def make_columns(num_records: int) -> Columns:
-    """The records, in columns."""
+    """Return the records in columns."""
     rng = np.random.default_rng(5)
     return {
         "label": rng.integers(0, 2, (num_records, 1)).astype(np.int64),
@@ -48,7 +48,7 @@ def make_columns(num_records: int) -> Columns:
 
 
 def write(directory: pathlib.Path, num_records: int, num_files: int) -> pathlib.Path:
-    """Writes TFRecord files of `tf.train.Example`s, unless they are there; returns where."""
+    """Write TFRecord files of `tf.train.Example`s unless they exist, and return their paths."""
     import tensorflow as tf
 
     key = f"{num_records}-{num_files}-{NUM_DENSE}-{NUM_CATEGORICAL}-{NUM_CATEGORIES}"
@@ -73,7 +73,7 @@ def write(directory: pathlib.Path, num_records: int, num_files: int) -> pathlib.
 
 
 def parse_args(parser: argparse.ArgumentParser | None = None) -> argparse.Namespace:
-    """The arguments of a worker: `files`, `records` in a round, and its `turns.Rounds`."""
+    """Return the arguments of a worker: `files`, `records` per round, and its `turns.Rounds`."""
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--directory", type=pathlib.Path, required=True)
     parser.add_argument("--records", type=int, default=50_000, help="Records in a round.")
@@ -85,31 +85,31 @@ def parse_args(parser: argparse.ArgumentParser | None = None) -> argparse.Namesp
 
 
 def run_rounds(args: argparse.Namespace, batches: Iterator[Columns]) -> None:
-    """Takes so many batches a round.
+    """Read a fixed number of batches per round.
 
     Args:
-        args: Of `parse_args`.
-        batches: Batches of `BATCH_SIZE` records, without end.
+        args: The result of `parse_args`.
+        batches: An infinite stream of batches of `BATCH_SIZE` records.
     """
     num_batches = args.records // BATCH_SIZE
     for measured in args.rounds:
-        # What was prepared while others had their turn is not counted.
+        # Batches that were prefetched during the turns of others do not count.
         for _ in range(MOST_PREPARED):
             next(batches)
         with measured:
             checksum = 0
             for _ in range(num_batches):
                 batch = next(batches)
-                # One look at each batch: some are only promises until then.
+                # Each batch is accessed once, because some libraries compute it lazily.
                 checksum += int(batch["label"][0, 0]) + int(batch["categorical"][0, 0])
             measured.note(records=num_batches * BATCH_SIZE, checksum=checksum)
 
 
 def check(batch: Columns) -> None:
-    """Whether a batch has the shapes that it should have.
+    """Check that a batch has the expected shapes.
 
     Raises:
-        ValueError: If it has not.
+        ValueError: If a shape is different.
     """
     wanted = {"label": 1, "dense": NUM_DENSE, "categorical": NUM_CATEGORICAL}
     got = {name: tuple(batch[name].shape) for name in wanted}

@@ -1,4 +1,4 @@
-"""PyTorch's `DataLoader` on the same TFRecord files, and tensors gathered by hand.
+"""A reader that uses PyTorch's `DataLoader` on the TFRecord files, or gathers tensors by hand.
 
 python -m benchmarks.input_records.torch_worker --processes=2 --directory=...
 """
@@ -18,7 +18,7 @@ _FOOTER_BYTES = 4
 
 
 class TFRecords(torch.utils.data.IterableDataset):
-    """Examples of TFRecord files, shuffled in a buffer, again and again. Checksums are not read."""
+    """An infinite stream of TFRecord examples, shuffled in a buffer. Checksums are not verified."""
 
     def __init__(self, files: list[str]) -> None:
         self._files = files
@@ -46,7 +46,7 @@ class TFRecords(torch.utils.data.IterableDataset):
 
 
 def gather(num_records: int) -> Iterator[Any]:
-    """Batches of random rows of tensors in memory."""
+    """Yield batches of random rows of tensors in memory."""
     columns = {
         name: torch.from_numpy(column) for name, column in records.make_columns(num_records).items()
     }

@@ -1,1 +1,1 @@
-"""How long one waits: for an import, for help, to hear of a mistake, for the first step."""
+"""The time until an import, a help text, an error message and the first step."""

@@ -1,4 +1,4 @@
-"""Seconds until something has happened, in new processes, one beside the other.
+"""A benchmark of start-up times in new processes.
 
 python -m benchmarks.start_up
 """
@@ -18,9 +18,9 @@ _ONE_STEP_A_LOOP = "trainer.steps_per_loop=1"
 _HOOK = 'trainer.hooks=["benchmarks.start_up.first_step:EndAtFirstStep"]'
 _TYPO = "trainer.train_stepz=10"
 
-# Help is an exit code of 1 to absl.
+# absl exits with 1 after printing help.
 _EXIT_CODES = {"help": (0, 1), "a mistake in the config": (1, 2)}
-# What has to be in the output, or something else was measured.
+# Text that the output must contain; otherwise something else was measured.
 _EVIDENCE = {
     "help": "--",
     "a mistake in the config": "train_stepz",
@@ -29,11 +29,11 @@ _EVIDENCE = {
 
 
 def create_commands(own: str, tfm: str | None) -> Mapping[str, Sequence[str]]:
-    """What is run, by what is measured.
+    """Return the commands to run, by the name of the measurement.
 
     Args:
         own: The interpreter that has official_lite.
-        tfm: That of the Model Garden; None leaves it out.
+        tfm: The interpreter of the Model Garden; None leaves it out.
     """
     train = [own, "train.py", *_EXPERIMENT]
     commands: dict[str, Sequence[str]] = {
@@ -58,15 +58,15 @@ def create_commands(own: str, tfm: str | None) -> Mapping[str, Sequence[str]]:
 
 
 def _importing(python: str, module: str) -> Sequence[str]:
-    # The end of a process that has TensorFlow takes most of a second, and nobody waits for it.
+    # A process with TensorFlow takes most of a second to end; users do not wait for that.
     return [python, "-c", f"import os, {module}; os._exit(0)"]
 
 
 def run(name: str, command: Sequence[str]) -> None:
-    """Runs a command to its end.
+    """Run a command to its end.
 
     Raises:
-        RuntimeError: If it did not do what its name says.
+        RuntimeError: If the command did not do what its name says.
     """
     trains = any(word.startswith("--experiment") for word in command)
     with tempfile.TemporaryDirectory() as model_dir:
@@ -85,13 +85,13 @@ def run(name: str, command: Sequence[str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # What pip has installed is there as bytecode: it would be no comparison if ours might not be.
+    # Packages installed by pip have bytecode, so official_lite needs it for a fair comparison.
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {"TF_CPP_MIN_LOG_LEVEL": "3", **kept}
 
 
 def tabulate(seconds: Mapping[str, list[float]]) -> report.Table:
-    """Medians, in the order of the commands."""
+    """Return a table of medians, in the order of the commands."""
     baseline = "import tensorflow"
     rows = [
         (
@@ -112,7 +112,7 @@ def tabulate(seconds: Mapping[str, list[float]]) -> report.Table:
 
 
 def tabulate_beside_tfm(seconds: Mapping[str, list[float]]) -> report.Table:
-    """What either waits for, and how much sooner it is here."""
+    """Return a table of the times of both frameworks and of their ratios."""
     pairs = {
         "import of `core.train_lib`": (
             seconds["import official_lite.core.train_lib"],
@@ -162,7 +162,7 @@ def main() -> None:
     }
     commands = create_commands(pythons["tensorflow"], pythons.get("tfm"))
     variants = {name: functools.partial(run, name, command) for name, command in commands.items()}
-    # The first of each reads from the disk what all others find in memory.
+    # The first call of each reads files from the disk that later calls find in memory.
     seconds = paired.time_in_turn(variants, args.rounds, warmup=1)
     report.Report(
         benchmark="start_up",

@@ -1,4 +1,4 @@
-"""A hook that ends the process with the first step."""
+"""A hook that ends the process after the first step."""
 
 import os
 
@@ -8,7 +8,7 @@ __all__ = ["EndAtFirstStep"]
 
 
 class EndAtFirstStep(orbit.Hook):
-    """Ends it at once, so that the end of a process takes no part in the time."""
+    """A hook that ends the process at once, so that shutdown does not count."""
 
     def after_step(self) -> None:
         print("first step", flush=True)

@@ -1,4 +1,4 @@
-"""`vision/digits_mlp` in the Model Garden, with a `train.py` as its projects have one."""
+"""`vision/digits_mlp` in the Model Garden, with a typical `train.py`."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ TRAIN_STEPS = 600
 
 @dataclasses.dataclass
 class DigitsConfig(cfg.TaskConfig):
-    """Classification of digits."""
+    """The config of digit classification."""
 
     train_data: cfg.DataConfig = dataclasses.field(
         default_factory=lambda: cfg.DataConfig(is_training=True, global_batch_size=BATCH_SIZE)
@@ -34,7 +34,7 @@ class DigitsConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(DigitsConfig)
 class DigitsTask(base_task.Task):
-    """Images to one of ten classes."""
+    """A task that assigns images to one of ten classes."""
 
     def build_model(self) -> tf_keras.Model:
         inputs = x = tf_keras.Input((8, 8, 1))

@@ -1,1 +1,1 @@
-"""Steps a second on four models, of everyone who can train them."""
+"""Steps per second of several frameworks on four models."""

@@ -1,7 +1,7 @@
-"""Seconds a step, of everyone, round beside round.
+"""A benchmark of seconds per step of all contestants, in paired rounds.
 
-One process of the same code may be a third slower than the next, all its life: where its memory
-happened to lie. Ratios of a few percent need several of each.
+For its whole lifetime, one process may be a third slower than another with the same code, depending
+on its memory layout. To measure ratios of a few percent, use several processes of each.
 
 python -m benchmarks.steps
 python -m benchmarks.steps --models convnet --contestants official_lite tf_graph --processes 7
@@ -21,13 +21,13 @@ BASELINE = "official_lite"
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """Someone who trains.
+    """A program that trains the models.
 
     Attributes:
-        environment: Where; see `environments.REQUIREMENTS`.
+        environment: Its environment; see `environments.REQUIREMENTS`.
         module: The worker.
-        arguments: What it is told beside model and rounds.
-        models: What it trains, unless asked for more: some take a second for a step of others.
+        arguments: Arguments of the worker besides model and rounds.
+        models: The models that it trains by default; others may take a second per step.
     """
 
     environment: str
@@ -36,7 +36,7 @@ class Contestant:
     models: Sequence[str] = tuple(models.MODELS)
 
 
-# A convolution inside a loop of XLA takes a hundred times as long on a CPU.
+# On a CPU, a convolution inside an XLA loop takes a hundred times as long.
 _WITHOUT_CONVNET = ("tiny_mlp", "transformer", "ctr")
 
 CONTESTANTS: Mapping[str, Contestant] = {
@@ -74,9 +74,9 @@ CONTESTANTS: Mapping[str, Contestant] = {
 def measure(
     model: models.Model, names: Sequence[str], pythons: Mapping[str, str], args: argparse.Namespace
 ) -> tuple[turns.Answers, turns.Answers]:
-    """Lets everyone train a model; the answers of the counted rounds, and of those before.
+    """Let all contestants train a model; return the answers of the counted and the warm-up rounds.
 
-    Whoever fails in one of its processes is left out.
+    A contestant is left out if one of its processes fails.
     """
     rounds = args.rounds + args.warmup
     commands = {
@@ -112,7 +112,7 @@ def tabulate(
     steps: int,
     processes: int,
 ) -> report.Table:
-    """Medians, fastest first."""
+    """Return a table of medians, fastest first."""
     seconds = turns.medians(answers, "seconds_per_step")
     rows = []
     for name in sorted(answers, key=lambda name: seconds[name]):
@@ -150,7 +150,7 @@ def tabulate(
 
 
 def _spread(times: Sequence[float]) -> str:
-    """Half of the rounds lie within so much of the median."""
+    """Return the distance from the median within which half of the rounds lie."""
     if len(times) < 2:
         return "–"
     low, median, high = statistics.quantiles(times, n=4)
@@ -158,7 +158,7 @@ def _spread(times: Sequence[float]) -> str:
 
 
 def _disagreements(answers: turns.Answers, tolerance: float = 0.02) -> Iterator[str]:
-    """Whoever's loss is another one than most have did not compute the same."""
+    """Return the contestants whose loss differs from the majority: they computed something else."""
     if not answers:
         return
     losses = {name: found[-1]["loss"] for name, found in answers.items()}

@@ -1,4 +1,4 @@
-"""JAX by hand: a jitted step, or many of them in a `lax.scan`.
+"""Hand-written JAX: a jitted step, or many steps in a `lax.scan`.
 
 python -m benchmarks.steps.jax_worker --model=tiny_mlp --execution=scan
 """
@@ -106,7 +106,7 @@ def no_scores(model: models.Model) -> State:
 
 
 def create_step(model: models.Model) -> Callable[[State, Any, Any], State]:
-    """A function from state and batch to the next state."""
+    """Return a function from state and batch to the next state."""
     forward = FORWARD[model.name]
     is_auc = model.metric == "auc"
     update = update_adagrad if model.optimizer == "adagrad" else update_adamw
@@ -169,7 +169,7 @@ def update_adagrad(weights: Weights, slots: Any, gradients: Any, _: Any) -> tupl
 
 
 def create_train_fn(model: models.Model, execution: str) -> Callable[[State, int, int], State]:
-    """A function from state, first step and number of steps to the state after them."""
+    """Return a function from state, first step and number of steps to the state after them."""
     batches = jax.tree.map(jnp.asarray, model.make_batches())
     count = len(batches[1])
     step = create_step(model)

@@ -1,4 +1,4 @@
-"""The four models in Keras, of whichever version: `keras` and `tf_keras` build them alike."""
+"""The four models in Keras; the same code builds them with `keras` and `tf_keras`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ __all__ = ["build", "build_dataset"]
 
 
 def build(model: models.Model, keras: Any) -> Any:
-    """The model, with its first weights.
+    """Build the model with its initial weights.
 
     Args:
-        model: Which one.
+        model: The model to build.
         keras: The module `keras` or `tf_keras`.
     """
     built = _BUILDERS[model.name](keras)
@@ -24,7 +24,7 @@ def build(model: models.Model, keras: Any) -> Any:
 
 
 def build_dataset(model: models.Model) -> tf.data.Dataset:
-    """The batches in memory, again and again."""
+    """Build a dataset that repeats the batches in memory."""
     features, labels = model.make_batches()
     inputs = features if len(features) > 1 else features[0]
     return tf.data.Dataset.from_tensor_slices((inputs, labels)).repeat().prefetch(2)
@@ -102,7 +102,7 @@ _BUILDERS: dict[str, Callable[[Any], Any]] = {
 
 def _positions_layer(keras: Any) -> Any:
     class Positions(keras.layers.Layer):
-        """Adds a learnt vector for each position."""
+        """A layer that adds a learned vector for each position."""
 
         def build(self, _: Any) -> None:
             self.embeddings = self.add_weight(

@@ -1,4 +1,4 @@
-"""Keras' `fit`.
+"""A training with Keras' `fit`.
 
 python -m benchmarks.steps.keras_worker --model=tiny_mlp --steps_per_execution=1000
 """
@@ -13,7 +13,7 @@ from benchmarks.steps import keras_models, models, worker
 
 
 class TakeTurns(keras.callbacks.Callback):
-    """A round is so many epochs of one long `fit`, as a user would call it once."""
+    """A callback that treats several epochs of one long `fit` call as a round."""
 
     def __init__(self, rounds: turns.Rounds, epochs_per_round: int, steps: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from benchmarks.steps import models, torch_models, worker
 
 
 class Module(lightning.LightningModule):
-    """What a user writes: the step, the optimizer, and the mean loss and metric of an epoch."""
+    """The user's code: the step, the optimizer, and the mean loss and metric of an epoch."""
 
     def __init__(self, model: models.Model) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Module(lightning.LightningModule):
         return loss
 
     def take_report(self) -> dict[str, float]:
-        """Mean loss and metric of the epoch."""
+        """Return the mean loss and metric of the epoch."""
         loss = self.trainer.callback_metrics["loss"]
         return {"loss": float(loss), "metric": self._score.result()}
 
 
 class TakeTurns(lightning.Callback):
-    """A round is so many epochs of one long `fit`, as a user would call it once."""
+    """A callback that treats several epochs of one long `fit` call as a round."""
 
     def __init__(self, rounds: turns.Rounds, epochs_per_round: int, steps: int) -> None:
         self._rounds = rounds
@@ -64,7 +64,7 @@ class TakeTurns(lightning.Callback):
 
 
 class Batches(torch.utils.data.IterableDataset):
-    """The batches in memory, again and again."""
+    """An infinite stream of the batches in memory."""
 
     def __init__(self, model: models.Model, steps: int) -> None:
         self._features, self._labels = torch_models.load_batches(model)

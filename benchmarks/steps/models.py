@@ -1,6 +1,6 @@
-"""The four models as numbers: shapes, first weights and data, the same for everyone.
+"""The four models as numbers: shapes, initial weights and data, shared by all contestants.
 
-Needs NumPy only, so that every environment can import it.
+Requires only NumPy, so every environment can import it.
 """
 
 import dataclasses
@@ -17,27 +17,27 @@ EPSILON = 1e-7
 INITIAL_ACCUMULATOR = 0.1
 NUM_BINS = 200
 
-# The most steps between two reports: the default of the frameworks that have one.
+# The maximum number of steps between two reports: the default of frameworks that have one.
 STEPS_PER_REPORT = 1000
 
-# Every array begins with the batch, then the example. Features are a tuple, of one or of two.
+# The axes of every array begin with batch and example. Features are a tuple of one or two arrays.
 Batches = tuple[tuple[np.ndarray, ...], np.ndarray]
-# By `layer/weight`, in the order in which Keras gives a layer's weights.
+# By `layer/weight`, in the order in which Keras lists a layer's weights.
 Parameters = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What everyone has to train.
+    """A model that all contestants train.
 
     Attributes:
-        name: What to ask for.
-        batch_size: Examples in a batch.
-        steps: Steps in a round, unless others are asked for.
-        make_batches: Makes the data, cut into batches; they come around again and again.
-        make_parameters: Makes the first weights.
+        name: The name on the command line.
+        batch_size: The number of examples in a batch.
+        steps: The default number of steps in a round.
+        make_batches: A function that returns the data, cut into batches that are repeated.
+        make_parameters: A function that returns the initial weights.
         optimizer: `adamw` (decay 0.01) or `adagrad`, both with the learning rate 0.001.
-        metric: What is reported beside the mean loss: `accuracy` or `auc`.
+        metric: The metric reported besides the mean loss: `accuracy` or `auc`.
     """
 
     name: str
@@ -72,13 +72,13 @@ CTR_UNITS = (256, 128)
 
 
 def intervals(steps: int) -> list[int]:
-    """A round as stretches, each of which ends with a report."""
+    """Split a round into intervals, each of which ends with a report."""
     whole, rest = divmod(steps, STEPS_PER_REPORT)
     return [STEPS_PER_REPORT] * whole + [rest] * bool(rest)
 
 
 def layers(parameters: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """The weights of each layer, by its name."""
+    """Return the weights of each layer, by its name."""
     grouped: dict[str, list[Any]] = {}
     for path, weight in parameters.items():
         grouped.setdefault(path.rsplit("/", 1)[0], []).append(weight)
@@ -86,10 +86,10 @@ def layers(parameters: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
-    """The area under the ROC curve.
+    """Return the area under the ROC curve.
 
     Args:
-        positives: How many positive examples fell into each bin of predictions, in rising order.
+        positives: The number of positive examples in each bin of predictions, in rising order.
         negatives: The same for negative examples.
     """
     above = np.cumsum(positives[::-1])[::-1] - positives
@@ -163,7 +163,7 @@ def _transformer_parameters() -> Parameters:
 def _ctr_batches() -> Batches:
     rng = np.random.default_rng(4)
     dense = rng.normal(size=(20, 512, NUM_DENSE)).astype(np.float32)
-    # Squared, since ids of real data are not all equally frequent.
+    # Squared, since ids of real data are not equally frequent.
     categorical = (rng.random((20, 512, NUM_TABLES)) ** 2 * TABLE_ROWS).astype(np.int32)
     score = dense @ rng.normal(size=NUM_DENSE) + (categorical[..., 0] % 2) * 2 - 1
     labels = (score + rng.logistic(size=score.shape) > 0).astype(np.int32)
@@ -184,7 +184,7 @@ def _ctr_parameters() -> Parameters:
 
 
 class _Init:
-    """Makes first weights, from the same seed for every model."""
+    """A source of initial weights with the same seed for every model."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)

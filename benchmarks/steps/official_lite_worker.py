@@ -1,4 +1,4 @@
-"""official_lite, as `train.py` would run it: trainer, controller and writers of the default config.
+"""official_lite as in `train.py`: trainer, controller and writers of the default config.
 
 python -m benchmarks.steps.official_lite_worker --model=tiny_mlp --set=runtime.execution=xla
 """
@@ -35,7 +35,8 @@ def main() -> None:
         for measured in args.rounds:
             with measured:
                 if not step:
-                    # Where `train.py` does it; in the first round, when the others are quiet.
+                    # Called where `train.py` calls it; this is in the first round, when the others
+                    # are idle.
                     runner.choose_execution()
                 step += args.steps
                 controller.train(step, checkpoint_at_completion=False)

@@ -1,6 +1,6 @@
 """The four models as a task, once for official_lite and once for the Model Garden.
 
-The classes differ in what they inherit and in the version of Keras; their bodies are the same.
+The classes have different bases and Keras versions; their bodies are the same.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from benchmarks.steps import keras_models, models
 
 __all__ = ["create_params", "create_task_class"]
 
-# Far enough for any number of rounds.
+# Enough steps for any number of rounds.
 _NEVER = 10**9
 
 
 def create_task_class(base: type, keras: Any) -> type:
-    """A task for the models.
+    """Create a task class for the models.
 
     Args:
         base: `base_task.Task` of either framework.
@@ -24,7 +24,7 @@ def create_task_class(base: type, keras: Any) -> type:
     """
 
     class BenchmarkTask(base):
-        """Trains one of the models on its data in memory."""
+        """A task that trains one of the models on its data in memory."""
 
         def __init__(self, params: Any, model: models.Model) -> None:
             super().__init__(params)
@@ -57,13 +57,13 @@ def create_task_class(base: type, keras: Any) -> type:
 
 
 def create_params(cfg: Any, optimization: Any, model: models.Model, interval: int) -> Any:
-    """The experiment: defaults, but for the optimizer, and no checkpoint in the midst of a round.
+    """Return the default experiment with the model's optimizer and no checkpoint during a round.
 
     Args:
         cfg: The module `config_definitions` of either framework.
         optimization: Its package `modeling.optimization`.
         model: The model to train.
-        interval: Steps between two reports.
+        interval: The number of steps between two reports.
     """
     if model.optimizer == "adagrad":
         optimizer = {
@@ -74,7 +74,7 @@ def create_params(cfg: Any, optimization: Any, model: models.Model, interval: in
         optimizer = {
             "weight_decay_rate": models.WEIGHT_DECAY,
             "epsilon": models.EPSILON,
-            # Neither framework's default; nobody else clips.
+            # Neither framework's default, because the other contestants do not clip.
             "gradient_clip_norm": 0.0,
         }
     return cfg.ExperimentConfig(

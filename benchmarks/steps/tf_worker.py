@@ -1,4 +1,4 @@
-"""TensorFlow by hand: no Keras, no framework, every op written out.
+"""Hand-written TensorFlow: no Keras, no framework, every op written out.
 
 python -m benchmarks.steps.tf_worker --model=tiny_mlp --execution=graph
 """
@@ -13,7 +13,7 @@ from benchmarks.steps import models, worker
 
 Weights = dict[str, tf.Variable]
 
-# Batches in one program of `xla_loop`.
+# The number of batches in one program of `xla_loop`.
 STACKED = 100
 
 
@@ -67,7 +67,7 @@ def layer_norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def attention(qkv: tf.Tensor) -> tf.Tensor:
-    """Causal attention of `NUM_HEADS` heads, from queries, keys and values side by side."""
+    """Return causal attention of `NUM_HEADS` heads, from queries, keys and values side by side."""
     length, size = qkv.shape[1], qkv.shape[2] // 3
     d_head = size // models.NUM_HEADS
     heads = tf.reshape(qkv, (-1, length, 3, models.NUM_HEADS, d_head))
@@ -87,7 +87,7 @@ FORWARD: dict[str, Callable[..., tf.Tensor]] = {
 
 
 class Training:
-    """Weights, slots and metrics, and a step that changes them."""
+    """Weights, slots and metrics, and a step that updates them."""
 
     def __init__(self, model: models.Model, execution: str) -> None:
         self._forward = FORWARD[model.name]
@@ -108,7 +108,7 @@ class Training:
         self._num_updates = tf.Variable(0.0)
         self._loss = tf.Variable(0.0)
         self._count = tf.Variable(0.0)
-        # Hits and misses, or how many positives and negatives fell into each bin.
+        # Hits and misses, or the numbers of positives and negatives in each bin.
         self._scores = tf.Variable(tf.zeros((2, models.NUM_BINS if self._is_auc else 1)))
 
     def step(self, features: tuple[tf.Tensor, ...], labels: tf.Tensor) -> None:
@@ -126,7 +126,7 @@ class Training:
         self._scores.assign_add(self._score(labels, logits))
 
     def take_report(self) -> dict[str, float]:
-        """Mean loss and metric since the last report, which begin anew."""
+        """Return mean loss and metric since the last report, and reset them."""
         loss = float(self._loss / self._count)
         first, second = self._scores.numpy()
         metric = (
@@ -179,7 +179,7 @@ class Training:
     def _update_adagrad_rows(
         self, weight: tf.Variable, accumulator: tf.Variable, gradient: tf.IndexedSlices
     ) -> None:
-        """Only the rows that the batch has seen; XLA can't, as their number is not known to it."""
+        """Update only the rows in the batch; XLA cannot, as it does not know their number."""
         rows, places = tf.unique(gradient.indices)
         summed = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
         accumulator.scatter_add(tf.IndexedSlices(tf.square(summed), rows))
@@ -188,7 +188,7 @@ class Training:
 
 
 def create_train_fn(training: Training, execution: str) -> Callable[[Iterator[Any], Any], None]:
-    """The compiled function `(iterator, num_calls)`; `xla_loop` draws `STACKED` batches at once."""
+    """Return the compiled `(iterator, num_calls)`; `xla_loop` draws `STACKED` batches at once."""
     step = training.step
     if execution == "xla":
         step = tf.function(training.step, jit_compile=True)

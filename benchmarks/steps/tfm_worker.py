@@ -1,4 +1,4 @@
-"""The Model Garden, as its `train.py` would run it.
+"""The Model Garden as in its `train.py`.
 
 python -m benchmarks.steps.tfm_worker --model=tiny_mlp
 """
@@ -34,7 +34,7 @@ def main() -> None:
             "train",
             params,
             model_dir,
-            # The controller keeps no report, so that an action has to.
+            # The controller does not keep reports, so an action does.
             train_actions=[last_logs.update],
         )
         step = 0

@@ -1,4 +1,4 @@
-"""The four models in PyTorch, with their loss and metric; for the plain loop and for Lightning."""
+"""The four models in PyTorch with loss and metric, for the plain loop and for Lightning."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class Mlp(nn.Module):
 
 
 class SamePadConv(nn.Conv2d):
-    """A convolution that pads as TensorFlow does: at the end first, where the stride is two."""
+    """A convolution that pads as TensorFlow does: at the end first, if the stride is two."""
 
     def __init__(self, channels: int, filters: int, stride: int) -> None:
         super().__init__(channels, filters, 3, stride, padding=1 if stride == 1 else 0)
@@ -120,7 +120,7 @@ class Ctr(nn.Module):
 
 
 def build(model: models.Model) -> nn.Module:
-    """The model, with its first weights."""
+    """Build the model with its initial weights."""
     classes: dict[str, type[nn.Module]] = {
         "tiny_mlp": Mlp,
         "convnet": Convnet,
@@ -133,7 +133,7 @@ def build(model: models.Model) -> nn.Module:
             is_kernel = weight.ndim > 1 and not isinstance(
                 built.get_submodule(name), nn.Embedding | Positions
             )
-            # Both kinds of kernels have their outputs first here, and last in TensorFlow.
+            # Both kinds of kernels have their outputs first in PyTorch, and last in TensorFlow.
             axes = (*range(weight.ndim - 1, weight.ndim - 3, -1), *range(weight.ndim - 2))
             parameter.data.copy_(torch.tensor(weight.transpose(axes) if is_kernel else weight))
     return built
@@ -156,7 +156,7 @@ def create_optimizer(model: models.Model, built: nn.Module) -> torch.optim.Optim
 
 
 def load_batches(model: models.Model) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """The data, with channels first and with the integers that PyTorch wants."""
+    """Load the data, with channels first and with the integer type that PyTorch requires."""
     features, labels = model.make_batches()
     return tuple(_tensor(part) for part in features), _tensor(labels)
 
@@ -168,7 +168,7 @@ def mean_loss(model: models.Model, logits: torch.Tensor, labels: torch.Tensor) -
 
 
 class Score:
-    """The metric, kept in tensors until it is asked for."""
+    """The metric, kept in tensors until it is requested."""
 
     def __init__(self, model: models.Model) -> None:
         self._is_auc = model.metric == "auc"

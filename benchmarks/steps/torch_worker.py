@@ -1,4 +1,4 @@
-"""PyTorch by hand, eager.
+"""Hand-written eager PyTorch.
 
 python -m benchmarks.steps.torch_worker --model=tiny_mlp
 """

@@ -1,4 +1,4 @@
-"""What the workers have in common: their arguments, and what they say after a round."""
+"""The parts that all workers share: their arguments, and the answer after a round."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ __all__ = ["parse_args", "run_rounds"]
 
 
 def parse_args(parser: argparse.ArgumentParser | None = None) -> argparse.Namespace:
-    """The arguments of a worker: `model` as a `models.Model`, `steps`, and its `turns.Rounds`."""
+    """Return a worker's arguments: `model` as a `models.Model`, `steps`, and `turns.Rounds`."""
     parser = parser or argparse.ArgumentParser()
     parser.add_argument("--model", choices=list(models.MODELS), required=True)
     parser.add_argument("--steps", type=int, default=0, help="Steps in a round.")
@@ -23,11 +23,12 @@ def parse_args(parser: argparse.ArgumentParser | None = None) -> argparse.Namesp
 
 
 def run_rounds(args: argparse.Namespace, train: Callable[[int], Mapping[str, float]]) -> None:
-    """Runs the rounds.
+    """Run the rounds.
 
     Args:
-        args: Of `parse_args`.
-        train: Trains so many steps, and returns their mean `loss` and the metric as numbers.
+        args: The result of `parse_args`.
+        train: A function that trains a number of steps, and returns their mean `loss` and the
+            metric as numbers.
     """
     for measured in args.rounds:
         with measured:

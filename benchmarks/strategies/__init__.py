@@ -1,1 +1,1 @@
-"""The loop on two replicas, beside one written by hand."""
+"""The training loop on two replicas, against a hand-written one."""

@@ -1,4 +1,4 @@
-"""Seconds a step on two replicas, of this loop and of one written by hand with `tf.distribute`.
+"""A benchmark of seconds per step on two replicas, against a hand-written `tf.distribute` loop.
 
 python -m benchmarks.strategies
 """
@@ -21,7 +21,7 @@ LOOPS: Mapping[str, Sequence[str]] = {
 
 
 def measure(model: str, strategy: str, args: argparse.Namespace) -> turns.Answers:
-    """The counted rounds of all processes."""
+    """Return the counted rounds of all processes."""
     steps = args.steps or models.MODELS[model].steps
     commands = {
         name: [

@@ -1,9 +1,9 @@
-"""A training on two replicas, by official_lite or by hand.
+"""A training on two replicas, by official_lite or hand-written.
 
 python -m benchmarks.strategies.worker --model=convnet --loop=by_hand --strategy=mirrored
 
-Under `multi_worker_mirrored` it is the first of two processes, and starts the second, which has no
-turns to wait for: each step waits for the first one's.
+Under `multi_worker_mirrored` this is the first of two processes. It starts the second one, which
+does not wait for turns, because each of its steps waits for the first process.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from official_lite.run import runtime
 DEVICES = ["CPU:0", "CPU:1"]
 STRATEGIES = ("mirrored", "multi_worker_mirrored")
 
-# Trains so many steps, and returns their mean loss and the metric.
+# A function that trains a number of steps, and returns their mean loss and the metric.
 Train = Callable[[int], dict[str, float]]
 
 
 def by_hand(args: argparse.Namespace) -> Train:
-    """As TensorFlow's guide to custom training loops has it, with a loop in the graph."""
+    """Train as in TensorFlow's guide to custom training loops, with a loop in the graph."""
     strategy = _create_strategy(args.strategy)
     with strategy.scope():
         model = keras_models.build(args.model, keras)
@@ -78,7 +78,7 @@ def by_hand(args: argparse.Namespace) -> Train:
 
 
 def by_official_lite(args: argparse.Namespace, model_dir: str) -> Train:
-    """As `train.py` would run it."""
+    """Train as `train.py` would."""
     params = tasks.create_params(cfg, optimization, args.model, models.intervals(args.steps)[0])
     params.runtime.distribution_strategy = args.strategy
     params.runtime.devices = DEVICES if args.strategy == "mirrored" else None
@@ -111,7 +111,7 @@ def _create_strategy(name: str) -> tf.distribute.Strategy:
 
 @contextlib.contextmanager
 def _second_process(model_dir: str) -> Iterator[None]:
-    """The same command in another process, as the second worker of a cluster."""
+    """Start the same command in another process, as the second worker of a cluster."""
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]
 
     def describe(index: int) -> str:

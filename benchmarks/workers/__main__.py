@@ -1,11 +1,11 @@
-"""Step time by number of workers and size of gradients, beside a model of it.
+"""A benchmark of step time by number of workers and size of gradients, compared with a model of it.
 
-A step of n workers takes what it takes n processes that know nothing of one another on the same
-machine, and what a ring all-reduce of the gradients adds to it::
+A step of n workers takes the time of n independent processes on the same machine, plus the time of
+a ring all-reduce of the gradients::
 
     t(n) = alone(n) + 2 (n - 1) latency + 2 (n - 1) / n * bytes / bandwidth
 
-Latency and bandwidth are fitted to two workers, and tried on more.
+Latency and bandwidth are fitted to two workers, and checked on more.
 
 python -m benchmarks.workers
 """
@@ -24,14 +24,14 @@ import portpicker
 
 from benchmarks import report, turns
 
-# Rounds at the beginning that are not counted.
+# The first rounds, which do not count.
 _WARMUP = 2
 
 
 def seconds_per_step(
     num_processes: int, width: int, args: argparse.Namespace, *, together: bool
 ) -> float:
-    """The median over the rounds, the mean over the processes."""
+    """Return the median over the rounds of the mean over the processes."""
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(num_processes)]
     command = [
         *(sys.executable, "-m", "benchmarks.workers.worker", f"--width={width}"),
@@ -64,19 +64,19 @@ def _median(printed: str) -> float:
 
 
 def gradient_bytes(width: int) -> int:
-    """Of the model `toy_runs.build_mlp`."""
+    """Return the size of the gradients of the model `toy_runs.build_mlp`."""
     return 4 * (width * width + 2 * width + 1)
 
 
 def terms(num_workers: int, size: int) -> tuple[float, float]:
-    """How often a message has to wait, and how many bytes go over each link."""
+    """Return how often a message has to wait, and how many bytes each link carries."""
     return 2.0 * (num_workers - 1), 2 * (num_workers - 1) / num_workers * size
 
 
 def fit(extra: Mapping[tuple[int, int], float]) -> tuple[float, float]:
-    """Latency in seconds, and seconds a byte, from the extra seconds of two workers.
+    """Fit latency in seconds, and seconds per byte, to the extra seconds of two workers.
 
-    Relative errors count alike, so that the largest gradients don't decide alone.
+    Relative errors have equal weight, so that the largest gradients do not dominate.
     """
     rows = [
         (*np.array(terms(n, gradient_bytes(width))) / seconds, 1.0)

@@ -1,1 +1,1 @@
-"""Text: language models that predict what comes next, and one that fills in what is missing."""
+"""Experiments on text: models that predict the next token, and one that predicts masked words."""

@@ -1,1 +1,1 @@
-"""Experiments on recommendation: what somebody clicks on, what to show."""
+"""Experiments on recommendation: predicting clicks and choosing items to show."""

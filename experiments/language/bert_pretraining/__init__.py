@@ -1,1 +1,1 @@
-"""BERT, from its first weights on: `language/bert_pretraining`."""
+"""BERT, trained from random weights: `language/bert_pretraining`."""

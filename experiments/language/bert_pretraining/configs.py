@@ -1,4 +1,4 @@
-"""`language/bert_pretraining`: hidden words and next sentences, on one's own text.
+"""`language/bert_pretraining`: masked words and next sentences, on your own text.
 
 python train.py --experiment=language/bert_pretraining --mode=train_and_eval --model_dir=/tmp/bert \
   --set=task.tokenizer_path=/tmp/wordpiece.json --set=task.train_data.input_path='train*.txt' \
@@ -30,23 +30,23 @@ _TRAIN_STEPS = 1_000_000
 
 @dataclasses.dataclass
 class BertEncoderConfig(hyperparams.Config):
-    """The encoder; the fields are the Model Garden's, the defaults those of BERT base.
+    """The encoder. The fields have the Model Garden's names; the defaults are those of BERT base.
 
     Attributes:
-        vocab_size: Tokens there are.
-        hidden_size: Width of what goes from block to block.
-        num_layers: Blocks.
-        num_attention_heads: Heads of each block.
-        hidden_activation: Of a block's dense layers.
-        intermediate_size: Width within them.
-        dropout_rate: Share dropped of the embeddings and of what each part of a block adds.
-        attention_dropout_rate: Share dropped of the weights of attention.
-        max_position_embeddings: The longest sequence.
-        type_vocab_size: Kinds of segments.
-        initializer_range: Standard deviation of the first weights.
-        norm_first: Whether what goes into a part of a block is normalized, not what comes out.
-        use_bias: Whether dense layers and normalizations have one.
-        layer_norm_epsilon: Added to the variance.
+        vocab_size: The number of tokens.
+        hidden_size: The width of the vectors between blocks.
+        num_layers: The number of blocks.
+        num_attention_heads: The number of heads of each block.
+        hidden_activation: The activation of a block's dense layers.
+        intermediate_size: The width within a block's dense layers.
+        dropout_rate: The dropout rate of the embeddings and of the output of each part of a block.
+        attention_dropout_rate: The dropout rate of the attention weights.
+        max_position_embeddings: The length of the longest sequence.
+        type_vocab_size: The number of segment types.
+        initializer_range: The standard deviation of the initial weights.
+        norm_first: Whether the input of a part of a block is normalized instead of its output.
+        use_bias: Whether dense layers and normalizations have a bias.
+        layer_norm_epsilon: A number added to the variance.
     """
 
     vocab_size: int = 30522
@@ -75,7 +75,7 @@ class BertEncoderConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class EncoderConfig(hyperparams.OneOfConfig):
-    """Which encoder."""
+    """The choice of an encoder."""
 
     type: str | None = "bert"
     bert: BertEncoderConfig = dataclasses.field(default_factory=BertEncoderConfig)
@@ -83,15 +83,15 @@ class EncoderConfig(hyperparams.OneOfConfig):
 
 @dataclasses.dataclass
 class ClsHeadConfig(hyperparams.Config):
-    """Classes of a whole sequence, from its first token.
+    """A head that classifies a whole sequence from its first token.
 
     Attributes:
-        inner_dim: Units of a dense layer before the last; 0 is none.
-        num_classes: How many classes.
-        activation: Of that layer.
-        dropout_rate: Share dropped after it.
-        cls_token_idx: The place of the token.
-        name: Of the head.
+        inner_dim: The units of a dense layer before the last layer; 0 omits it.
+        num_classes: The number of classes.
+        activation: The activation of the inner layer.
+        dropout_rate: The dropout rate after the inner layer.
+        cls_token_idx: The position of the token.
+        name: The name of the head.
     """
 
     inner_dim: int = 0
@@ -104,13 +104,13 @@ class ClsHeadConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class PretrainerConfig(hyperparams.Config):
-    """An encoder, and what is learnt by it.
+    """An encoder and its pre-training heads.
 
     Attributes:
         encoder: The encoder.
         cls_heads: The heads for whole sequences.
-        mlm_activation: Of the layer before hidden words are guessed.
-        mlm_initializer_range: Standard deviation of its first weights.
+        mlm_activation: The activation of the layer before masked words are predicted.
+        mlm_initializer_range: The standard deviation of the initial weights of that layer.
     """
 
     encoder: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
@@ -121,17 +121,17 @@ class PretrainerConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class BertPretrainDataConfig(cfg.DataConfig):
-    """Text in files, or examples as the Model Garden's `create_pretraining_data` writes them.
+    """Text files, or examples written by the Model Garden's `create_pretraining_data`.
 
     Attributes:
-        seq_length: Tokens of an example.
-        max_predictions_per_seq: The most of them that may be hidden.
-        use_next_sentence_label: Whether to learn if the second part follows the first.
+        seq_length: The number of tokens of an example.
+        max_predictions_per_seq: The maximum number of masked tokens of an example.
+        use_next_sentence_label: Whether to predict if the second part follows the first.
         use_v2_feature_names: Whether TFRecords have `input_word_ids` and `input_type_ids`, or
             `input_ids` and `segment_ids`.
-        file_type: `tfrecord`, or `text`: UTF-8, a sentence in each line, an empty line between
-            documents. Of text other words are hidden in each epoch.
-        mask_rate: Share of the tokens of a text that are hidden.
+        file_type: `tfrecord`, or `text`: UTF-8 with one sentence per line and an empty line between
+            documents. With text, every epoch masks different words.
+        mask_rate: The fraction of the tokens of a text that are masked.
     """
 
     seq_length: int = 512
@@ -145,7 +145,7 @@ class BertPretrainDataConfig(cfg.DataConfig):
         super().validate_fields()
         field_checks.require_one_of(self, "file_type", FILE_TYPES)
         field_checks.require_positive(self, "max_predictions_per_seq")
-        # Three special tokens, and two of each part to choose from.
+        # The minimum is three special tokens, plus two tokens of each part to choose from.
         if self.seq_length < max(8, self.max_predictions_per_seq):
             raise errors.ConfigValueError(
                 f"`seq_length` is {self.seq_length}; wanted 8 or more, and not less than "
@@ -155,10 +155,10 @@ class BertPretrainDataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class MaskedLMConfig(cfg.TaskConfig):
-    """Guessing hidden words, and whether one text follows another.
+    """The config of masked language modeling and next sentence prediction.
 
     Attributes:
-        tokenizer_path: A `tokenizer.json` of the library `tokenizers`, for text.
+        tokenizer_path: A `tokenizer.json` of the library `tokenizers`, required for text.
     """
 
     tokenizer_path: str = ""
@@ -186,7 +186,7 @@ task_factory.register_task_cls(
 
 @exp_factory.register_config_factory("language/bert_pretraining")
 def bert_pretraining() -> cfg.ExperimentConfig:
-    """BERT base, trained as its authors did."""
+    """Return the experiment that trains BERT base with its authors' recipe."""
     return cfg.ExperimentConfig(
         task=MaskedLMConfig(),
         trainer=cfg.TrainerConfig(

@@ -1,4 +1,4 @@
-"""Text as sentences of tokens."""
+"""A text corpus as sentences of tokens."""
 
 import functools
 from typing import NamedTuple
@@ -12,13 +12,13 @@ __all__ = ["Corpus", "SpecialTokens", "load_corpus", "special_tokens"]
 
 
 class Corpus(NamedTuple):
-    """All sentences, one after the other; s is their number.
+    """All sentences of a corpus, concatenated; s is the number of sentences.
 
     Attributes:
-        tokens: Of all of them, int32.
-        begins: Where each begins in it, int64 of shape (s,).
-        ends: Where it ends.
-        last_of_document: The number of the last sentence of its document.
+        tokens: The tokens of all sentences, int32.
+        begins: The index in `tokens` at which each sentence begins, int64 of shape (s,).
+        ends: The index at which each sentence ends.
+        last_of_document: For each sentence, the number of the last sentence of its document.
     """
 
     tokens: np.ndarray
@@ -27,12 +27,12 @@ class Corpus(NamedTuple):
     last_of_document: np.ndarray
 
     def first_parts(self) -> np.ndarray:
-        """The sentences that another one follows in their document."""
+        """Return the sentences that are followed by another sentence of their document."""
         return np.flatnonzero(self.last_of_document > np.arange(len(self.begins)))
 
 
 class SpecialTokens(NamedTuple):
-    """Numbers of the tokens that stand for no text."""
+    """The numbers of the tokens that do not stand for text."""
 
     padding: int
     first: int
@@ -41,23 +41,23 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer_path: str) -> SpecialTokens:
-    """Those of a tokenizer, under the names that BERT gave them."""
+    """Return the special tokens of a tokenizer, which must have BERT's names."""
     tokenizer = library.load_tokenizer(tokenizer_path)
     names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
     return SpecialTokens(*(library.require_token(tokenizer, name) for name in names))
 
 
-# A trainer asks for its data more than once.
+# Cached, because a trainer requests its data more than once.
 @functools.lru_cache(maxsize=2)
 def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
-    """Reads text with a sentence in each line and an empty line between documents.
+    """Read text with one sentence per line and an empty line between documents.
 
     Args:
-        paths: The files; a document does not go on in the next one.
+        paths: The files. A document does not continue in the next file.
         tokenizer_path: A `tokenizer.json`.
 
     Raises:
-        DataError: No document has two sentences.
+        DataError: If no document has two sentences.
     """
     tokenizer = library.load_tokenizer(tokenizer_path)
     sentences: list[np.ndarray] = []
@@ -70,7 +70,7 @@ def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
                 last_sentences.append(len(sentences) - 1)
         last_sentences.append(len(sentences) - 1)
     ends = np.cumsum([len(sentence) for sentence in sentences], dtype=np.int64)
-    # The first document end that does not come before a sentence is its own.
+    # A sentence belongs to the first document whose last sentence does not come before it.
     which = np.searchsorted(last_sentences, np.arange(len(sentences)))
     found = Corpus(
         tokens=np.concatenate([*sentences, np.zeros(0, np.int32)]),

@@ -1,4 +1,4 @@
-"""Examples: two parts of text, some of whose words are hidden."""
+"""Examples of two parts of text, some of whose words are masked."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["build_examples", "hide", "read_records", "read_text"]
 
 Tensors = dict[str, tf.Tensor]
 
-# Of the hidden words, so many become [MASK], and so many another word; the rest stays.
+# Of the masked words, these fractions become [MASK] and another word; the rest stay unchanged.
 _SHARE_MASKED, _SHARE_CHANGED = 0.8, 0.1
 
 _LABELS = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
@@ -25,16 +25,16 @@ def read_text(
     vocab_size: int,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of features and labels out of text files.
+    """Build batches of features and labels from text files.
 
-    Each sentence that another one follows begins an example once an epoch. Everything that is
-    random about it depends on nothing but the seed and the number of the batch.
+    Each sentence that is followed by another one begins an example once per epoch. All random
+    choices depend only on the seed and the number of the batch.
 
     Args:
-        params: Which files, and how long an example is.
+        params: The files and the length of an example.
         tokenizer_path: A `tokenizer.json`.
-        vocab_size: Of the model.
-        input_context: Which of how many input pipelines this is.
+        vocab_size: The vocabulary size of the model.
+        input_context: The index of this input pipeline and the number of pipelines.
     """
     text = corpus.load_corpus(tuple(input_reader.match_files(params.input_path)), tokenizer_path)
     special = corpus.special_tokens(tokenizer_path)
@@ -49,7 +49,7 @@ def read_text(
         drop_remainder=params.drop_remainder,
         input_context=input_context,
     )
-    # In the memory of a GPU it would have to come back for every batch.
+    # In GPU memory, the text would have to be copied back for every batch.
     with tf.device("CPU"):
         tensors = corpus.Corpus(*map(tf.convert_to_tensor, text))
 
@@ -70,23 +70,24 @@ def build_examples(
     special: corpus.SpecialTokens,
     seq_length: int,
 ) -> Tensors:
-    """Pairs of parts: [CLS] the first [SEP] the second [SEP], then padding.
+    """Build pairs of parts: [CLS] first [SEP] second [SEP], followed by padding.
 
-    The first begins with a sentence and ends with one, at random, unless it has to be cut. The
-    second is what follows or, every other time, begins with any sentence; it is as long as there
-    is room and its document goes on.
+    The first part begins and ends with a random sentence boundary, unless it has to be cut. The
+    second part is what follows or, in half of the examples, begins with a random sentence. It
+    extends as far as there is room and its document continues.
 
     Args:
-        rows: Numbers of the sentences to begin with.
-        seed: Of all draws; a seed as `tf.random.stateless_uniform` takes it.
+        rows: The numbers of the sentences that begin the examples.
+        seed: The seed of all draws, in the form that `tf.random.stateless_uniform` accepts.
         text: The sentences, as tensors.
-        special: Numbers of special tokens.
-        seq_length: Of an example.
+        special: The numbers of special tokens.
+        seq_length: The length of an example.
     """
     count = tf.shape(rows)[0]
     seeds = tf.random.split(seed, 3)
     room = tf.constant(seq_length - 3, tf.int64)
-    # The first part leaves a sentence to its document, and a token's room to the second.
+    # The first part leaves at least one sentence of its document, and room for one token, to the
+    # second part.
     wanted = tf.random.stateless_uniform([count], seeds[0], 1, room, tf.int64)
     begins = tf.gather(text.begins, rows)
     last_ones = tf.searchsorted(text.ends, begins + wanted, side="right", out_type=tf.int64) - 1
@@ -120,7 +121,7 @@ def build_examples(
         "input_mask": tf.cast(places <= ends, tf.int32),
         "input_type_ids": tf.cast((places > separators) & (places <= ends), tf.int32),
         "is_text": is_text,
-        # 0 for what follows, as everywhere.
+        # As usual, label 0 means that the second part follows the first.
         "next_sentence_labels": tf.cast(second_ones != last_ones + 1, tf.int32)[:, tf.newaxis],
     }
 
@@ -132,14 +133,14 @@ def hide(
     vocab_size: int,
     params: configs.BertPretrainDataConfig,
 ) -> Tensors:
-    """Hides some words, each place with the same probability.
+    """Mask some words, with the same probability at each position.
 
     Args:
-        examples: Of `build_examples`.
-        seed: Of all draws.
-        special: Numbers of special tokens.
-        vocab_size: Words that may take the place of another.
-        params: How many to hide.
+        examples: The result of `build_examples`.
+        seed: The seed of all draws.
+        special: The numbers of special tokens.
+        vocab_size: The number of words from which a replacement is drawn.
+        params: How many words to mask.
     """
     ids, is_text = examples["input_word_ids"], examples["is_text"]
     seeds = tf.random.split(seed, 3)
@@ -149,7 +150,7 @@ def hide(
     num_words = tf.reduce_sum(tf.cast(is_text, tf.float32), axis=1, keepdims=True)
     num_hidden = tf.clip_by_value(tf.round(params.mask_rate * num_words), 1.0, float(most))
     is_hidden = tf.range(most, dtype=tf.float32)[tf.newaxis] < num_hidden
-    # What is not used points at [CLS], and leaves it as it is.
+    # Unused entries point at [CLS] and leave it unchanged.
     places = tf.where(is_hidden, places, 0)
     words = tf.gather(ids, places, batch_dims=1)
     draw = tf.random.stateless_uniform(tf.shape(words), seeds[1])
@@ -172,11 +173,11 @@ def read_records(
     params: configs.BertPretrainDataConfig,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of features and labels out of TFRecords, in which words are hidden already.
+    """Read batches of features and labels from TFRecords whose words are already masked.
 
     Args:
-        params: Which files, and how they were written.
-        input_context: Which of how many input pipelines this is.
+        params: The files and their format.
+        input_context: The index of this input pipeline and the number of pipelines.
     """
     is_v2 = params.use_v2_feature_names
     names = {

@@ -1,4 +1,4 @@
-"""BERT: an encoder that looks both ways, and what is asked of it."""
+"""BERT: a bidirectional encoder and its pre-training heads."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["Bias", "build_model"]
 
 @keras.saving.register_keras_serializable("language")
 class Bias(keras.layers.Layer):
-    """Adds a learnt number to each of the last axis."""
+    """A layer that adds a learned number to each element of the last axis."""
 
     def build(self, input_shape: tuple[Any, ...]) -> None:
         self.bias = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="bias")
@@ -26,13 +26,15 @@ class Bias(keras.layers.Layer):
 def build_model(
     config: configs.PretrainerConfig, seq_length: int, max_predictions_per_seq: int
 ) -> keras.Model:
-    """From features to `mlm_logits`, of shape (batch, predictions, vocabulary), and a head's
-    logits, of shape (batch, classes), under its name.
+    """Build a model from features to `mlm_logits` and one output per head.
+
+    `mlm_logits` has the shape (batch, predictions, vocabulary). The logits of a head have the
+    shape (batch, classes) and are returned under its name.
 
     Args:
         config: The layers.
-        seq_length: Tokens of an example.
-        max_predictions_per_seq: Places at which a word is guessed.
+        seq_length: The number of tokens of an example.
+        max_predictions_per_seq: The number of positions at which a word is predicted.
     """
     encoder = config.encoder.get()
     words = keras.Input((seq_length,), dtype="int32", name="input_word_ids")
@@ -43,7 +45,7 @@ def build_model(
         encoder.vocab_size,
         encoder.hidden_size,
         embeddings_initializer=layers.normal(encoder.initializer_range),
-        # Logits are in float32 under mixed precision too, as the loss is sensitive to it.
+        # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
         reverse_dtype="float32",
         name="word_embeddings",
     )

@@ -1,4 +1,4 @@
-"""Guessing hidden words, and whether one text follows another."""
+"""The task of predicting masked words and whether one text follows another."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _NEXT_SENTENCE = "next_sentence"
 
 
 class MaskedLMTask(base_task.Task):
-    """From two parts of text to the words that are hidden in them."""
+    """A task that predicts the masked words in two parts of text."""
 
     def build_model(self) -> keras.Model:
         config = self.task_config
@@ -87,7 +87,7 @@ def _sizes(params: Any) -> tuple[int, int]:
 
 
 def _masked_lm_loss(labels: Any, outputs: Any) -> tf.Tensor:
-    """The mean over the hidden words; 0 if there is none."""
+    """Return the mean loss over the masked words, or 0 if there are none."""
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels["masked_lm_ids"], outputs["mlm_logits"]
     )

@@ -1,1 +1,1 @@
-"""Models that predict the next token, small enough to be read: what the GPTs here share."""
+"""The parts that all GPT experiments share: models that predict the next token."""

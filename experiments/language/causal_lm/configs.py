@@ -1,4 +1,4 @@
-"""The parts of a config that all GPTs here have."""
+"""The parts of a config that all GPT experiments share."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ __all__ = [
 SPLITS = ("train", "validation")
 POSITIONS = ("learned", "rotary")
 
-# Products with a row's number stay within an int32.
+# Products with a row's number must fit into an int32.
 _MOST_NGRAM_ROWS = 2**16
 
 
@@ -28,23 +28,25 @@ class GptModelConfig(hyperparams.Config):
     """A GPT; the defaults are those of GPT-2 small.
 
     Attributes:
-        vocab_size: Tokens there are; 0 for as many as the data have.
-        seq_length: Tokens that it sees at once, in training and evaluation too.
-        num_layers: Blocks.
-        num_attention_heads: Heads of each block.
-        hidden_size: Width of what goes from block to block.
-        intermediate_size: Width within a block's dense layers; 0 is four times `hidden_size`.
-        hidden_activation: Of these layers; `gelu` is its tanh approximation.
-        dropout_rate: Share dropped of the embeddings and of what each part of a block adds.
-        attention_dropout_rate: Share dropped of the weights of attention.
-        use_bias: Whether dense layers and normalizations have one.
-        initializer_range: Standard deviation of the first weights; less by the root of the number
-            of sums for those that end a part of a block.
-        layer_norm_epsilon: Added to the variance.
-        positions: `learned`, a vector added for each, or `rotary`, where attention sees distances.
-        ngram_sizes: A token's embedding has added to it those of the n tokens that end with it, for
-            each n of these; all n-grams share the rows of a table by their hash.
-        ngram_rows: Rows of this table for each n.
+        vocab_size: The number of tokens; 0 uses the number of tokens in the data.
+        seq_length: The number of tokens that the model sees at once, in training and evaluation.
+        num_layers: The number of blocks.
+        num_attention_heads: The number of heads of each block.
+        hidden_size: The width of the vectors between blocks.
+        intermediate_size: The width within a block's dense layers; 0 is four times `hidden_size`.
+        hidden_activation: The activation of these layers; `gelu` is its tanh approximation.
+        dropout_rate: The dropout rate of the embeddings and of the output of each part of a block.
+        attention_dropout_rate: The dropout rate of the attention weights.
+        use_bias: Whether dense layers and normalizations have a bias.
+        initializer_range: The standard deviation of the initial weights. For the layers that end a
+            part of a block, it is divided by the square root of the number of sums.
+        layer_norm_epsilon: A number added to the variance.
+        positions: `learned`, which adds a vector for each position, or `rotary`, with which
+            attention depends on distances.
+        ngram_sizes: For each n of these, the embedding of the n tokens that end with a token is
+            added to the embedding of that token. All n-grams share the rows of a table by their
+            hash.
+        ngram_rows: The number of rows of this table for each n.
     """
 
     vocab_size: int = 50257
@@ -92,10 +94,10 @@ class GptModelConfig(hyperparams.Config):
 
 
 def small_gpt(**fields: Any) -> GptModelConfig:
-    """A GPT that CPUs train in minutes, and that sees its text too few times to need dropout.
+    """Return a GPT that CPUs train in minutes, without dropout, since it sees its text few times.
 
     Args:
-        **fields: Of `GptModelConfig`, over what is chosen here.
+        **fields: Fields of `GptModelConfig` that override the values chosen here.
     """
     small: dict[str, Any] = {
         "num_layers": 4,
@@ -111,13 +113,14 @@ def small_gpt(**fields: Any) -> GptModelConfig:
 
 @dataclasses.dataclass
 class CausalLmDataConfig(cfg.DataConfig):
-    """Stretches of one long text.
+    """Sequences cut from one long text.
 
     Attributes:
-        split: `train`, random stretches without end, or `validation`, all of it once.
-        eval_context: Tokens of each stretch of an evaluation that are only there to be looked
-            at, and were predicted in the one before. More of them make predictions better, and the
-            evaluation longer.
+        split: `train`, an infinite stream of random sequences, or `validation`, all of the text
+            once.
+        eval_context: The number of tokens of each evaluation sequence that only serve as context;
+            they are predicted in the sequence before. A larger number improves the predictions and
+            makes the evaluation longer.
     """
 
     split: str = "train"
@@ -131,7 +134,7 @@ class CausalLmDataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class CausalLmConfig(cfg.TaskConfig):
-    """Predicting the next token."""
+    """The config of next-token prediction."""
 
     model: GptModelConfig = dataclasses.field(default_factory=GptModelConfig)
     train_data: CausalLmDataConfig = dataclasses.field(
@@ -153,14 +156,14 @@ def cosine_adamw(
     beta_2: float = 0.95,
     weight_decay_rate: float = 0.1,
 ) -> optimization.OptimizationConfig:
-    """AdamW as GPTs are trained with: decay of matrices only, half a cosine down to a tenth.
+    """Return the usual AdamW of GPTs: decay of matrices only, half a cosine down to a tenth.
 
     Args:
-        train_steps: The end of the cosine.
-        warmup_steps: Steps in which the learning rate goes up.
-        learning_rate: The highest.
-        beta_2: Decay of the second moment.
-        weight_decay_rate: How much of itself a weight loses, times the learning rate.
+        train_steps: The step at which the cosine ends.
+        warmup_steps: The number of steps in which the learning rate increases.
+        learning_rate: The highest learning rate.
+        beta_2: The decay of the second moment.
+        weight_decay_rate: The fraction of itself that a weight loses, times the learning rate.
     """
     return optimization.OptimizationConfig(
         {

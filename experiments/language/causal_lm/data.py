@@ -1,4 +1,4 @@
-"""Batches out of one long sequence of tokens."""
+"""Batches of sequences from one long sequence of tokens."""
 
 from typing import Any
 
@@ -21,18 +21,18 @@ def build_dataset(
     params: configs.CausalLmDataConfig,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of `(inputs, labels)`, int32 of shape (batch, seq_length).
+    """Build batches of `(inputs, labels)`, int32 of shape (batch, seq_length).
 
-    A label is the token that comes after the input, or `NOT_COUNTED`.
+    A label is the token that follows the input, or `NOT_COUNTED`.
 
     Args:
         tokens: The text, of any integer type.
-        seq_length: The length of a stretch.
-        params: Whether to train, how many in a batch.
-        input_context: Which of how many input pipelines this is.
+        seq_length: The length of a sequence.
+        params: Whether to train, and the batch size.
+        input_context: The index of this input pipeline and the number of pipelines.
 
     Raises:
-        DataError: The text is too short.
+        DataError: If the text is too short.
     """
     if len(tokens) <= seq_length:
         raise errors.DataError(
@@ -53,16 +53,16 @@ def build_dataset(
 def evaluation_stretches(
     tokens: np.ndarray, seq_length: int, context: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All of a text, in rows of `seq_length`: inputs and labels.
+    """Return a whole text as rows of `seq_length` tokens: inputs and labels.
 
-    Each token but the first one is predicted once, by a row that has at least `context` tokens
-    before it, or all there are.
+    Each token but the first is predicted once, by a row with at least `context` tokens before it,
+    or with all tokens that there are.
     """
     if not 0 <= context < seq_length:
         raise errors.ConfigValueError(
             f"`eval_context` is {context}; wanted less than `seq_length`, {seq_length}."
         )
-    # Numbers of the last token that is predicted, of each row; the last row ends with the text.
+    # The index of the last predicted token of each row; the last row ends with the text.
     ends = np.arange(seq_length, len(tokens) - 1, seq_length - context)
     ends = np.append(ends, len(tokens) - 1)
     predicted = (ends - seq_length + 1)[:, np.newaxis] + np.arange(seq_length)
@@ -77,9 +77,9 @@ def _random_stretches(
     params: configs.CausalLmDataConfig,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    """In each epoch one that begins somewhere in each `seq_length` tokens, in random order.
+    """Return random sequences, one from every `seq_length` tokens per epoch, in random order.
 
-    Where depends on nothing but the seed and the number of the batch.
+    The positions depend only on the seed and the number of the batch.
     """
     begin = position.current()
     seed = params.seed if params.seed is not None else begin.seed if begin else 0
@@ -92,7 +92,7 @@ def _random_stretches(
         drop_remainder=params.drop_remainder,
         input_context=input_context,
     )
-    # In the memory of a GPU it would have to come back for every batch.
+    # In GPU memory, the text would have to be copied back for every batch.
     with tf.device("CPU"):
         text = tf.convert_to_tensor(tokens)
     last = len(tokens) - 1 - seq_length

@@ -1,4 +1,4 @@
-"""Goes on with a text, by the model of a run.
+"""Continue a text with the model of a run.
 
 python -m experiments.language.causal_lm.generate --experiment=language/char_gpt \\
   --model_dir=/tmp/char_gpt --prompt='ROMEO:'
@@ -29,16 +29,16 @@ def generate(
     top_k: int = 0,
     seed: int = 0,
 ) -> list[int]:
-    """Tokens that go on after some others, each drawn by the model's probabilities.
+    """Generate tokens that continue a prompt, drawn from the model's probabilities.
 
     Args:
-        model: From tokens of shape (batch, seq_length) to logits.
+        model: A model from tokens of shape (batch, seq_length) to logits.
         prompt: At least one token; the model sees the last `seq_length` of them.
-        num_tokens: How many to draw.
-        temperature: Logits are divided by it; less than 1 is less daring, and 0 always takes the
-            most probable one.
-        top_k: Draws from that many most probable tokens; 0 is all.
-        seed: Of the draws.
+        num_tokens: The number of tokens to draw.
+        temperature: The number by which logits are divided. Values below 1 favor probable tokens,
+            and 0 always takes the most probable one.
+        top_k: Draw only from this number of most probable tokens; 0 draws from all.
+        seed: The seed of the draws.
     """
     if not len(prompt):
         raise errors.ConfigValueError("The prompt is empty; wanted one token or more.")
@@ -59,21 +59,21 @@ def generate(
     tokens = [int(token) for token in prompt]
     for number in range(num_tokens):
         seen = tokens[-length:]
-        # What comes after the last one is not looked at.
+        # The model ignores what follows the last token.
         window = tf.constant(seen + [0] * (length - len(seen)), tf.int32)
         tokens.append(int(draw(window, tf.constant(len(seen) - 1), tf.constant(number))))
     return tokens[len(prompt) :]
 
 
 def load_run(experiment: str, model_dir: str) -> tuple[Any, keras.Model]:
-    """The task of a run, and its model with the weights of the latest checkpoint.
+    """Return the task of a run, and its model with the weights of the latest checkpoint.
 
     Args:
         experiment: The name of an experiment of `experiments/`, such as `language/char_gpt`.
         model_dir: The directory of the run, or of its best checkpoint.
 
     Raises:
-        CheckpointError: There is no checkpoint.
+        CheckpointError: If there is no checkpoint.
     """
     plugins.load_module(f"experiments.{experiment.replace('/', '.')}.configs")
     params = exp_factory.get_exp_config(experiment)
@@ -85,10 +85,10 @@ def load_run(experiment: str, model_dir: str) -> tuple[Any, keras.Model]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Args:
-        arguments: In place of those of the command line.
+        arguments: Arguments that replace those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--experiment", default="language/char_gpt")

@@ -1,4 +1,4 @@
-"""A GPT: blocks that look back, between a table of tokens and the same table read backwards."""
+"""A GPT: causal blocks between a token embedding and an output layer tied to it."""
 
 from typing import Any
 
@@ -10,21 +10,22 @@ from experiments.language.transformer import layers
 
 __all__ = ["NgramRows", "build_model"]
 
-# Smaller than 2**15, so that products with a row's number stay within an int32.
+# Smaller than 2**15, so products with a row's number fit into an int32.
 _MULTIPLIER = 31337
 
 
 @keras.saving.register_keras_serializable("language")
 class NgramRows(keras.layers.Layer):
-    """Rows of a table for the n-grams that end at each position: (batch, time) to (…, time, sizes).
+    """A layer that returns table rows for the n-grams that end at each position.
 
-    Those of the same tokens are the same, those of other tokens mostly others. N-grams as a part of
-    a byte's embedding are from https://arxiv.org/abs/2412.09871.
+    Maps (batch, time) to (batch, time, sizes). Equal n-grams share a row; different n-grams mostly
+    have different rows. N-grams as a part of a byte's embedding are from
+    https://arxiv.org/abs/2412.09871.
 
     Args:
-        sizes: Each n.
-        num_rows: For each n; at most 65,536.
-        **kwargs: As for any layer.
+        sizes: The values of n.
+        num_rows: The number of rows for each n; at most 65,536.
+        **kwargs: The arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, sizes: tuple[int, ...], num_rows: int, **kwargs: Any) -> None:
@@ -39,7 +40,7 @@ class NgramRows(keras.layers.Layer):
         hashed = ops.zeros_like(inputs)
         rows = {}
         for size in range(1, max(self.sizes) + 1):
-            # Behind the first tokens there is nothing, which counts as token 0.
+            # Positions before the first token count as token 0.
             oldest = ops.pad(inputs, ((0, 0), (size - 1, 0)))[:, : inputs.shape[1]]
             hashed = ops.mod(hashed * _MULTIPLIER + oldest + 1, self.num_rows)
             rows[size] = hashed
@@ -56,11 +57,11 @@ class NgramRows(keras.layers.Layer):
 
 
 def build_model(config: configs.GptModelConfig, vocab_size: int) -> keras.Model:
-    """From tokens of shape (batch, `seq_length`) to logits of (batch, `seq_length`, `vocab_size`).
+    """Build a model from tokens (batch, `seq_length`) to logits (…, `seq_length`, `vocab_size`).
 
     Args:
         config: The layers.
-        vocab_size: Tokens there are.
+        vocab_size: The number of tokens.
     """
     config = config.replace(intermediate_size=config.intermediate_size or 4 * config.hidden_size)
     tokens = keras.Input((config.seq_length,), dtype="int32", name="tokens")
@@ -68,7 +69,7 @@ def build_model(config: configs.GptModelConfig, vocab_size: int) -> keras.Model:
         vocab_size,
         config.hidden_size,
         embeddings_initializer=layers.normal(config.initializer_range),
-        # Logits are in float32 under mixed precision too, as the loss is sensitive to it.
+        # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
         reverse_dtype="float32",
         name="embedding",
     )
@@ -90,7 +91,7 @@ def build_model(config: configs.GptModelConfig, vocab_size: int) -> keras.Model:
             is_causal=True,
             norm_first=True,
             is_rotary=is_rotary,
-            # There are two sums in each block.
+            # Each block has two sums.
             residual_stddev=config.initializer_range / (2 * config.num_layers) ** 0.5,
         )
     norm = keras.layers.LayerNormalization(
@@ -105,7 +106,7 @@ def _embed_ngrams(tokens: Any, config: configs.GptModelConfig) -> Any:
     table = keras.layers.Embedding(
         num_sizes * config.ngram_rows,
         config.hidden_size,
-        # One that has never been seen says nothing.
+        # The row of an n-gram that was never seen in training must contribute nothing.
         embeddings_initializer="zeros",
         name="ngram_embedding",
     )

@@ -1,4 +1,4 @@
-"""Learning to predict the next token."""
+"""The task of predicting the next token."""
 
 import abc
 import math
@@ -17,27 +17,28 @@ __all__ = ["BitsPerToken", "CausalLmTask", "mean_cross_entropy"]
 
 
 class CausalLmTask(base_task.Task):
-    """From tokens to the next ones. A subclass says what the tokens are."""
+    """A task that predicts the next token. A subclass defines what the tokens are."""
 
-    # Under which evaluation reports the bits that a token costs; empty leaves it out.
+    # The name under which an evaluation reports the bits per token; an empty name omits the
+    # metric.
     bits_name = ""
 
     @property
     @abc.abstractmethod
     def vocab_size(self) -> int:
-        """How many different tokens there are."""
+        """Return the number of different tokens."""
 
     @abc.abstractmethod
     def load_tokens(self, split: str) -> np.ndarray:
-        """The text of a split, `train` or `validation`, as tokens."""
+        """Return the text of a split, `train` or `validation`, as tokens."""
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
-        """A text as tokens."""
+        """Return a text as tokens."""
 
     @abc.abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
-        """The inverse of `encode`."""
+        """Return tokens as text, the inverse of `encode`."""
 
     def build_model(self) -> keras.Model:
         config = self.task_config.model
@@ -67,22 +68,22 @@ class CausalLmTask(base_task.Task):
 
 
 def mean_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The mean over the labels that count, in nats; 0 if none does."""
+    """Return the mean over the labels that count, in nats, or 0 if none counts."""
     losses, counts = _cross_entropy(labels, logits)
     return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(counts))
 
 
 class BitsPerToken(keras.metrics.Mean):
-    """The mean over all labels that count, whatever the batches, in bits."""
+    """A metric of the mean over all counted labels, regardless of the batches, in bits."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         losses, counts = _cross_entropy(y_true, y_pred)
-        # What does not count has a loss of 0 already.
+        # Labels that do not count already have a loss of 0.
         super().update_state(losses / math.log(2), sample_weight=counts)
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Nats of each label, and 1 for each that counts; both 0 for the others."""
+    """Return the nats of each label, and 1 for each that counts; both are 0 for the others."""
     counts = tf.cast(labels != data.NOT_COUNTED, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
     return losses * counts, counts

@@ -18,11 +18,12 @@ _TRAIN_STEPS = 2000
 
 @dataclasses.dataclass
 class CharGptConfig(configs.CausalLmConfig):
-    """Predicting the next character.
+    """The config of next-character prediction.
 
     Attributes:
-        input_path: A text file in UTF-8, or several as in `DataConfig.input_path`.
-        train_fraction: The first part of the text, which is trained on; the rest is for validation.
+        input_path: A UTF-8 text file, or several as in `DataConfig.input_path`.
+        train_fraction: The fraction at the beginning of the text that is used for training; the
+            rest is for validation.
     """
 
     input_path: str = ""
@@ -41,7 +42,7 @@ task_factory.register_task_cls(CharGptConfig, "experiments.language.char_gpt.tas
 
 @exp_factory.register_config_factory("language/char_gpt")
 def char_gpt() -> cfg.ExperimentConfig:
-    """nanoGPT's recipe for CPUs, with rotary positions; 1.78 nats on Shakespeare's plays."""
+    """Return nanoGPT's recipe for CPUs with rotary positions: 1.78 nats on Shakespeare's plays."""
     return cfg.ExperimentConfig(
         task=CharGptConfig(model=configs.small_gpt(vocab_size=0, seq_length=64)),
         trainer=cfg.TrainerConfig(
@@ -54,6 +55,7 @@ def char_gpt() -> cfg.ExperimentConfig:
                 train_steps=_TRAIN_STEPS, warmup_steps=100, learning_rate=1e-3, beta_2=0.99
             ),
         ),
-        # What `auto` would choose for a longer training: this one is too short to pay for a search.
+        # `auto` would choose this mode for a longer training; this one is too short to pay for the
+        # search.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="xla"),
     )

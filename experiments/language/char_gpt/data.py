@@ -16,22 +16,22 @@ class Text(NamedTuple):
     """A text and its alphabet.
 
     Attributes:
-        characters: Each that occurs, once, in the order of their code points.
-        tokens: The place of each character of the text among these.
+        characters: The characters that occur, each once, in the order of their code points.
+        tokens: The index in `characters` of each character of the text.
     """
 
     characters: str
     tokens: np.ndarray
 
 
-# A trainer asks for its data more than once.
+# Cached, because a trainer requests its data more than once.
 @functools.lru_cache(maxsize=1)
 def load_text(input_path: str) -> Text:
-    """Reads a text, or several, one after the other.
+    """Read one or several texts and concatenate them.
 
     Raises:
-        ConfigValueError: No path is given.
-        DataError: There is no such file, or it is no text in UTF-8.
+        ConfigValueError: If no path is given.
+        DataError: If a file is missing or is not UTF-8 text.
     """
     if not input_path:
         raise errors.ConfigValueError(
@@ -47,7 +47,7 @@ def load_text(input_path: str) -> Text:
 
 def _read(path: str) -> str:
     try:
-        # As it is: a Windows line ending is two characters.
+        # Line endings are not converted: a Windows line ending is two characters.
         return tf.io.gfile.GFile(path, "rb").read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise errors.DataError(f"{path} is no text in UTF-8: {error}.") from error

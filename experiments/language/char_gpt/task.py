@@ -1,4 +1,4 @@
-"""Predicting the next character."""
+"""The task of predicting the next character."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["CharGptTask"]
 
 
 class CharGptTask(task.CausalLmTask):
-    """From characters to the next ones; the alphabet is that of the text."""
+    """A task that predicts the next character; the alphabet is that of the text."""
 
     bits_name = "bits_per_character"
 

@@ -1,1 +1,1 @@
-"""GPT-2, from its first weights on: `language/gpt2`."""
+"""GPT-2, trained from random weights: `language/gpt2`."""

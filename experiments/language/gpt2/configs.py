@@ -1,4 +1,4 @@
-"""`language/gpt2`: GPT-2 small on one's own text.
+"""`language/gpt2`: GPT-2 small on your own text.
 
 python train.py --experiment=language/gpt2 --mode=train_and_eval --model_dir=/tmp/gpt2 \
   --set=task.tokenizer_path=/tmp/bpe.json --set=task.train_data.input_path='/data/train*.txt' \
@@ -21,7 +21,7 @@ _TRAIN_STEPS = 600_000
 
 @dataclasses.dataclass
 class Gpt2DataConfig(configs.CausalLmDataConfig):
-    """Text in files, under `input_path`.
+    """Text files, under `input_path`.
 
     Attributes:
         file_type: `text`, UTF-8, or `tfrecord`, as `tokenizer.write_records` writes them.
@@ -36,7 +36,7 @@ class Gpt2DataConfig(configs.CausalLmDataConfig):
 
 @dataclasses.dataclass
 class Gpt2Config(configs.CausalLmConfig):
-    """Predicting the next token.
+    """The config of next-token prediction.
 
     Attributes:
         tokenizer_path: A `tokenizer.json` of the library `tokenizers`.
@@ -60,9 +60,9 @@ task_factory.register_task_cls(Gpt2Config, "experiments.language.gpt2.task:Gpt2T
 
 @exp_factory.register_config_factory("language/gpt2")
 def gpt2() -> cfg.ExperimentConfig:
-    """GPT-2 small, half a million tokens a step."""
+    """Return GPT-2 small with half a million tokens per step."""
     return cfg.ExperimentConfig(
-        # Nothing is dropped while the text is new.
+        # No dropout, because the model sees each text once or only a few times.
         task=Gpt2Config(model=configs.GptModelConfig(dropout_rate=0.0, attention_dropout_rate=0.0)),
         trainer=cfg.TrainerConfig(
             train_steps=_TRAIN_STEPS,

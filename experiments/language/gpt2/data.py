@@ -1,4 +1,4 @@
-"""Text files, or TFRecords of tokens, as batches of stretches of tokens."""
+"""Text files, or TFRecords of tokens, as batches of token sequences."""
 
 import functools
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ __all__ = ["FEATURE", "load_tokens", "matched_paths", "read_records"]
 
 FEATURE = "ids"
 
-# Anything between documents that the tokenizer knows.
+# The separator between documents; any of these that the tokenizer knows.
 _BETWEEN_FILES = ("<|endoftext|>", "</s>", "[SEP]")
 
 
-# A trainer asks for its data more than once.
+# Cached, because a trainer requests its data more than once.
 @functools.lru_cache(maxsize=2)
 def load_tokens(paths: tuple[str, ...], tokenizer_path: str) -> np.ndarray:
-    """Text files as one sequence of tokens, in which each file ends with the end of a text.
+    """Load text files as one sequence of tokens, with an end-of-text token after each file.
 
     Args:
         paths: The files, in UTF-8.
@@ -42,12 +42,12 @@ def read_records(
     seq_length: int,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of `(inputs, labels)` out of records of `seq_length` + 1 tokens.
+    """Read batches of `(inputs, labels)` from records of `seq_length` + 1 tokens.
 
     Args:
-        params: Which files.
-        seq_length: That of the model, for which they were written.
-        input_context: Which of how many input pipelines this is.
+        params: The files.
+        seq_length: The sequence length of the model for which the records were written.
+        input_context: The index of this input pipeline and the number of pipelines.
     """
     features = {FEATURE: tf.io.FixedLenFeature((seq_length + 1,), tf.int64)}
 
@@ -62,5 +62,5 @@ def read_records(
 
 
 def matched_paths(input_path: Sequence[str] | str) -> tuple[str, ...]:
-    """The files of a config, as what a cache can know again."""
+    """Return the files of a config in a form that can be the key of a cache."""
     return tuple(input_reader.match_files(input_path))

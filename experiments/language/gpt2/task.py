@@ -1,4 +1,4 @@
-"""Predicting the next token of a tokenizer."""
+"""The task of predicting the next token of a tokenizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["Gpt2Task"]
 
 
 class Gpt2Task(task.CausalLmTask):
-    """From tokens of a tokenizer to the next ones."""
+    """A task that predicts the next token of a tokenizer."""
 
     bits_name = "bits_per_token"
 

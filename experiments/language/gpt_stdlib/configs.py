@@ -1,4 +1,4 @@
-"""`language/gpt_stdlib`: a small GPT on the source text of the machine's own standard library.
+"""`language/gpt_stdlib`: a small GPT on the source text of this machine's standard library.
 
 python train.py --experiment=language/gpt_stdlib --mode=train_and_eval --model_dir=/tmp/gpt_stdlib
 """
@@ -18,13 +18,13 @@ _TRAIN_STEPS = 3000
 
 @dataclasses.dataclass
 class GptStdlibConfig(configs.CausalLmConfig):
-    """Predicting the next byte of Python's source text.
+    """The config of predicting the next byte of Python's source text.
 
     Attributes:
-        source_dir: The directory whose `*.py` are read; empty for the standard library of this
-            interpreter, without what is installed and without tests.
-        held_out_percent: About so many of a hundred files are for validation, by a hash of
-            their path.
+        source_dir: The directory whose `*.py` files are read. If empty, the standard library of
+            this interpreter is read, without installed packages and without tests.
+        held_out_percent: The approximate percentage of files used for validation, chosen by a hash
+            of their path.
     """
 
     source_dir: str = ""
@@ -42,7 +42,7 @@ task_factory.register_task_cls(
 
 @exp_factory.register_config_factory("language/gpt_stdlib")
 def gpt_stdlib() -> cfg.ExperimentConfig:
-    """Fewer bits a byte than `gzip -9` on files that it has not seen, after five minutes."""
+    """Return a model that needs fewer bits per unseen byte than `gzip -9` after five minutes."""
     return cfg.ExperimentConfig(
         task=GptStdlibConfig(
             model=configs.small_gpt(
@@ -91,6 +91,6 @@ def gpt_stdlib() -> cfg.ExperimentConfig:
                 }
             ),
         ),
-        # The fastest for this model: in five minutes, it is not looked for.
+        # The fastest mode for this model. In five minutes `auto` would not search for it.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="xla"),
     )

@@ -12,21 +12,21 @@ from official_lite.common import errors
 
 __all__ = ["gzip_bits_per_byte", "load_bytes", "list_files"]
 
-# What is installed beside the library, and tests, which some systems leave out.
+# Installed packages, and tests, which some systems leave out.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
-# No source text has it.
+# A byte that source text does not contain.
 _BEFORE_A_FILE = b"\0"
 
 
 def list_files(source_dir: str = "") -> list[pathlib.Path]:
-    """The `*.py` below a directory, sorted.
+    """Return the `*.py` files below a directory, sorted.
 
     Args:
         source_dir: The directory; empty for the standard library of this interpreter.
 
     Raises:
-        DataError: There is none.
+        DataError: If there are no such files.
     """
     root = _root(source_dir)
     found = (path.relative_to(root) for path in root.rglob("*.py"))
@@ -36,15 +36,15 @@ def list_files(source_dir: str = "") -> list[pathlib.Path]:
     return kept
 
 
-# A trainer asks for its data more than once.
+# Cached, because a trainer requests its data more than once.
 @functools.lru_cache(maxsize=2)
 def load_bytes(source_dir: str, split: str, held_out_percent: int) -> np.ndarray:
-    """The files of a split one after the other, each after a zero, as uint8.
+    """Return the concatenated files of a split, each preceded by a zero, as uint8.
 
     Args:
         source_dir: As for `list_files`.
         split: `train` or `validation`.
-        held_out_percent: About so many of a hundred files are for validation.
+        held_out_percent: The approximate percentage of files used for validation.
     """
     root, is_validation = _root(source_dir), split == "validation"
     texts = [
@@ -56,7 +56,7 @@ def load_bytes(source_dir: str, split: str, held_out_percent: int) -> np.ndarray
 
 
 def gzip_bits_per_byte(text: np.ndarray) -> float:
-    """What `gzip -9` makes of the text in one piece, as bits for each byte of it."""
+    """Return the size of the concatenated text after `gzip -9`, in bits per byte of text."""
     return 8 * len(gzip.compress(text.tobytes(), 9)) / len(text)
 
 
@@ -65,6 +65,6 @@ def _root(source_dir: str) -> pathlib.Path:
 
 
 def _percentile(path: pathlib.Path) -> int:
-    """A number from 0 to 99 that is the same on every machine."""
+    """Return a number from 0 to 99 that is the same on every machine."""
     digest = hashlib.sha256(path.as_posix().encode()).digest()
     return int.from_bytes(digest[:8], "big") % 100

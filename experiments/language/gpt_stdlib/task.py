@@ -1,4 +1,4 @@
-"""Predicting the next byte."""
+"""The task of predicting the next byte."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ __all__ = ["GptStdlibTask"]
 
 
 class GptStdlibTask(task.CausalLmTask):
-    """From bytes of source text to the next ones."""
+    """A task that predicts the next byte of source text."""
 
     bits_name = "bits_per_byte"
 

@@ -1,1 +1,1 @@
-"""Words and parts of words as tokens, by the library `tokenizers` (the extra `language`)."""
+"""Tokenization into words and subwords with the library `tokenizers` (the extra `language`)."""

@@ -1,4 +1,4 @@
-"""Loading a tokenizer, and a text as tokens."""
+"""Functions that load a tokenizer and convert text to tokens."""
 
 import functools
 import itertools
@@ -14,15 +14,15 @@ from official_lite.common import errors
 
 __all__ = ["encode_lines", "import_library", "load_tokenizer", "read_lines", "require_token"]
 
-# Encoded in one call, by all cores.
+# The number of lines encoded in one call, which uses all cores.
 _LINES_AT_ONCE = 10_000
 
 
 def import_library() -> ModuleType:
-    """The library.
+    """Import the library `tokenizers`.
 
     Raises:
-        DataError: It is not installed.
+        DataError: If the library is not installed.
     """
     try:
         import tokenizers
@@ -36,11 +36,11 @@ def import_library() -> ModuleType:
 
 @functools.lru_cache(maxsize=2)
 def load_tokenizer(path: str) -> Any:
-    """The `tokenizers.Tokenizer` of a file `tokenizer.json`, of whatever kind.
+    """Load the `tokenizers.Tokenizer` of a file `tokenizer.json`, of any kind.
 
     Raises:
-        ConfigValueError: No path is given.
-        DataError: There is no such file, or it is no tokenizer.
+        ConfigValueError: If no path is given.
+        DataError: If the file is missing or is not a tokenizer.
     """
     if not path:
         raise errors.ConfigValueError(
@@ -58,10 +58,10 @@ def load_tokenizer(path: str) -> Any:
 
 
 def require_token(tokenizer: Any, *names: str) -> int:
-    """The number of the first of these tokens that there is.
+    """Return the number of the first of these tokens that the tokenizer has.
 
     Raises:
-        DataError: There is none of them.
+        DataError: If the tokenizer has none of them.
     """
     for name in names:
         number = tokenizer.token_to_id(name)
@@ -73,7 +73,7 @@ def require_token(tokenizer: Any, *names: str) -> int:
 
 
 def read_lines(paths: Iterable[str]) -> Iterator[str]:
-    """The lines of text files, with their ends."""
+    """Yield the lines of text files, including their line endings."""
     for path in paths:
         with tf.io.gfile.GFile(path, "rb") as file:
             for line in file:
@@ -84,7 +84,7 @@ def read_lines(paths: Iterable[str]) -> Iterator[str]:
 
 
 def encode_lines(tokenizer: Any, lines: Iterable[str]) -> Iterator[np.ndarray]:
-    """The tokens of each line, int32."""
+    """Return the tokens of each line, int32."""
     lines = iter(lines)
     while batch := list(itertools.islice(lines, _LINES_AT_ONCE)):
         for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):

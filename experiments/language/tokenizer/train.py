@@ -1,4 +1,4 @@
-"""Makes a tokenizer of one's own text.
+"""Train a tokenizer on your own text.
 
 python -m experiments.language.tokenizer.train --input_path='/data/*.txt' --output=/tmp/bpe.json
 """
@@ -18,12 +18,12 @@ KINDS = ("bpe", "wordpiece")
 
 
 def train_tokenizer(paths: Sequence[str], kind: str, vocab_size: int) -> Any:
-    """A `tokenizers.Tokenizer`.
+    """Train a `tokenizers.Tokenizer`.
 
     Args:
         paths: Text files.
-        kind: `bpe`, on bytes as GPT-2's, or `wordpiece`, in lower case as BERT's.
-        vocab_size: The most tokens that it may have.
+        kind: `bpe`, on bytes like GPT-2's, or `wordpiece`, in lower case like BERT's.
+        vocab_size: The maximum number of tokens.
     """
     tokenizers = library.import_library()
     tokenizer, trainer = {"bpe": _bpe, "wordpiece": _wordpiece}[kind](tokenizers, vocab_size)
@@ -32,10 +32,10 @@ def train_tokenizer(paths: Sequence[str], kind: str, vocab_size: int) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Args:
-        arguments: In place of those of the command line.
+        arguments: Arguments that replace those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--input_path", required=True, help="Text files, as in a config.")

@@ -1,4 +1,4 @@
-"""Writes text as TFRecords of tokens, for data that should not be made into tokens in each run.
+"""Write text as TFRecords of tokens, so that runs need not tokenize the text again.
 
 python -m experiments.language.tokenizer.write_records --input_path='/data/*.txt' \\
   --tokenizer=/tmp/bpe.json --output=/tmp/train.tfrecord
@@ -17,15 +17,15 @@ __all__ = ["main", "write_records"]
 
 
 def write_records(tokens: np.ndarray, seq_length: int, path: str) -> int:
-    """Writes rows of `seq_length` tokens and the one that comes next, as the feature `ids`.
+    """Write rows of `seq_length` tokens and the token that follows, as the feature `ids`.
 
     Args:
-        tokens: The text; what does not fill a row at its end is left out.
-        seq_length: Of the model that is to be trained.
+        tokens: The text. Tokens at its end that do not fill a row are left out.
+        seq_length: The sequence length of the model to be trained.
         path: The file.
 
     Returns:
-        How many records were written.
+        The number of records written.
     """
     num_records = (len(tokens) - 1) // seq_length
     with tf.io.TFRecordWriter(path) as writer:
@@ -38,10 +38,10 @@ def write_records(tokens: np.ndarray, seq_length: int, path: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Args:
-        arguments: In place of those of the command line.
+        arguments: Arguments that replace those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--input_path", required=True, help="Text files, as in a config.")

@@ -1,1 +1,1 @@
-"""What GPT and BERT are made of."""
+"""The transformer layers of GPT and BERT."""

@@ -1,4 +1,4 @@
-"""The layers of a transformer that Keras has not, and its blocks, put together of dense layers."""
+"""Transformer layers that Keras lacks, and blocks built from them and dense layers."""
 
 from typing import Any
 
@@ -12,23 +12,23 @@ __all__ = ["Attention", "PositionEmbedding", "block", "dropout", "normal"]
 
 
 def normal(stddev: float) -> keras.initializers.Initializer:
-    """A new initializer: one that several weights share would give all of them the same values."""
+    """Return a new initializer; a shared one would give several weights the same values."""
     return keras.initializers.RandomNormal(stddev=stddev)
 
 
 def dropout(x: Any, rate: float) -> Any:
-    """`x`, of which a training drops a share, or just `x` if that is 0."""
+    """Return `x` with dropout during training, or `x` itself if the rate is 0."""
     return keras.layers.Dropout(rate)(x) if rate else x
 
 
 @keras.saving.register_keras_serializable("language")
 class PositionEmbedding(keras.layers.Layer):
-    """A learnt vector for each of the first positions: (batch, time, width) to (time, width).
+    """A learned vector for each of the first positions: (batch, time, width) to (time, width).
 
     Args:
-        max_length: Positions that have one.
-        stddev: Of the first values.
-        **kwargs: As for any layer.
+        max_length: The number of positions that have a vector.
+        stddev: The standard deviation of the initial values.
+        **kwargs: The arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, max_length: int, stddev: float = 0.02, **kwargs: Any) -> None:
@@ -56,18 +56,18 @@ class PositionEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("language")
 class Attention(keras.layers.Layer):
-    """Attention with several heads, without weights of its own.
+    """Multi-head attention without weights of its own.
 
     Called with queries, keys and values side by side, (batch, time, 3 × width), and, unless all
-    positions may be looked at, a mask of shape (batch, time), true where there is a token.
+    positions are visible, a mask of shape (batch, time) that is true where there is a token.
 
     Args:
-        num_heads: They share the width.
-        is_causal: Whether a position looks at itself and those before it only.
-        is_rotary: Whether queries and keys are turned by their position, so that the distance of
-            two of them counts (https://arxiv.org/abs/2104.09864).
-        dropout_rate: Share of the weights that a training drops.
-        **kwargs: As for any layer.
+        num_heads: The number of heads, which share the width.
+        is_causal: Whether a position attends only to itself and earlier positions.
+        is_rotary: Whether queries and keys are rotated by their position, so that attention
+            depends on the distance between two positions (https://arxiv.org/abs/2104.09864).
+        dropout_rate: The dropout rate of the attention weights.
+        **kwargs: The arguments of `keras.layers.Layer`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Attention(keras.layers.Layer):
         if self.is_rotary:
             query, key = _turn(query), _turn(key)
         scores = ops.matmul(query * d_head**-0.5, ops.swapaxes(key, 2, 3))
-        # In float32 under mixed precision too: a sum over many positions.
+        # The softmax is a sum over many positions, so it uses float32 also under mixed precision.
         weights = ops.softmax(self._hide(ops.cast(scores, "float32"), visible))
         weights = ops.cast(weights, self.compute_dtype)
         if self._dropout is not None:
@@ -102,7 +102,7 @@ class Attention(keras.layers.Layer):
         return ops.reshape(attended, (-1, length, width // 3))
 
     def _hide(self, scores: Any, visible: Any) -> Any:
-        """Scores of (batch, heads, time, time), very low where nobody may look."""
+        """Mask scores of (batch, heads, time, time) with very low values at invisible positions."""
         hidden = -1e9
         if self.is_causal:
             length = scores.shape[-1]
@@ -122,7 +122,7 @@ class Attention(keras.layers.Layer):
 
 
 def _turn(x: Any) -> Any:
-    """Vectors of (…, time, width), each half of the numbers turned by the other half."""
+    """Rotate vectors of (…, time, width), each half of the numbers with the other half."""
     _, _, length, width = x.shape
     frequencies = 10_000.0 ** -(np.arange(width // 2) / (width // 2))
     angles = np.arange(length)[:, np.newaxis] * frequencies
@@ -143,16 +143,17 @@ def block(
     is_rotary: bool = False,
     visible: Any = None,
 ) -> Any:
-    """Attention, then two dense layers at each position, each added to what goes in.
+    """Apply attention and two dense layers per position, each with a residual connection.
 
     Args:
-        x: Of shape (batch, time, `config.hidden_size`).
+        x: A tensor of shape (batch, time, `config.hidden_size`).
         config: A `GptModelConfig` or a `BertEncoderConfig`.
-        name: What the names of its layers begin with.
-        is_causal: Whether a position sees those before it only.
-        norm_first: Whether what goes into a part is normalized, or what comes out of the sum.
-        residual_stddev: Of the first weights of the layers whose output is added.
-        is_rotary: Whether attention knows of positions by itself.
+        name: The prefix of the names of the layers.
+        is_causal: Whether a position attends only to itself and earlier positions.
+        norm_first: Whether the input of a part is normalized, instead of the sum at its end.
+        residual_stddev: The standard deviation of the initial weights of the layers whose output is
+            added to their input.
+        is_rotary: Whether attention uses rotary positions.
         visible: True where there is a token, of shape (batch, time).
     """
     stddev, use_bias = config.initializer_range, config.use_bias

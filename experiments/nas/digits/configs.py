@@ -19,11 +19,11 @@ __all__ = ["CellsConfig", "NasDigitsConfig", "nas_digits"]
 
 @dataclasses.dataclass
 class CellsConfig(hyperparams.Config):
-    """Layers in a row, each to be chosen and each added to its input.
+    """Layers in a row, each with a choice of operations and each added to its input.
 
     Attributes:
-        num_choices: How many there are.
-        filters: Filters of each.
+        num_choices: The number of layers.
+        filters: The number of filters of each layer.
     """
 
     num_choices: int = 3
@@ -32,7 +32,7 @@ class CellsConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class NasDigitsConfig(nas.ArchTaskConfig):
-    """Classification of digits by a model with choices."""
+    """The config of classifying digits by a model with choices."""
 
     model: CellsConfig = dataclasses.field(default_factory=CellsConfig)
     train_data: digits.DigitsDataConfig = dataclasses.field(
@@ -52,37 +52,37 @@ task_factory.register_task_cls(NasDigitsConfig, "experiments.nas.digits.task:Nas
 
 @exp_factory.register_config_factory("nas/digits")
 def nas_digits() -> cfg.ExperimentConfig:
-    """An architecture by itself, for which `task.arch` has to be set: 400 steps."""
+    """Return the training of a single architecture: 400 steps; `task.arch` must be set."""
     return _experiment(None, train_steps=400)
 
 
 @exp_factory.register_config_factory("nas/digits_darts")
 def nas_digits_darts() -> cfg.ExperimentConfig:
-    """DARTS of first order."""
+    """Return a first-order DARTS search."""
     return _experiment("darts", train_steps=600)
 
 
 @exp_factory.register_config_factory("nas/digits_darts_second_order")
 def nas_digits_darts_second_order() -> cfg.ExperimentConfig:
-    """DARTS of second order, exact."""
+    """Return an exact second-order DARTS search."""
     return _experiment("darts", train_steps=600, darts={"order": "second"})
 
 
 @exp_factory.register_config_factory("nas/digits_gumbel")
 def nas_digits_gumbel() -> cfg.ExperimentConfig:
-    """Gumbel softmax with a falling temperature."""
+    """Return a Gumbel softmax search with a falling temperature."""
     return _experiment("gumbel", train_steps=600, arch_learning_rate=0.02)
 
 
 @exp_factory.register_config_factory("nas/digits_proxyless")
 def nas_digits_proxyless() -> cfg.ExperimentConfig:
-    """ProxylessNAS."""
+    """Return a ProxylessNAS search."""
     return _experiment("proxyless", train_steps=2000, arch_learning_rate=0.01)
 
 
 @exp_factory.register_config_factory("nas/digits_enas")
 def nas_digits_enas() -> cfg.ExperimentConfig:
-    """ENAS; the controller begins when the weights are good enough to tell paths apart."""
+    """Return an ENAS search; the controller starts when the weights can tell paths apart."""
     return _experiment(
         "enas", train_steps=3000, warmup_steps=1500, reward="accuracy", arch_learning_rate=0.01
     )
@@ -90,7 +90,7 @@ def nas_digits_enas() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("nas/digits_spos")
 def nas_digits_spos() -> cfg.ExperimentConfig:
-    """Single path one shot; all 64 are ranked."""
+    """Return a single-path one-shot search that ranks all 64 architectures."""
     return _experiment("spos", train_steps=4000, reward="accuracy")
 
 
@@ -99,7 +99,8 @@ def _experiment(name: str | None, *, train_steps: int, **one_shot: Any) -> cfg.E
         task=NasDigitsConfig(),
         trainer=nas.OneShotTrainerConfig(
             name=name,
-            # Twelve numbers in some hundred steps: they may be faster than those of a large space.
+            # These are only twelve numbers and some hundred steps, so they may learn faster than
+            # the numbers of a large space.
             one_shot=nas.OneShotConfig({"arch_learning_rate": 0.005, **one_shot}),
             train_steps=train_steps,
             steps_per_loop=200,
@@ -113,7 +114,8 @@ def _experiment(name: str | None, *, train_steps: int, **one_shot: Any) -> cfg.E
                 }
             ),
         ),
-        # Images of 8 x 8: two threads take longer to share a convolution than one to compute it.
+        # For 8 x 8 images, two threads take longer to share a convolution than one takes to
+        # compute it.
         runtime=cfg.RuntimeConfig(
             distribution_strategy="one_device", execution="graph", intra_op_parallelism_threads=1
         ),

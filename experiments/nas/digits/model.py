@@ -1,4 +1,4 @@
-"""A small network of layers that are to be chosen."""
+"""A small network whose layers are to be chosen."""
 
 import functools
 
@@ -13,7 +13,7 @@ OPERATIONS = ("conv3", "conv1", "avgpool", "zero")
 
 
 def create_operation(name: str, filters: int) -> keras.layers.Layer:
-    """A layer that keeps the shape; one of Keras, so that what is found needs nothing else."""
+    """Return a shape-preserving Keras layer, so that the architecture found needs only Keras."""
     if name == "conv3":
         return keras.layers.Conv2D(filters, 3, padding="same")
     if name == "conv1":
@@ -26,7 +26,7 @@ def create_operation(name: str, filters: int) -> keras.layers.Layer:
 def build_model(
     config: configs.CellsConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> keras.Model:
-    """From images of shape `(batch, *image_shape)` to logits of shape `(batch, num_classes)`."""
+    """Build a model from images `(batch, *image_shape)` to logits `(batch, num_classes)`."""
     inputs = keras.Input(image_shape, name="image")
     x = keras.layers.Conv2D(config.filters, 1)(inputs)
     for number in range(config.num_choices):

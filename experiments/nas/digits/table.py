@@ -1,4 +1,4 @@
-"""How good each of the 64 architectures is by itself, and how well a search has done.
+"""The accuracy of each of the 64 architectures, and functions that compare a search with them.
 
 python -m experiments.nas.digits.table      computes them anew, and writes table.json: two minutes
 
@@ -31,7 +31,7 @@ _PATH = pathlib.Path(__file__).with_name("table.json")
 
 
 def architectures() -> list[dict[str, str]]:
-    """All of the space."""
+    """Return all architectures of the space."""
     labels = [f"layer{number}" for number in range(configs.CellsConfig().num_choices)]
     paths = itertools.product(model.OPERATIONS, repeat=len(labels))
     return [dict(zip(labels, path, strict=True)) for path in paths]
@@ -39,24 +39,24 @@ def architectures() -> list[dict[str, str]]:
 
 @functools.cache
 def accuracies() -> dict[str, list[float]]:
-    """Validation accuracies, one of each seed, by the names of an architecture: `conv3-zero-…`."""
+    """Return validation accuracies, one per seed, by architecture name: `conv3-zero-…`."""
     found: dict[str, list[float]] = json.loads(_PATH.read_text())["accuracies"]
     return found
 
 
 def name_of(arch: Mapping[str, str]) -> str:
-    """The names of what is chosen, from the first layer to the last."""
+    """Return the names of the chosen options, from the first layer to the last."""
     return "-".join(arch[label] for label in sorted(arch))
 
 
 def rank_of(arch: Mapping[str, str]) -> int:
-    """Its place among the 64 by the mean over the seeds, 1 being the best."""
+    """Return the rank among the 64 architectures by mean accuracy over the seeds; 1 is the best."""
     means = {name: statistics.mean(values) for name, values in accuracies().items()}
     return 1 + sum(mean > means[name_of(arch)] for mean in means.values())
 
 
 def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
-    """How much two rankings agree, from -1 to 1; ties count for neither (tau-b)."""
+    """Return the agreement of two rankings from -1 to 1; ties count for neither (tau-b)."""
     pairs = list(itertools.combinations(range(len(one)), 2))
     signs = [(np.sign(one[i] - one[j]), np.sign(other[i] - other[j])) for i, j in pairs]
     total = sum(a * b for a, b in signs)
@@ -65,7 +65,7 @@ def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def compute(seeds: Sequence[int] = SEEDS) -> dict[str, list[float]]:
-    """Trains every architecture once for each seed; validation accuracies by name."""
+    """Train every architecture once per seed and return validation accuracies by name."""
     found: dict[str, list[float]] = {name_of(arch): [] for arch in architectures()}
     for seed in seeds:
         params = configs.nas_digits()
@@ -84,7 +84,7 @@ def compute(seeds: Sequence[int] = SEEDS) -> dict[str, list[float]]:
 
 
 class _Path:
-    """Computes the option that a variable names."""
+    """A selector that computes the option given by a variable."""
 
     def __init__(self, index: tf.Variable, choice: Any) -> None:
         self._index = index
@@ -101,7 +101,7 @@ class _Path:
 def _train(
     trainer: base_trainer.Trainer, index: tf.Variable, arch: Mapping[str, str], num_steps: int
 ) -> float:
-    """From the beginning; the data go on, so each has an order of its own."""
+    """Train from the start. The data continue, so each training has its own order of examples."""
     index.assign([model.OPERATIONS.index(arch[label]) for label in sorted(arch)])
     fresh = keras.models.clone_model(trainer.model)
     for variable, value in zip(trainer.model.variables, fresh.variables, strict=True):

@@ -1,4 +1,4 @@
-"""Classification of handwritten digits by a model with choices."""
+"""The task of classifying handwritten digits by a model with choices."""
 
 import keras
 
@@ -11,7 +11,7 @@ __all__ = ["NasDigitsTask"]
 
 
 class NasDigitsTask(digits_task.DigitsTask):
-    """The task of digits, with another model; of a search it knows nothing."""
+    """The digits task with another model; it does not depend on the search."""
 
     def build_model(self) -> keras.Model:
         with nas.fixed_arch(self.task_config.arch):

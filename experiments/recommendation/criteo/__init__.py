@@ -1,1 +1,1 @@
-"""Criteo's clicks: the format, a generator whose best possible AUC is known, what tasks share."""
+"""Clicks in Criteo's format: data, a generator with a known best possible AUC, a shared task."""

@@ -1,4 +1,4 @@
-"""What experiments on Criteo's clicks have in common: data, task, training."""
+"""The data, task and training configs that experiments on Criteo's clicks share."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ __all__ = ["CriteoConfig", "CriteoDataConfig", "criteo_experiment"]
 FORMATS = ("tsv", "tfrecord")
 SPLITS = ("train", "validation")
 
-# 26 tables in one have rows that an int32 can number.
+# The rows of the single table for all 26 categories must fit into an int32.
 _MOST_TABLE_ROWS = 2**31 // 26
 
 _BATCH_SIZE = 1024
@@ -21,13 +21,13 @@ _TRAIN_STEPS = 1500
 
 @dataclasses.dataclass
 class CriteoDataConfig(cfg.DataConfig):
-    """Clicks in files of Criteo's format; without `input_path`, generated ones in memory.
+    """Clicks in files of Criteo's format, or generated in memory if there is no `input_path`.
 
     Attributes:
         file_format: `tsv` as Criteo publishes it, or `tfrecord` as `criteo.generate` writes it.
-        split: `train` or `validation`: which generated examples. Both follow one truth.
-        num_generated: How many of them.
-        truth_seed: The seed of that truth.
+        split: The generated examples to use: `train` or `validation`. Both follow one truth.
+        num_generated: The number of generated examples.
+        truth_seed: The seed of the truth.
     """
 
     file_format: str = "tsv"
@@ -44,10 +44,10 @@ class CriteoDataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class CriteoConfig(cfg.TaskConfig):
-    """Whether an impression is clicked on, from 13 integers and 26 categories.
+    """The config of predicting a click on an impression from 13 integers and 26 categories.
 
     Attributes:
-        table_rows: Rows for each of the 26 categories; values are hashed into them.
+        table_rows: The number of rows for each of the 26 categories; values are hashed into them.
     """
 
     table_rows: int = 10_000
@@ -80,11 +80,11 @@ class CriteoConfig(cfg.TaskConfig):
 
 
 def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.ExperimentConfig:
-    """A training that sees each generated example once.
+    """Return a training that sees each generated example once.
 
     Args:
-        task: With the model.
-        learning_rate: Adagrad's, which goes up in the first steps, then down to 0.
+        task: The task with the model.
+        learning_rate: Adagrad's learning rate, which rises in the first steps and then falls to 0.
     """
     return cfg.ExperimentConfig(
         task=task,
@@ -100,8 +100,8 @@ def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.Experimen
                 {
                     "optimizer": {
                         "type": "adagrad",
-                        # The gradient of a row that one example of a batch has is tiny, and would
-                        # be lost beside a larger number.
+                        # The gradient of a row that occurs in one example of a batch is tiny, and
+                        # would be lost beside a larger number.
                         "adagrad": {"initial_accumulator_value": 1e-6},
                     },
                     "learning_rate": {
@@ -112,8 +112,9 @@ def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.Experimen
                             "decay_steps": _TRAIN_STEPS,
                         },
                     },
-                    # Adagrad's first steps are as long as the learning rate, in every direction,
-                    # and workers of parameter servers step from where others have not been yet.
+                    # Adagrad's first steps are as long as the learning rate in every direction,
+                    # and workers of parameter servers start from weights that lack the latest
+                    # updates of the others.
                     "warmup": {"type": "linear", "linear": {"warmup_steps": 300}},
                 }
             ),

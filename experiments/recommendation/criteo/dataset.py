@@ -1,4 +1,4 @@
-"""Batches of clicks: of files in Criteo's format, or generated ones in memory."""
+"""Batches of clicks, from files in Criteo's format or generated in memory."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from official_lite.data import arrays
 
 __all__ = ["best_possible_auc", "build_dataset"]
 
-# By format: what makes records of a file, and what decodes a batch of them.
+# For each format, the dataset that reads the records of a file, and the decoder of a batch.
 _READERS: Mapping[str, tuple[Callable[..., tf.data.Dataset], Callable[..., Any]]] = {
     "tsv": (tf.data.TextLineDataset, features.decode_lines),
     "tfrecord": (
@@ -28,20 +28,20 @@ def build_dataset(
     table_rows: int,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of features and labels as in `features.to_model_inputs`.
+    """Build batches of features and labels as returned by `features.to_model_inputs`.
 
     Args:
-        params: Where they come from.
-        table_rows: Rows for each category.
-        input_context: Which of how many input pipelines this is.
+        params: The source of the examples.
+        table_rows: The number of rows for each category.
+        input_context: The index of this input pipeline and the number of pipelines.
     """
     if params.input_path:
         return _read_files(params, table_rows, input_context)
     return arrays.from_arrays(
         _generated_inputs(_generate(params), params.truth_seed, table_rows),
         params.global_batch_size,
-        # They are independent of one another: any order is as good. In this one batches are the
-        # same under every strategy.
+        # The examples are independent, so any order is as good. This order gives the same batches
+        # under every strategy.
         shuffle=False,
         repeat=bool(params.is_training),
         drop_remainder=params.drop_remainder,
@@ -50,7 +50,7 @@ def build_dataset(
 
 
 def best_possible_auc(params: configs.CriteoDataConfig) -> float | None:
-    """That of generated data; None for files."""
+    """Return the best possible AUC of generated data, or None for files."""
     return None if params.input_path else _generate(params).best_possible_auc()
 
 
@@ -79,7 +79,7 @@ def _generate(params: configs.CriteoDataConfig) -> generator.Examples:
     return _generate_once(params.truth_seed, params.split, params.num_generated)
 
 
-# For training and validation: a trainer asks for its data more than once.
+# Cached for training and validation, because a trainer requests its data more than once.
 @functools.lru_cache(maxsize=2)
 def _generate_once(seed: int, split: str, count: int) -> generator.Examples:
     return generator.generate(seed, split, count)
@@ -88,7 +88,7 @@ def _generate_once(seed: int, split: str, count: int) -> generator.Examples:
 def _generated_inputs(
     examples: generator.Examples, seed: int, table_rows: int
 ) -> tuple[dict[str, Any], Any]:
-    """What a reader makes of the examples' files."""
+    """Return what a reader would produce from files with the same examples."""
     truth = generator.Truth(seed)
     rows = features.hash_tokens(
         tf.constant(truth.tokens), tf.constant(truth.category_of_token, tf.int32), table_rows

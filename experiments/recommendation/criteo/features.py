@@ -1,4 +1,4 @@
-"""From records in Criteo's format to what models take, a batch in one call."""
+"""Conversion of records in Criteo's format to model inputs, a batch in one call."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from official_lite.core import input_reader
 
 __all__ = ["RECORD_FEATURES", "decode_lines", "hash_tokens", "log_integers", "to_model_inputs"]
 
-# A line is a label, the integers and the categories. Only the label has to be there.
+# A line has a label, the integers and the categories. Only the label is required.
 _LINE_DEFAULTS: list[list[Any]] = [
     [],
     *([[float("nan")]] * generator.NUM_INTEGERS),
@@ -26,7 +26,7 @@ RECORD_FEATURES = {
 
 @input_reader.takes_batches
 def decode_lines(lines: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Lines of a TSV file as `RECORD_FEATURES`."""
+    """Decode lines of a TSV file into `RECORD_FEATURES`."""
     columns = tf.io.decode_csv(lines, _LINE_DEFAULTS, field_delim="\t", use_quote_delim=False)
     first_category = 1 + generator.NUM_INTEGERS
     return {
@@ -37,11 +37,11 @@ def decode_lines(lines: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def to_model_inputs(raw: dict[str, tf.Tensor], table_rows: int) -> tuple[Any, tf.Tensor]:
-    """Features and labels.
+    """Return features and labels.
 
     Args:
         raw: A batch of `RECORD_FEATURES`.
-        table_rows: Rows for each category.
+        table_rows: The number of rows for each category.
 
     Returns:
         Features: `integers`, their logarithms, float32 of shape (batch, 13), and `rows`, int32 of
@@ -56,18 +56,18 @@ def to_model_inputs(raw: dict[str, tf.Tensor], table_rows: int) -> tuple[Any, tf
 
 
 def log_integers(integers: tf.Tensor) -> tf.Tensor:
-    """log(1 + n); 0 for negative and for missing ones, as for 0."""
+    """Return log(1 + n), or 0 for negative and missing integers, as for 0."""
     is_counted = integers > 0
     return tf.math.log1p(tf.where(is_counted, integers, 0.0))
 
 
 def hash_tokens(tokens: tf.Tensor, categories: tf.Tensor, table_rows: int) -> tf.Tensor:
-    """Rows of one table that has those of all categories, one after the other.
+    """Return rows of one table that holds the rows of all categories one after the other.
 
     Args:
-        tokens: Values of categories; an empty one is missing, and has the first row to itself.
-        categories: The number of the category of each, of a shape that fits.
-        table_rows: Rows for each category.
+        tokens: Values of categories. An empty value is missing and has its own row, the first.
+        categories: The number of the category of each value, of a compatible shape.
+        table_rows: The number of rows for each category.
     """
     rows = 1 + tf.strings.to_hash_bucket_fast(tokens, table_rows - 1)
     rows = tf.where(tokens == "", tf.zeros_like(rows), rows)

@@ -1,4 +1,4 @@
-"""Writes generated clicks to files of Criteo's format, and says the best AUC that is possible.
+"""Write generated clicks to files of Criteo's format, and print the best possible AUC.
 
 python -m experiments.recommendation.criteo.generate --output=/tmp/clicks --examples=100000
 """
@@ -17,11 +17,11 @@ __all__ = ["main", "write"]
 def write(
     examples: generator.Examples, truth: generator.Truth, file_format: str, paths: Sequence[str]
 ) -> None:
-    """Writes examples to files, each an equal part of them.
+    """Write examples to files, an equal part to each.
 
     Args:
         examples: The examples.
-        truth: What they were drawn from.
+        truth: The model that the examples were drawn from.
         file_format: `tsv` or `tfrecord`.
         paths: The files.
     """
@@ -33,10 +33,10 @@ def write(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Args:
-        arguments: In place of those of the command line.
+        arguments: Arguments that replace those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=pathlib.Path, required=True, help="The directory.")
@@ -74,7 +74,7 @@ def _rows(
 def _write_lines(path: str, rows: Iterator[_Row]) -> None:
     with open(path, "w") as file:
         for label, integers, tokens in rows:
-            # NaN is not equal to itself.
+            # NaN is not equal to itself, so this detects missing integers.
             texts = [str(int(number)) if number == number else "" for number in integers]
             file.write("\t".join([str(label), *texts, *tokens]) + "\n")
 

@@ -1,8 +1,8 @@
-"""Examples as Criteo's whose probabilities are known, and so the best AUC that a model can reach.
+"""A generator of examples in Criteo's format with a known best possible AUC.
 
 A click follows a logistic model: a weight for each integer's logarithm and for each category, and
-for some pairs of categories the product of their hidden vectors. All of it is drawn from a seed;
-examples are drawn independently of one another, so that there is nothing in their order.
+for some pairs of categories the product of their hidden vectors. All of these are drawn from a
+seed. Examples are drawn independently, so their order carries no information.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ __all__ = [
 NUM_INTEGERS = 13
 NUM_CATEGORIES = 26
 
-# From so few different values of the first category to so many of the last.
+# The number of different values of the first category and of the last.
 _FEWEST_VALUES, _MOST_VALUES = 4, 400
 _ZIPF_EXPONENT = 1.1
 # The value of each category, by frequency, that is missing in the files.
@@ -35,23 +35,23 @@ _MISSING_INTEGERS = 0.1
 _PAIRED = np.arange(2, NUM_CATEGORIES, 3)
 _VECTOR_WIDTH = 4
 
-# Standard deviations of what the parts add to the logit; about three in ten labels are 1.
+# Standard deviations of the terms of the logit; about three in ten labels are 1.
 _INTEGERS_STD, _WEIGHTS_STD, _PAIRS_STD = 0.6, 0.9, 0.9
 _BIAS = -1.4
 
-# Examples are drawn in blocks of this size: more of them begin with the same ones.
+# Examples are drawn in blocks of this size, so a larger number begins with the same examples.
 _BLOCK = 2**14
 _TRUTH = 2**32
 
 
 class Examples(NamedTuple):
-    """Examples in columns; n is their number.
+    """Examples in columns; n is the number of examples.
 
     Attributes:
         labels: 0 or 1, int32 of shape (n,).
-        integers: float32 of shape (n, 13), NaN where one is missing.
-        values: Numbers of the categories' values among `Truth.tokens`, int32 of shape (n, 26).
-        logits: The true ones, float64 of shape (n,).
+        integers: float32 of shape (n, 13), NaN for missing integers.
+        values: Indexes of the categories' values in `Truth.tokens`, int32 of shape (n, 26).
+        logits: The true logits, float64 of shape (n,).
     """
 
     labels: np.ndarray
@@ -60,7 +60,7 @@ class Examples(NamedTuple):
     logits: np.ndarray
 
     def best_possible_auc(self) -> float:
-        """The AUC of the true probabilities on these labels."""
+        """Return the AUC of the true probabilities on these labels."""
         return area_under_curve(self.labels, self.logits)
 
 
@@ -68,12 +68,12 @@ class Truth:
     """The model that labels are drawn from.
 
     Args:
-        seed: Draws it.
+        seed: The seed from which the model is drawn.
 
     Attributes:
-        tokens: All values of all categories as they are in a file: eight hexadecimal digits, or
-            nothing.
-        category_of_token: Of which category each of them is.
+        tokens: All values of all categories as written in a file: eight hexadecimal digits, or an
+            empty string.
+        category_of_token: The category of each value.
     """
 
     def __init__(self, seed: int) -> None:
@@ -94,10 +94,10 @@ class Truth:
         self._vectors = rng.normal(scale=vector_std, size=(counts.sum(), _VECTOR_WIDTH))
 
     def draw(self, rng: np.random.Generator, count: int) -> Examples:
-        """So many examples."""
+        """Draw `count` examples."""
         logs = rng.normal(self._integer_means, size=(count, NUM_INTEGERS))
         integers = np.floor(np.exp(logs)).astype(np.float32)
-        # As in Criteo's data, the second one may be negative.
+        # As in Criteo's data, the second integer may be negative.
         integers[:, 1] -= 3
         integers[rng.random(integers.shape, np.float32) < _MISSING_INTEGERS] = np.nan
         draws = rng.integers(self._values.shape[1], size=(count, NUM_CATEGORIES), dtype=np.uint16)
@@ -115,12 +115,12 @@ class Truth:
 
 
 def generate(seed: int, split: str, count: int) -> Examples:
-    """The first so many examples of a split.
+    """Return the first `count` examples of a split.
 
     Args:
-        seed: Of the truth, and of the examples.
+        seed: The seed of the truth and of the examples.
         split: `train` or `validation`, which have no example in common.
-        count: How many.
+        count: The number of examples.
     """
     truth = Truth(seed)
     blocks = []
@@ -131,12 +131,12 @@ def generate(seed: int, split: str, count: int) -> Examples:
 
 
 def log_integers(integers: np.ndarray) -> np.ndarray:
-    """What models are to see of the integers: log(1 + n), 0 for negative and for missing ones."""
+    """Return the integers as models see them: log(1 + n), 0 for negative and missing ones."""
     return np.log1p(np.maximum(np.nan_to_num(integers), 0))
 
 
 def area_under_curve(labels: np.ndarray, scores: np.ndarray) -> float:
-    """How often an example of label 1 has a higher score than one of label 0."""
+    """Return the probability that an example of label 1 scores higher than one of label 0."""
     ranks = np.empty(len(scores))
     ranks[np.argsort(scores)] = np.arange(1, len(scores) + 1)
     positives = np.count_nonzero(labels)
@@ -145,7 +145,7 @@ def area_under_curve(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def _value_table(count: int) -> np.ndarray:
-    """The values by frequency: each as often as it is to be drawn."""
+    """Return the values by frequency, each as often as it is to be drawn."""
     frequencies = np.arange(1, count + 1) ** -_ZIPF_EXPONENT
     shares = np.cumsum(frequencies) / frequencies.sum()
     places = np.linspace(0, 1, 2**16, endpoint=False)
@@ -153,7 +153,7 @@ def _value_table(count: int) -> np.ndarray:
 
 
 def _tokens(count: int) -> np.ndarray:
-    # An odd factor: no two numbers of 32 bits have the same product.
+    # An odd factor ensures that no two 32-bit numbers have the same product.
     numbers = (np.arange(1, count + 1, dtype=np.uint64) * 2654435761) % 2**32
     return np.array([f"{number:08x}" for number in numbers], dtype=object)
 

@@ -1,4 +1,4 @@
-"""What models of clicks learn from, and how they are judged."""
+"""The loss and metrics of click models."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from official_lite.core import base_task
 
 __all__ = ["CriteoTask"]
 
-# In steps of a thousandth, the curve's area is that of the curve of all examples to 1e-4.
+# With thresholds at every thousandth, the AUC matches that of all examples to 1e-4.
 _NUM_THRESHOLDS = 1001
 
 
 class CriteoTask(base_task.Task):
-    """From an impression to the logit of a click on it. A subclass has `build_model`."""
+    """A task that predicts the logit of a click on an impression. A subclass has `build_model`."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of the one table with the rows of all categories."""
+        """Return the number of rows of the single table for all categories."""
         return generator.NUM_CATEGORIES * self.task_config.table_rows
 
     def build_inputs(

@@ -1,4 +1,4 @@
-"""`recommendation/deepfm`: clicks by a factorization machine and deep layers on one embedding.
+"""`recommendation/deepfm`: a factorization machine and deep layers on one embedding of clicks.
 
 python train.py --experiment=recommendation/deepfm --mode=train_and_eval --model_dir=/tmp/deepfm
 """
@@ -18,9 +18,9 @@ class DeepFmModelConfig(hyperparams.Config):
     """The model of https://arxiv.org/abs/1703.04247.
 
     Attributes:
-        embedding_width: Of the vector of each integer and of each category's value.
-        units: Units of each hidden layer on these vectors.
-        dropout_rate: Share of the units dropped behind each hidden layer.
+        embedding_width: The width of the vector of each integer and of each category value.
+        units: The units of each hidden layer on these vectors.
+        dropout_rate: The dropout rate after each hidden layer.
     """
 
     embedding_width: int = 8
@@ -30,7 +30,7 @@ class DeepFmModelConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class DeepFmConfig(configs.CriteoConfig):
-    """Clicks by DeepFM."""
+    """The config of predicting clicks with DeepFM."""
 
     model: DeepFmModelConfig = dataclasses.field(default_factory=DeepFmModelConfig)
 
@@ -40,5 +40,5 @@ task_factory.register_task_cls(DeepFmConfig, "experiments.recommendation.deepfm.
 
 @exp_factory.register_config_factory("recommendation/deepfm")
 def deepfm() -> cfg.ExperimentConfig:
-    """Validation AUC within 0.01 of the best possible."""
+    """Return a training whose validation AUC is within 0.01 of the best possible."""
     return configs.criteo_experiment(DeepFmConfig(), learning_rate=0.1)

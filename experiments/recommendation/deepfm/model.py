@@ -1,4 +1,4 @@
-"""DeepFM: what a factorization machine and deep layers say, added up."""
+"""DeepFM: the sum of the logits of a factorization machine and of deep layers."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ __all__ = ["FactorizationMachine", "build_model"]
 
 @keras.saving.register_keras_serializable("recommendation")
 class FactorizationMachine(keras.layers.Layer):
-    """The sum of all weights, and of the dot products of each two vectors.
+    """A layer that sums all weights and the dot products of all pairs of vectors.
 
-    From (batch, n, 1 + width), a weight and a vector for each of n fields, to (batch, 1).
+    Maps (batch, n, 1 + width), a weight and a vector for each of n fields, to (batch, 1).
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -30,19 +30,19 @@ class FactorizationMachine(keras.layers.Layer):
 
 
 def build_model(config: configs.DeepFmModelConfig, num_rows: int) -> keras.Model:
-    """From the features of `criteo.features` to logits of shape (batch, 1).
+    """Build a model from the features of `criteo.features` to logits of shape (batch, 1).
 
     Args:
         config: The layers.
-        num_rows: Rows of the one table that has the embeddings of all categories.
+        num_rows: The number of rows of the single table for the embeddings of all categories.
     """
     layers = keras.layers
     integers = keras.Input((generator.NUM_INTEGERS,), name="integers")
     rows = keras.Input((generator.NUM_CATEGORIES,), dtype="int32", name="rows")
-    # The weight and the vector of a field are looked up, and updated, at once.
+    # The weight and the vector of a field share a row, so one lookup and one update serve both.
     width = 1 + config.embedding_width
     embedded = layers.Embedding(num_rows, width, name="embeddings")(rows)
-    # An integer's weight and vector are multiplied by it.
+    # An integer's weight and vector are multiplied by the integer.
     scaled = layers.EinsumDense(
         "bi,iw->biw",
         (generator.NUM_INTEGERS, width),
@@ -54,7 +54,7 @@ def build_model(config: configs.DeepFmModelConfig, num_rows: int) -> keras.Model
     for units in config.units:
         x = layers.Dense(units, activation="relu")(x)
         x = layers.Dropout(config.dropout_rate)(x)
-    # In float32 under mixed precision too, as the loss is sensitive to it.
+    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
     deep = layers.Dense(1, dtype="float32", name="deep_logits")(x)
     shallow = FactorizationMachine(dtype="float32")(fields)
     logits = layers.Add(dtype="float32", name="logits")([deep, shallow])

@@ -1,4 +1,4 @@
-"""Clicks by DeepFM."""
+"""The task of predicting clicks with DeepFM."""
 
 import keras
 
@@ -9,7 +9,7 @@ __all__ = ["DeepFmTask"]
 
 
 class DeepFmTask(task.CriteoTask):
-    """From an impression to the logit of a click on it, by DeepFM."""
+    """A task that predicts the logit of a click on an impression with DeepFM."""
 
     def build_model(self) -> keras.Model:
         return model.build_model(self.task_config.model, self.num_rows)

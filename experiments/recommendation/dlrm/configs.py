@@ -1,4 +1,4 @@
-"""`recommendation/dlrm`: clicks by bottom and top layers, and products of embeddings between them.
+"""`recommendation/dlrm`: clicks by bottom and top layers, with products of embeddings in between.
 
 python train.py --experiment=recommendation/dlrm --mode=train_and_eval --model_dir=/tmp/dlrm
 """
@@ -18,9 +18,9 @@ class DlrmModelConfig(hyperparams.Config):
     """The model of https://arxiv.org/abs/1906.00091.
 
     Attributes:
-        embedding_width: Of each category's embedding, and of what becomes of the integers.
-        bottom_units: Units of each hidden layer on the integers.
-        top_units: Units of each hidden layer on the products of embeddings.
+        embedding_width: The width of each category's embedding and of the vector of the integers.
+        bottom_units: The units of each hidden layer on the integers.
+        top_units: The units of each hidden layer on the products of embeddings.
     """
 
     embedding_width: int = 8
@@ -30,7 +30,7 @@ class DlrmModelConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class DlrmConfig(configs.CriteoConfig):
-    """Clicks by DLRM."""
+    """The config of predicting clicks with DLRM."""
 
     model: DlrmModelConfig = dataclasses.field(default_factory=DlrmModelConfig)
 
@@ -40,5 +40,5 @@ task_factory.register_task_cls(DlrmConfig, "experiments.recommendation.dlrm.task
 
 @exp_factory.register_config_factory("recommendation/dlrm")
 def dlrm() -> cfg.ExperimentConfig:
-    """Validation AUC within 0.01 of the best possible."""
+    """Return a training whose validation AUC is within 0.01 of the best possible."""
     return configs.criteo_experiment(DlrmConfig(), learning_rate=0.07)

@@ -1,4 +1,4 @@
-"""Deep learning recommendation model: embeddings meet in pairs."""
+"""The deep learning recommendation model, which multiplies embeddings in pairs."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["PairwiseProducts", "build_model"]
 
 @keras.saving.register_keras_serializable("recommendation")
 class PairwiseProducts(keras.layers.Layer):
-    """The dot product of each two of some vectors: (batch, n, width) to (batch, n(n - 1)/2)."""
+    """A layer of dot products of all pairs of vectors: (batch, n, width) to (batch, n(n - 1)/2)."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         count = inputs.shape[1]
@@ -29,11 +29,11 @@ class PairwiseProducts(keras.layers.Layer):
 
 
 def build_model(config: configs.DlrmModelConfig, num_rows: int) -> keras.Model:
-    """From the features of `criteo.features` to logits of shape (batch, 1).
+    """Build a model from the features of `criteo.features` to logits of shape (batch, 1).
 
     Args:
         config: The layers.
-        num_rows: Rows of the one table that has the embeddings of all categories.
+        num_rows: The number of rows of the single table for the embeddings of all categories.
     """
     layers = keras.layers
     integers = x = keras.Input((generator.NUM_INTEGERS,), name="integers")
@@ -45,6 +45,6 @@ def build_model(config: configs.DlrmModelConfig, num_rows: int) -> keras.Model:
     x = layers.Concatenate()([x, PairwiseProducts()(vectors)])
     for units in config.top_units:
         x = layers.Dense(units, activation="relu")(x)
-    # In float32 under mixed precision too, as the loss is sensitive to it.
+    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
     logits = layers.Dense(1, dtype="float32", name="logits")(x)
     return keras.Model({"integers": integers, "rows": rows}, logits, name="dlrm")

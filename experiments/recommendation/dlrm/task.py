@@ -1,4 +1,4 @@
-"""Clicks by DLRM."""
+"""The task of predicting clicks with DLRM."""
 
 import keras
 
@@ -9,7 +9,7 @@ __all__ = ["DlrmTask"]
 
 
 class DlrmTask(task.CriteoTask):
-    """From an impression to the logit of a click on it, by DLRM."""
+    """A task that predicts the logit of a click on an impression with DLRM."""
 
     def build_model(self) -> keras.Model:
         return model.build_model(self.task_config.model, self.num_rows)

@@ -1,4 +1,4 @@
-"""`recommendation/tdm`: what somebody takes next, found by a search down a tree of all items.
+"""`recommendation/tdm`: the next item of a user, found by a search down a tree of all items.
 
 python train.py --experiment=recommendation/tdm --mode=train_and_eval --model_dir=/tmp/tdm
 """
@@ -23,10 +23,11 @@ class TdmModelConfig(hyperparams.Config):
     """The model of https://arxiv.org/abs/1801.02294.
 
     Attributes:
-        embedding_width: Of the embeddings of items and of nodes.
-        units: Units of each hidden layer of what scores a node.
-        num_negatives: Other nodes that each node of a path is set against, of the same level.
-        beam_width: Nodes of a level whose children the search goes on with.
+        embedding_width: The width of the embeddings of items and of nodes.
+        units: The units of each hidden layer of the network that scores a node.
+        num_negatives: The number of other nodes of the same level that each node of a path is
+            compared with.
+        beam_width: The number of nodes of a level whose children the search visits.
     """
 
     embedding_width: int = 16
@@ -41,11 +42,11 @@ class TdmModelConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class TdmDataConfig(cfg.DataConfig):
-    """Generated histories of items that somebody took, and the item that came next.
+    """Generated histories of the items that a user took, and the next item.
 
     Attributes:
-        split: `train` or `validation`: which of them.
-        num_generated: How many.
+        split: `train` or `validation`.
+        num_generated: The number of users.
     """
 
     split: str = "train"
@@ -59,11 +60,11 @@ class TdmDataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class TdmConfig(cfg.TaskConfig):
-    """What somebody takes next.
+    """The config of predicting the next item.
 
     Attributes:
-        num_topics: Topics of the generated items; each has 20.
-        num_recommended: Items that are recommended, among which the next one should be.
+        num_topics: The number of topics of the generated items; each has 20 items.
+        num_recommended: The number of recommended items, among which the next one should be.
     """
 
     num_topics: int = 50
@@ -99,7 +100,7 @@ task_factory.register_task_cls(TdmConfig, "experiments.recommendation.tdm.task:T
 
 @exp_factory.register_config_factory("recommendation/tdm")
 def tdm() -> cfg.ExperimentConfig:
-    """The next item is among ten recommended ones many times as often as among the most popular."""
+    """Return a training whose recall is many times that of recommending the most popular items."""
     return cfg.ExperimentConfig(
         task=TdmConfig(),
         trainer=cfg.TrainerConfig(

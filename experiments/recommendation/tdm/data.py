@@ -1,4 +1,4 @@
-"""Generated histories: everybody takes items of two topics of their own."""
+"""Generated histories; every user takes items of two topics."""
 
 import functools
 from typing import Any, NamedTuple
@@ -15,16 +15,16 @@ ITEMS_PER_TOPIC = 20
 HISTORY_LENGTH = 10
 
 _TOPICS_OF_A_USER = 2
-# Within a topic some items are more popular than others.
+# Within a topic, some items are more popular than others.
 _POPULARITY_EXPONENT = 0.7
 
 
 class Histories(NamedTuple):
-    """Users in rows; n is their number.
+    """Users in rows; n is the number of users.
 
     Attributes:
-        items: What each took, int32 of shape (n, 10).
-        next_items: What came next, int32 of shape (n,).
+        items: The items that each user took, int32 of shape (n, 10).
+        next_items: The next item of each user, int32 of shape (n,).
     """
 
     items: np.ndarray
@@ -33,12 +33,12 @@ class Histories(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def load_split(split: str, count: int, num_topics: int) -> Histories:
-    """So many users, always the same ones.
+    """Return `count` users, the same ones on every call.
 
     Args:
         split: `train` or `validation`.
-        count: How many.
-        num_topics: There are 20 items for each.
+        count: The number of users.
+        num_topics: The number of topics, with 20 items each.
     """
     item_of = np.random.default_rng(0).permutation(num_topics * ITEMS_PER_TOPIC)
     rng = np.random.default_rng([configs.SPLITS.index(split), num_topics])
@@ -52,7 +52,7 @@ def load_split(split: str, count: int, num_topics: int) -> Histories:
 
 
 def popularity_recall(train: Histories, validation: Histories, count: int) -> float:
-    """How often the next item is among the most popular ones, so many of them."""
+    """Return how often the next item is among the `count` most popular ones."""
     most_popular = np.argsort(-np.bincount(train.next_items), kind="stable")[:count]
     return float(np.isin(validation.next_items, most_popular).mean())
 
@@ -62,15 +62,17 @@ def build_dataset(
     num_topics: int,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of features, `history` of shape (batch, 10) and `target` of shape (batch,), and of
-    labels, which are the target again.
+    """Build batches of features and labels.
+
+    The features are `history` of shape (batch, 10) and `target` of shape (batch,). The labels are
+    the target again.
     """
     histories = load_split(params.split, params.num_generated, num_topics)
     features: dict[str, Any] = {"history": histories.items, "target": histories.next_items}
     return arrays.from_arrays(
         (features, histories.next_items),
         params.global_batch_size,
-        # They are independent of one another: any order is as good.
+        # The examples are independent, so any order is as good.
         shuffle=False,
         repeat=bool(params.is_training),
         drop_remainder=params.drop_remainder,

@@ -1,4 +1,4 @@
-"""Tree-based deep match: a score of each node of a tree, and a search down along the best."""
+"""Tree-based deep match: scores of the nodes of a tree, and a beam search down the tree."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,15 @@ __all__ = ["TreeMatcher"]
 
 
 class TreeMatcher(keras.Model):
-    """Scores of nodes for somebody with a history of items.
+    """A model that scores tree nodes for a user with a history of items.
 
-    In training a target's path from the root is set against other nodes of the same levels. The
-    tree is a part of the weights, so that it is in the checkpoint; it has the items in the order of
-    their numbers until another one is planted.
+    In training, a target's path from the root is compared with other nodes of the same levels. The
+    tree is part of the weights, so it is saved in the checkpoint. Until `plant` sets another tree,
+    the items are in the order of their numbers.
 
     Args:
         config: The layers.
-        num_items: How many items there are.
+        num_items: The number of items.
     """
 
     def __init__(self, config: configs.TdmModelConfig, num_items: int) -> None:
@@ -37,27 +37,27 @@ class TreeMatcher(keras.Model):
         in_order[:num_items] = np.arange(num_items)
         self.item_of_leaf = self._add_constant("item_of_leaf", in_order)
         self.leaf_of_item = self._add_constant("leaf_of_item", _invert(in_order))
-        # The framework gives it another state in every step, and on every replica.
+        # The framework gives this generator another state in every step and on every replica.
         self.seed_generator = keras.random.SeedGenerator(0)
 
     def plant(self, item_of_leaf: np.ndarray) -> None:
-        """Puts another tree in the place of the one that there is.
+        """Replace the tree.
 
         Args:
-            item_of_leaf: As `tree.plant` returns it.
+            item_of_leaf: The result of `tree.plant`.
         """
         self.item_of_leaf.assign(item_of_leaf)
         self.leaf_of_item.assign(_invert(item_of_leaf))
 
     def call(self, inputs: dict[str, tf.Tensor], training: bool | None = None) -> tf.Tensor:
-        """Logits of the nodes on the way to the target, each followed by those of other nodes.
+        """Return logits of the nodes on the path to the target, each followed by other nodes.
 
         Args:
             inputs: `history` of shape (batch, length) and `target` of shape (batch,).
             training: Without effect.
 
         Returns:
-            Of shape (batch, depth, 1 + num_negatives).
+            Logits of shape (batch, depth, 1 + num_negatives).
         """
         del training
         path = self.path_to(inputs["target"])[..., tf.newaxis]
@@ -66,16 +66,16 @@ class TreeMatcher(keras.Model):
         return tf.reshape(logits, tf.shape(nodes))
 
     def path_to(self, items: tf.Tensor) -> tf.Tensor:
-        """The nodes above items and their leaves, without the root: (batch, depth)."""
+        """Return the leaves of items and the nodes above them, without the root: (batch, depth)."""
         leaves = 2**self.depth + tf.gather(self.leaf_of_item.value, items)
         return tf.bitwise.right_shift(leaves[:, tf.newaxis], tf.range(self.depth)[::-1])
 
     def score(self, history: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
-        """Logits of nodes, each from the part of the history that it attends to.
+        """Return logits of nodes, each from the part of the history that the node attends to.
 
         Args:
             history: Items, of shape (batch, length).
-            nodes: Of shape (batch, n).
+            nodes: Nodes, of shape (batch, n).
 
         Returns:
             float32 of the shape of `nodes`.
@@ -87,12 +87,12 @@ class TreeMatcher(keras.Model):
         return scores[..., 0]
 
     def recommend(self, history: tf.Tensor, count: int, beam_width: int) -> tf.Tensor:
-        """The best items that a search down the tree finds, the best one first.
+        """Return the best items that a search down the tree finds, the best one first.
 
         Args:
             history: Items, of shape (batch, length).
-            count: How many to recommend; at most twice the beam.
-            beam_width: Nodes of a level whose children it goes on with.
+            count: The number of items to recommend; at most twice the beam width.
+            beam_width: The number of nodes of a level whose children the search visits.
 
         Returns:
             Items, int32 of shape (batch, count).
@@ -107,11 +107,11 @@ class TreeMatcher(keras.Model):
         return _best(items, scores, count)
 
     def _draw_others(self, path: tf.Tensor) -> tf.Tensor:
-        """For each node some others of its level: (batch, depth, num_negatives)."""
+        """Draw other nodes of the level of each node: (batch, depth, num_negatives)."""
         first = tf.bitwise.left_shift(1, tf.range(1, self.depth + 1))[:, tf.newaxis]
         shape = (tf.shape(path)[0], self.depth, self._num_negatives)
         shares = keras.random.uniform(shape, seed=self.seed_generator)
-        # A level has as many nodes as the number of its first one.
+        # A level has as many nodes as the number of its first node.
         steps = 1 + tf.cast(shares * tf.cast(first - 1, tf.float32), tf.int32)
         return first + (path - first + steps) % first
 

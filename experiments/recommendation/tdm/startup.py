@@ -1,6 +1,6 @@
-"""The start of a training: a tree is planted before the first step.
+"""A startup stage that builds the tree before the first step.
 
-It is PaddleRec's: a stage for the start, which does otherwise on a cluster.
+The stage follows PaddleRec, where startup on a cluster differs from startup in one process.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ __all__ = ["TreeStartup"]
 
 
 class TreeStartup(paddlerec.StartupBase):
-    """Restores a checkpoint, which has the tree in it, or plants a tree for the training data."""
+    """A stage that restores a checkpoint with its tree, or builds a tree for the training data."""
 
     def startup(self, context: Any) -> None:
-        """The stage."""
+        """Run the stage."""
         if context["engine"] == paddlerec.EngineMode.CLUSTER:
             self._cluster_startup(context)
         else:
@@ -34,7 +34,7 @@ class TreeStartup(paddlerec.StartupBase):
         logging.info("A tree of depth %d was planted.", context.model.depth)
 
     def _cluster_startup(self, context: Any) -> None:
-        """Each worker makes the tree by itself; without a word, another one would spoil it all."""
+        """Build the tree on each worker, and check that all workers have built the same tree."""
         if self._load(context):
             return
         item_of_leaf = _build_tree(context.params.task)
@@ -43,7 +43,7 @@ class TreeStartup(paddlerec.StartupBase):
         logging.info("The same tree of depth %d was planted on all workers.", context.model.depth)
 
     def _load(self, context: Any) -> bool:
-        """Whether there are weights to go on with, and so a tree."""
+        """Restore weights if there are any, and return whether a tree was restored with them."""
         return self.load(context) is not None or bool(context.params.task.init_checkpoint)
 
 

@@ -1,4 +1,4 @@
-"""What somebody takes next, by a search down a tree."""
+"""The task of recommending the next item by a search down a tree."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["TdmTask"]
 
 
 class TdmTask(base_task.Task):
-    """From a history of items to those that are likely to come next."""
+    """A task that predicts likely next items from a history of items."""
 
     def build_model(self) -> keras.Model:
         config = self.task_config
@@ -29,7 +29,7 @@ class TdmTask(base_task.Task):
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
     ) -> tf.Tensor:
         del labels
-        # The first of each level is on the way to the target.
+        # The first node of each level is on the path to the target.
         path, others = model_outputs[..., :1], model_outputs[..., 1:]
         is_on_path = tf.concat([tf.ones_like(path), tf.zeros_like(others)], axis=-1)
         loss = keras.losses.binary_crossentropy(is_on_path, model_outputs, from_logits=True)
@@ -68,7 +68,7 @@ class TdmTask(base_task.Task):
 
 
 class _Recall(keras.metrics.Mean):
-    """How often the next item is among those that were recommended."""
+    """A metric of how often the next item is among the recommended ones."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         is_found = tf.reduce_any(y_pred == y_true[:, tf.newaxis], axis=1)

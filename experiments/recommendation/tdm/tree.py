@@ -1,4 +1,4 @@
-"""A binary tree with an item at each leaf, in which items that are taken together are neighbours.
+"""A binary tree with an item at each leaf; items that are taken together are neighbors.
 
 Nodes are numbered as in a heap: the root is 1, the children of n are 2n and 2n + 1, and the leaves
 of a tree of depth d are 2**d to 2**(d + 1) - 1.
@@ -14,18 +14,18 @@ _VECTOR_WIDTH = 32
 
 
 def depth_for(num_items: int) -> int:
-    """Of the smallest tree that has a leaf for each item."""
+    """Return the depth of the smallest tree that has a leaf for each item."""
     return max(1, (num_items - 1).bit_length())
 
 
 def item_vectors(histories: np.ndarray, num_items: int) -> np.ndarray:
-    """A vector for each item; items are near one another that the same people took.
+    """Return a vector for each item, such that items taken by the same users are close together.
 
-    They are the main directions of the positive pointwise mutual information of two items.
+    The vectors are the main directions of the positive pointwise mutual information of two items.
 
     Args:
         histories: Items by user, of shape (users, length).
-        num_items: How many items there are.
+        num_items: The number of items.
 
     Returns:
         float64 of shape (num_items, width).
@@ -45,12 +45,12 @@ def item_vectors(histories: np.ndarray, num_items: int) -> np.ndarray:
 
 
 def plant(vectors: np.ndarray) -> np.ndarray:
-    """The item at each leaf, int32; `VACANT` where there is none.
+    """Return the item at each leaf, int32, or `VACANT` for an empty leaf.
 
-    Items are cut in halves along the main direction of their vectors, again and again.
+    The items are repeatedly split in half along the main direction of their vectors.
 
     Args:
-        vectors: Of shape (num_items, width).
+        vectors: Vectors of shape (num_items, width).
     """
     item_of_leaf = np.full(2 ** depth_for(len(vectors)), VACANT, np.int32)
     _plant_under(np.arange(len(vectors)), vectors, item_of_leaf)

@@ -1,1 +1,1 @@
-"""What the experiments that classify photographs share; nothing is registered here."""
+"""The parts that photo classification experiments share; nothing is registered here."""

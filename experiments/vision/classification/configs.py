@@ -1,4 +1,4 @@
-"""The configs that classifications share."""
+"""The configs that classification experiments share."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ __all__ = ["ClassificationConfig", "LossesConfig"]
 
 @dataclasses.dataclass
 class LossesConfig(hyperparams.Config):
-    """What is minimized.
+    """The terms of the loss.
 
     Attributes:
-        label_smoothing: How much of a label's probability is shared by all classes.
-        l2_weight_decay: Factor of half the sum of the squares of all kernels.
+        label_smoothing: The fraction of a label's probability that is shared by all classes.
+        l2_weight_decay: The factor of half the sum of the squares of all kernels.
     """
 
     label_smoothing: float = 0.0
@@ -33,11 +33,12 @@ class LossesConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class ClassificationConfig(cfg.TaskConfig):
-    """Classification of images.
+    """The config of image classification.
 
     Attributes:
-        losses: What is minimized.
-        top_k: Besides the accuracy, how often the label is among so many best; 0 leaves it out.
+        losses: The terms of the loss.
+        top_k: Also report how often the label is among this number of best classes; 0 omits the
+            metric.
     """
 
     losses: LossesConfig = dataclasses.field(default_factory=LossesConfig)

@@ -1,4 +1,4 @@
-"""Random changes of a batch of images, by a seed."""
+"""Seeded random changes of a batch of images."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ __all__ = ["flip", "seed_of", "shift"]
 
 
 def seed_of(params: cfg.DataConfig) -> int:
-    """The seed of what is drawn for training data: their own, or that of the run."""
+    """Return the seed for random changes of training data: their own seed, or that of the run."""
     begin = position.current()
     if params.seed is None and begin is not None:
         return begin.seed
@@ -17,7 +17,7 @@ def seed_of(params: cfg.DataConfig) -> int:
 
 
 def shift(images: tf.Tensor, max_shift: int, seed: tf.Tensor) -> tf.Tensor:
-    """Each image moved by up to `max_shift` pixels each way; what comes in is 0."""
+    """Shift each image by up to `max_shift` pixels in each direction, filling with 0."""
     margin = [[0, 0], [max_shift, max_shift], [max_shift, max_shift], [0, 0]]
     height, width = images.shape[1:3]
     offsets = tf.random.stateless_uniform(
@@ -30,6 +30,6 @@ def shift(images: tf.Tensor, max_shift: int, seed: tf.Tensor) -> tf.Tensor:
 
 
 def flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """About half of the images, left to right."""
+    """Flip about half of the images left to right."""
     is_flipped = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 1], seed) < 0.5
     return tf.where(is_flipped, tf.reverse(images, [2]), images)

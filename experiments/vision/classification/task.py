@@ -1,4 +1,4 @@
-"""Losses and metrics of a classification."""
+"""The losses and metrics of a classification task."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +12,13 @@ __all__ = ["ClassificationTask", "decay_kernels"]
 
 
 class ClassificationTask(base_task.Task):
-    """Images to classes; a subclass has the images and the model, whose outputs are logits."""
+    """A classification task. A subclass provides the images and a model that returns logits."""
 
     def build_losses(
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
     ) -> tf.Tensor:
         smoothing = self.task_config.losses.label_smoothing
-        # Not of one-hot labels: one that is out of range would be all zeros, and nobody is told.
+        # One-hot labels would turn an out-of-range label into zeros without an error.
         loss = keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
         if smoothing:
             of_all_classes = -tf.reduce_mean(tf.nn.log_softmax(model_outputs), axis=-1)
@@ -33,9 +33,9 @@ class ClassificationTask(base_task.Task):
 
 
 def decay_kernels(model: keras.Model, rate: float) -> None:
-    """Adds half the squares of all kernels, times `rate`, to the model's losses.
+    """Add half the squares of all kernels, times `rate`, to the model's losses.
 
-    Biases, and what normalizations have, do not decay.
+    Biases and the weights of normalization layers do not decay.
     """
     regularizer = keras.regularizers.L2(rate / 2)
     for weight in model.trainable_weights if rate else []:

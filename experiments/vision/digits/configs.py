@@ -17,9 +17,9 @@ class DigitsModelConfig(hyperparams.Config):
     """A stack of convolutions, then of dense layers, with dropout before the last one.
 
     Attributes:
-        filters: Filters of each convolution; each but the first halves the image.
-        units: Units of each hidden dense layer.
-        dropout_rate: Share of the units dropped before the last layer.
+        filters: The filters of each convolution; each convolution but the first halves the image.
+        units: The units of each hidden dense layer.
+        dropout_rate: The dropout rate before the last layer.
     """
 
     filters: tuple[int, ...] = ()
@@ -33,7 +33,7 @@ class DigitsDataConfig(cfg.DataConfig):
 
     Attributes:
         split: `train` (1,437 digits) or `validation` (360), always the same ones.
-        max_shift: Pixels by which training images are shifted at random, up, down and sideways.
+        max_shift: The maximum random shift of training images in each direction, in pixels.
     """
 
     split: str = "train"
@@ -42,7 +42,7 @@ class DigitsDataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class DigitsConfig(cfg.TaskConfig):
-    """Classification of digits."""
+    """The config of digit classification."""
 
     model: DigitsModelConfig = dataclasses.field(default_factory=DigitsModelConfig)
     train_data: DigitsDataConfig = dataclasses.field(
@@ -62,7 +62,7 @@ task_factory.register_task_cls(DigitsConfig, "experiments.vision.digits.task:Dig
 
 @exp_factory.register_config_factory("vision/digits_cnn")
 def digits_cnn() -> cfg.ExperimentConfig:
-    """A small convolutional network; validation accuracy 0.98 or better."""
+    """Return a small convolutional network with a validation accuracy of 0.98 or better."""
     return _experiment(
         DigitsModelConfig(filters=(32, 64), units=(128,), dropout_rate=0.3), train_steps=1500
     )
@@ -70,9 +70,9 @@ def digits_cnn() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("vision/digits_mlp")
 def digits_mlp() -> cfg.ExperimentConfig:
-    """Two dense layers; a few seconds, for trying things out."""
+    """Return a network of two dense layers that trains in a few seconds, for experimenting."""
     params = _experiment(DigitsModelConfig(units=(64, 64)), train_steps=600)
-    # A dense layer gains nothing from images that are shifted.
+    # A dense layer gains nothing from shifted images.
     params.task.train_data.max_shift = 0
     return params
 

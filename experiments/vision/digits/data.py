@@ -17,9 +17,9 @@ NUM_VALIDATION_EXAMPLES = 360
 
 
 def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images, float32 in [0, 1] of shape (n, 8, 8, 1), and labels, int32 of shape (n,).
+    """Return images, float32 in [0, 1] of shape (n, 8, 8, 1), and labels, int32 of shape (n,).
 
-    Every fifth digit is for validation, so that both parts come from all over the file.
+    Every fifth digit is used for validation, so both splits cover the whole file.
     """
     images, labels = _load_all()
     is_validation = np.arange(len(labels)) % 5 == 0
@@ -34,7 +34,7 @@ def load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
 def build_dataset(
     params: configs.DigitsDataConfig, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
-    """Batches of `(images, labels)`; shuffled, shifted and repeated for training."""
+    """Build batches of `(images, labels)`, shuffled, shifted and repeated for training."""
     return batches_of(load_split(params.split), params, input_context)
 
 
@@ -43,7 +43,7 @@ def batches_of(
     params: configs.DigitsDataConfig,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """The same of other images and labels than those of `params.split`."""
+    """Build batches like `build_dataset`, from the given images and labels."""
     dataset = arrays.from_arrays(
         examples,
         params.global_batch_size,
@@ -60,7 +60,7 @@ def batches_of(
 
 
 def _shift_at_random(numbered: tf.data.Dataset, max_shift: int, seed: int) -> tf.data.Dataset:
-    """Shifts each image by random numbers that depend only on the seed and its batch's number."""
+    """Shift each image by random numbers that depend only on the seed and the batch number."""
     margin = [[0, 0], [max_shift, max_shift], [max_shift, max_shift], [0, 0]]
     height, width, _ = IMAGE_SHAPE
 

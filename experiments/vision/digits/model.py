@@ -10,7 +10,7 @@ __all__ = ["build_model"]
 def build_model(
     config: configs.DigitsModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> keras.Model:
-    """From images of shape `(batch, *image_shape)` to logits of shape `(batch, num_classes)`."""
+    """Build a model from images `(batch, *image_shape)` to logits `(batch, num_classes)`."""
     inputs = x = keras.Input(image_shape, name="image")
     for index, filters in enumerate(config.filters):
         strides = 1 if index == 0 else 2
@@ -19,6 +19,6 @@ def build_model(
     for units in config.units:
         x = keras.layers.Dense(units, activation="relu")(x)
     x = keras.layers.Dropout(config.dropout_rate)(x)
-    # In float32 under mixed precision too, as the loss is sensitive to it.
+    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
     return keras.Model(inputs, logits, name="digits")

@@ -1,4 +1,4 @@
-"""Classification of handwritten digits."""
+"""The task of classifying handwritten digits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["DigitsTask"]
 
 
 class DigitsTask(base_task.Task):
-    """Images to one of ten classes."""
+    """A task that assigns images to one of ten classes."""
 
     def build_model(self) -> keras.Model:
         return model.build_model(self.task_config.model, data.IMAGE_SHAPE, data.NUM_CLASSES)

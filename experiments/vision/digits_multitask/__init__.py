@@ -1,1 +1,1 @@
-"""Two targets for one network on handwritten digits: `vision/digits_multitask`."""
+"""One network with two targets on handwritten digits: `vision/digits_multitask`."""

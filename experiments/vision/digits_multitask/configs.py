@@ -1,4 +1,4 @@
-"""A digit of which few labels are known, beside its parity, which is known of all.
+"""A digit with few known labels, and its parity, which is known for all images.
 
 python train.py --experiment=vision/digits_multitask --mode=train_and_eval --model_dir=/tmp/parity
 """
@@ -43,7 +43,7 @@ class TargetConfig(cfg.TaskConfig):
 
 @dataclasses.dataclass
 class DigitsTasksConfig(multitask.MultiTaskConfig):
-    """Targets whose networks have all layers but the last in common."""
+    """Targets whose networks share all layers but the last."""
 
     model: digits.DigitsModelConfig = dataclasses.field(
         default_factory=lambda: digits.DigitsModelConfig(
@@ -60,7 +60,7 @@ task_factory.register_task_cls(
 
 @exp_factory.register_config_factory("vision/digits_multitask")
 def digits_multitask() -> cfg.ExperimentConfig:
-    """Both targets in every step."""
+    """Return an experiment that trains both targets in every step."""
     return multitask.MultiTaskExperimentConfig(
         task=DigitsTasksConfig(
             task_routines=(

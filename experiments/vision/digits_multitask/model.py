@@ -1,4 +1,4 @@
-"""Networks of several targets with an encoder in common."""
+"""Networks for several targets with a shared encoder."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,11 @@ __all__ = ["DigitsModels"]
 
 
 class DigitsModels(base_model.MultiTaskBaseModel):
-    """A model for each target; only their last layers are their own.
+    """A set of models, one per target, that differ only in their last layers.
 
     Args:
-        config: The layers in common.
-        num_classes: How many classes each target has, by its name.
+        config: The shared layers.
+        num_classes: The number of classes of each target, by its name.
     """
 
     def __init__(self, config: configs.DigitsModelConfig, num_classes: Mapping[str, int]) -> None:

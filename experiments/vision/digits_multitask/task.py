@@ -1,4 +1,4 @@
-"""What a digit is, and whether it is odd."""
+"""The tasks of recognizing a digit and its parity."""
 
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ NUM_CLASSES = {"digit": digits.NUM_CLASSES, "parity": 2}
 
 
 class TargetTask(task.DigitsTask):
-    """Images to the classes of one target."""
+    """A task that assigns images to the classes of one target."""
 
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None
@@ -28,7 +28,7 @@ class TargetTask(task.DigitsTask):
 
 
 class DigitsTasks(multitask.MultiTask):
-    """The targets of a config, and the models of them."""
+    """The targets of a config and their models."""
 
     @classmethod
     def from_config(cls, config: configs.DigitsTasksConfig, logging_dir: str | None = None) -> Self:
@@ -37,12 +37,12 @@ class DigitsTasks(multitask.MultiTask):
         return made
 
     def build_multitask_model(self) -> model.DigitsModels:
-        """A model for each target."""
+        """Build a model for each target."""
         return model.DigitsModels(
             self.task_config.model,
             {name: NUM_CLASSES[one.task_config.target] for name, one in self.tasks.items()},
         )
 
 
-# Under a name of its own, since no registration can name a part of a class.
+# Registered under its own name, because a registration cannot name a member of a class.
 make_tasks = DigitsTasks.from_config

@@ -1,1 +1,1 @@
-"""Digits of which few have labels: `vision/digits_pretraining` and `vision/digits_few_labels`."""
+"""Digits with few labels: `vision/digits_pretraining` and `vision/digits_few_labels`."""

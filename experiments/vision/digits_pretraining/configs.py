@@ -1,4 +1,4 @@
-"""Pre-training on all images, fine-tuning on those with a label, and export, in one command.
+"""Pre-training on all images, fine-tuning on the labeled ones, and export, in one command.
 
 python train.py --experiment=vision/digits_pretraining --mode=train_and_eval --model_dir=/tmp/few
 """
@@ -24,7 +24,7 @@ class FewLabelsDataConfig(digits.DigitsDataConfig):
     """Digits of which only some have a label.
 
     Attributes:
-        labels_per_class: How many digits of each class, the first ones; 0 is all.
+        labels_per_class: Use only this number of digits of each class, the first ones; 0 uses all.
     """
 
     labels_per_class: int = 0
@@ -36,11 +36,11 @@ class FewLabelsDataConfig(digits.DigitsDataConfig):
 
 @dataclasses.dataclass
 class FewLabelsConfig(cfg.TaskConfig):
-    """What is learnt from a digit.
+    """The config of learning from a digit.
 
     Attributes:
-        objective: `class`, for which labels are needed; or `image`: the digit itself, out of 128
-            numbers that the encoder makes of it.
+        objective: `class`, which requires labels, or `image`, which reconstructs the digit from the
+            128 numbers that the encoder returns.
     """
 
     objective: str = "class"
@@ -77,7 +77,7 @@ task_factory.register_task_cls(
 
 @exp_factory.register_config_factory("vision/digits_few_labels")
 def digits_few_labels() -> cfg.ExperimentConfig:
-    """Two labels of each class, and nothing else: what there is to improve on."""
+    """Return the baseline: training from scratch on two labels of each class."""
     return cfg.ExperimentConfig(
         task=FewLabelsConfig(),
         trainer=cfg.TrainerConfig(
@@ -102,7 +102,7 @@ def digits_few_labels() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("vision/digits_pretraining")
 def digits_pretraining() -> cfg.ExperimentConfig:
-    """The same labels, but the encoder has seen all digits before."""
+    """Return a training on the same labels whose encoder was pre-trained on all digits."""
     params = digits_few_labels()
     params.phases = [
         cfg.PhaseConfig(
@@ -123,7 +123,7 @@ def digits_pretraining() -> cfg.ExperimentConfig:
             init_from="previous",
             overrides=hyperparams.FreeConfig(
                 {
-                    # The last layer is another one.
+                    # The last layer of the classifier differs, so it is not loaded.
                     "task.init_checkpoint_modules": "encoder",
                     "trainer.hooks": [{"name": "export_model", "format": "tf_saved_model"}],
                 }

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn, as if most of them had no label."""
+"""The digits of scikit-learn, treated as if most of them had no label."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,14 +14,14 @@ def build_dataset(
     objective: str,
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of images and what is to be told of them; for training shifted, and repeated."""
+    """Build batches of images and targets, shifted and repeated for training."""
     return digits.batches_of(load_examples(params, objective), params, input_context)
 
 
 def load_examples(
     params: configs.FewLabelsDataConfig, objective: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images, and what is to be told of each: its class, or its pixels in a row."""
+    """Return the images and the target of each: its class, or its flattened pixels."""
     images, labels = digits.load_split(params.split)
     if params.labels_per_class:
         kept = _first_of_each_class(labels, params.labels_per_class)
@@ -30,6 +30,6 @@ def load_examples(
 
 
 def _first_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-    """Where the first labels of each class are, in ascending order."""
+    """Return the indexes of the first labels of each class, in ascending order."""
     found = [np.flatnonzero(labels == label)[:count] for label in np.unique(labels)]
     return np.sort(np.concatenate(found))

@@ -1,4 +1,4 @@
-"""A network for digits in two parts, of which the first can be trained on something else."""
+"""A network for digits whose first part can be pre-trained on another target."""
 
 import keras
 
@@ -10,7 +10,7 @@ __all__ = ["build_encoder", "build_model"]
 def build_model(
     config: configs.DigitsModelConfig, image_shape: tuple[int, int, int], num_outputs: int
 ) -> keras.Model:
-    """From images of shape `(batch, *image_shape)` to numbers; its first part is `encoder`."""
+    """Build a model from images `(batch, *image_shape)` to numbers; its first part is `encoder`."""
     inputs = keras.Input(image_shape, name="image")
     x = build_encoder(config, image_shape)(inputs)
     x = keras.layers.Dropout(config.dropout_rate)(x)
@@ -21,7 +21,7 @@ def build_model(
 def build_encoder(
     config: configs.DigitsModelConfig, image_shape: tuple[int, int, int]
 ) -> keras.Model:
-    """From images to vectors: all layers of the digits' network but the last."""
+    """Build a model from images to vectors: all layers of the digits network but the last."""
     inputs = x = keras.Input(image_shape, name="image")
     for index, filters in enumerate(config.filters):
         strides = 1 if index == 0 else 2

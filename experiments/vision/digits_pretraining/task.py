@@ -1,4 +1,4 @@
-"""Classification of digits, or what prepares for it without labels."""
+"""The task of classifying digits, or of pre-training without labels."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ __all__ = ["FewLabelsTask"]
 
 
 class FewLabelsTask(task.DigitsTask):
-    """As that of the digits; or, if the config says so, the image itself is the target."""
+    """The digits task, or, depending on the config, the task of reconstructing the image."""
 
     def build_model(self) -> keras.Model:
         num_outputs = math.prod(digits.IMAGE_SHAPE) if self._learns_images else digits.NUM_CLASSES

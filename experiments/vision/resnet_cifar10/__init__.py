@@ -1,1 +1,1 @@
-"""CIFAR-10 and the residual networks that were made for it: `vision/resnet_cifar10`."""
+"""The residual networks designed for CIFAR-10: `vision/resnet_cifar10`."""

@@ -14,7 +14,7 @@ from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["Cifar10Config", "Cifar10DataConfig", "Cifar10ResNetConfig", "resnet_cifar10"]
 
-# Where `keras.datasets.cifar10.load_data()` puts the files.
+# The directory in which `keras.datasets.cifar10.load_data()` stores the files.
 _KERAS_FILES = "~/.keras/datasets/cifar-10-batches-py-target/cifar-10-batches-py"
 
 _TRAIN_STEPS = 64_000
@@ -25,8 +25,8 @@ class Cifar10ResNetConfig(hyperparams.Config):
     """A network of `6 * num_blocks + 2` layers: 3 is ResNet-20, 9 is ResNet-56.
 
     Attributes:
-        num_blocks: Blocks of two convolutions at each of the three sizes of the image.
-        filters: Filters at the largest size; each halving doubles them.
+        num_blocks: The number of two-convolution blocks at each of the three image sizes.
+        filters: The filters at the largest image size; each halving doubles them.
     """
 
     num_blocks: int = 3
@@ -39,18 +39,18 @@ class Cifar10ResNetConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class Cifar10DataConfig(cfg.DataConfig):
-    """The images of CIFAR-10, 50,000 and 10,000 of 32×32 pixels.
+    """The 32×32 images of CIFAR-10, 50,000 for training and 10,000 for testing.
 
     They come from the files of its Python version, in the directory `input_path`, or from
     TensorFlow Datasets, if `tfds_name` and `tfds_split` are set and `input_path` is empty.
 
     Attributes:
-        split: `train` or `test`: which of the files.
-        max_shift: Pixels by which training images are shifted at random, up, down and sideways.
+        split: The files to read: `train` or `test`.
+        max_shift: The maximum random shift of training images in each direction, in pixels.
         random_flip: Whether half of the training images are flipped.
     """
 
-    # The task says where to get them.
+    # The task explains where to get missing files.
     NAMES_FILES: ClassVar[bool] = False
 
     split: str = "train"
@@ -65,7 +65,7 @@ class Cifar10DataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class Cifar10Config(classification.ClassificationConfig):
-    """Classification of CIFAR-10."""
+    """The config of CIFAR-10 classification."""
 
     top_k: int = 0
     losses: classification.LossesConfig = dataclasses.field(
@@ -98,7 +98,7 @@ task_factory.register_task_cls(Cifar10Config, "experiments.vision.resnet_cifar10
 
 @exp_factory.register_config_factory("vision/resnet_cifar10")
 def resnet_cifar10() -> cfg.ExperimentConfig:
-    """ResNet-20: 64,000 steps, in which the learning rate falls to a tenth twice."""
+    """Return ResNet-20: 64,000 steps; the learning rate is divided by ten twice."""
     return cfg.ExperimentConfig(
         task=Cifar10Config(),
         trainer=cfg.TrainerConfig(

@@ -26,7 +26,7 @@ _FILES = {"train": "data_batch_*", "test": "test_batch"}
 def build_dataset(
     params: configs.Cifar10DataConfig, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
-    """Batches of `(images, labels)`, float32 in [0, 255] and int32.
+    """Build batches of `(images, labels)`, float32 in [0, 255] and int32.
 
     For training they are shuffled, changed at random and repeated.
     """
@@ -50,14 +50,14 @@ def build_dataset(
 
 
 def load_split(directory: str, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 of shape (n, 32, 32, 3), and labels, int32 of shape (n,).
+    """Return images, uint8 of shape (n, 32, 32, 3), and labels, int32 of shape (n,).
 
     Args:
-        directory: Where the files `data_batch_1` and so on, and `test_batch`, are.
+        directory: The directory with `test_batch` and the files `data_batch_1` and so on.
         split: `train` or `test`.
 
     Raises:
-        DataError: There are no such files.
+        DataError: If the files are missing.
     """
     paths = sorted(pathlib.Path(os.path.expanduser(directory)).glob(_FILES[split]))
     if not paths:
@@ -97,13 +97,13 @@ def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     with path.open("rb") as file:
         content = _ArrayUnpickler(file, encoding="bytes").load()
     pixels = np.asarray(content[b"data"], np.uint8)
-    # Red of all pixels, then green, then blue.
+    # The files store red of all pixels, then green, then blue.
     images = pixels.reshape(-1, 3, *IMAGE_SHAPE[:2]).transpose(0, 2, 3, 1)
     return images, np.asarray(content[b"labels"], np.int32)
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Makes arrays of numbers and nothing else: a pickle may run any code otherwise."""
+    """An unpickler that only builds arrays of numbers; other pickles could run any code."""
 
     _ALLOWED: ClassVar[Mapping[str, Any]] = {
         "_reconstruct": np.empty(0).__reduce__()[0],

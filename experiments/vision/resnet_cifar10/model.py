@@ -8,7 +8,7 @@ from experiments.vision.resnet_cifar10 import configs
 
 __all__ = ["build_model"]
 
-# Mean and deviation of the training images.
+# The mean and standard deviation of the training images.
 _MEAN = (125.3, 123.0, 113.9)
 _DEVIATION = (63.0, 62.1, 66.7)
 
@@ -18,7 +18,7 @@ _NUM_SIZES = 3
 def build_model(
     config: configs.Cifar10ResNetConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> keras.Model:
-    """From images in [0, 255] of shape `(batch, *image_shape)` to logits."""
+    """Build a model from images in [0, 255] of shape `(batch, *image_shape)` to logits."""
     inputs = keras.Input(image_shape, name="image")
     variances = [deviation**2 for deviation in _DEVIATION]
     x = keras.layers.Normalization(mean=_MEAN, variance=variances)(inputs)
@@ -29,7 +29,7 @@ def build_model(
             name = f"size{size + 1}_block{block + 1}"
             x = _add_block(x, config.filters * 2**size, 2 if is_smaller else 1, name)
     x = keras.layers.GlobalAveragePooling2D()(x)
-    # In float32 under mixed precision too, as the loss is sensitive to it.
+    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(
         num_classes, kernel_initializer="he_normal", dtype="float32", name="logits"
     )(x)
@@ -46,7 +46,7 @@ def _add_block(x: Any, filters: int, strides: int, name: str) -> Any:
 
 
 def _shortcut(x: Any, filters: int, strides: int) -> Any:
-    """Every other pixel, and zeros in the additional channels; nothing of it is learnt."""
+    """Return every other pixel, with zeros in the additional channels; it has no weights."""
     x = keras.layers.MaxPooling2D(1, strides)(x)
     missing = filters - x.shape[-1]
     return keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [missing // 2, missing - missing // 2]])

@@ -1,4 +1,4 @@
-"""Classification of CIFAR-10."""
+"""The task of classifying CIFAR-10."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["Cifar10Task"]
 
 
 class Cifar10Task(task.ClassificationTask):
-    """Images of 32×32 pixels to one of ten classes."""
+    """A task that assigns images of 32×32 pixels to one of ten classes."""
 
     def build_model(self) -> keras.Model:
         config = self.task_config

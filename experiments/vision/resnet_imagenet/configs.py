@@ -25,17 +25,17 @@ __all__ = [
 _NUM_TRAIN_EXAMPLES = 1_281_167
 
 _BATCH_SIZE = 4096
-# In proportion to the size of the batch.
+# The learning rate is proportional to the batch size.
 _LEARNING_RATE = 0.1 * _BATCH_SIZE / 256
 
 
 @dataclasses.dataclass
 class RandAugmentConfig(hyperparams.Config):
-    """Keras' RandAugment, in the model: the operations are drawn once a batch.
+    """The RandAugment layer of Keras, in the model; it draws its operations once per batch.
 
     Attributes:
-        num_ops: Operations in a row; 0 leaves images as they are.
-        factor: How strong they are, from 0 to 1.
+        num_ops: The number of consecutive operations; 0 leaves images unchanged.
+        factor: The strength of the operations, from 0 to 1.
     """
 
     num_ops: int = 0
@@ -55,11 +55,11 @@ class ImageNetResNetConfig(hyperparams.Config):
     ResNet-18 has basic blocks, 2, 2, 2 and 2 of them; ResNet-101 has 3, 4, 23 and 3 bottlenecks.
 
     Attributes:
-        input_size: Height and width of the images.
-        num_classes: Classes. The labels of the Model Garden's files begin with 1.
+        input_size: The height and width of the images.
+        num_classes: The number of classes. Labels in the Model Garden's files start at 1.
         block: `bottleneck_block` or `basic_block`.
-        num_blocks: Blocks at each size of the image.
-        rand_augment: What is done to training images after crop and flip.
+        num_blocks: The number of blocks at each image size.
+        rand_augment: Random changes of training images after crop and flip.
     """
 
     input_size: tuple[int, int] = (224, 224)
@@ -79,12 +79,13 @@ class ImageNetDataConfig(cfg.DataConfig):
     """JPEG images with a label, in TFRecord files or from TensorFlow Datasets.
 
     Attributes:
-        image_field_key: The feature of a record that is the image.
-        label_field_key: The one that is its class.
-        crop_area_range: The smallest and the largest part of an image that training looks at.
+        image_field_key: The feature that contains the image.
+        label_field_key: The feature that contains the class.
+        crop_area_range: The smallest and the largest fraction of an image that a training crop
+            covers.
         aug_rand_hflip: Whether half of the training images are flipped.
-        center_crop_fraction: What evaluation looks at: a square in the middle, whose side is this
-            part of the shorter side of the image.
+        center_crop_fraction: The side of the center square used in evaluation, as a fraction of the
+            shorter side of the image.
     """
 
     tfds_skip_decoding_feature: str = "image"
@@ -111,7 +112,7 @@ class ImageNetDataConfig(cfg.DataConfig):
 
 @dataclasses.dataclass
 class ImageNetConfig(classification.ClassificationConfig):
-    """Classification of ImageNet."""
+    """The config of ImageNet classification."""
 
     losses: classification.LossesConfig = dataclasses.field(
         default_factory=lambda: classification.LossesConfig(l2_weight_decay=1e-4)
@@ -144,7 +145,7 @@ task_factory.register_task_cls(
 
 @exp_factory.register_config_factory("vision/resnet_imagenet")
 def resnet_imagenet() -> cfg.ExperimentConfig:
-    """ResNet-50 in 90 epochs; the learning rate falls to a tenth after 30, 60 and 80 of them."""
+    """Return ResNet-50 with 90 epochs; the learning rate is divided by ten after 30, 60 and 80."""
     return cfg.ExperimentConfig(
         task=ImageNetConfig(),
         trainer=cfg.TrainerConfig(

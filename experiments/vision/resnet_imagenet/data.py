@@ -1,8 +1,7 @@
-"""Images of ImageNet, cut out and scaled to one size.
+"""Images of ImageNet, cropped and scaled to one size.
 
-Only the part of a JPEG that is looked at gets decoded. What is random about an image depends on
-nothing but the seed and the image's number in the training, so that one that resumes goes on with
-the images that it would have seen.
+Only the cropped part of a JPEG is decoded. Random choices depend only on the seed and the image's
+number in the training, so a resumed training sees the same images as an uninterrupted one.
 """
 
 import functools
@@ -30,7 +29,7 @@ def build_dataset(
     input_size: tuple[int, int],
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Batches of `(images, labels)`: float32 in [0, 255], `(batch, *input_size, 3)`, and int32."""
+    """Build batches of images, float32 in [0, 255], `(batch, *input_size, 3)`, and int32 labels."""
     if not params.is_training:
         center = functools.partial(_look_at_center, params, input_size)
         return _read(params, input_context, parser_fn=center)
@@ -51,7 +50,7 @@ def _read(
     input_context: tf.distribute.InputContext | None,
     parser_fn: Callable[[Example], Any] | None = None,
 ) -> tf.data.Dataset:
-    """Batches of examples, or of what `parser_fn` makes of each of them."""
+    """Read batches of examples, or of the results of `parser_fn` for each of them."""
     decoder_fn = None
     if not params.tfds_name:
         features = {
@@ -64,7 +63,7 @@ def _read(
 
 
 def _seed_each(seed: int) -> Callable[..., Any]:
-    """Maps numbered batches to batches of `(seed, example)`."""
+    """Map numbered batches to batches of `(seed, example)`."""
 
     def number(batch_number: tf.Tensor, batch: Example) -> tuple[tf.Tensor, Example]:
         size = tf.shape(next(iter(batch.values())), out_type=tf.int64)[0]
@@ -97,7 +96,7 @@ def _change_at_random(
         max_attempts=_MOST_ATTEMPTS,
     )
     window = tf.concat([begin[:2], size[:2]], axis=0)
-    # All of the image: nothing was found in as many attempts.
+    # A window of the whole image means that no crop was found in `_MOST_ATTEMPTS` attempts.
     is_whole = tf.reduce_all(size[:2] == shape[:2])
     window = tf.where(is_whole, _center_window(params, shape), window)
     image = _decode(encoded, window, input_size)
@@ -124,7 +123,7 @@ def _image_and_label(
 
 
 def _center_window(params: configs.ImageNetDataConfig, shape: tf.Tensor) -> tf.Tensor:
-    """First row and column, height and width of a square."""
+    """Return the first row and column, the height and the width of the center square."""
     shortest = tf.cast(tf.reduce_min(shape[:2]), tf.float32)
     side = tf.maximum(tf.cast(params.center_crop_fraction * shortest, tf.int32), 1)
     return tf.concat([(shape[:2] - side) // 2, [side, side]], axis=0)

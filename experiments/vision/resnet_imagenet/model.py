@@ -7,16 +7,16 @@ from official_lite.common import errors
 
 __all__ = ["build_model"]
 
-# Mean and deviation of the training images.
+# The mean and standard deviation of the training images.
 _MEAN = (123.675, 116.28, 103.53)
 _DEVIATION = (58.395, 57.12, 57.375)
 
-# keras-hub knows no other stem for a residual network of this kind.
+# keras-hub supports no other stem for a residual network of this kind.
 _FILTERS = 64
 
 
 def build_model(config: configs.ImageNetResNetConfig) -> keras.Model:
-    """From images in [0, 255] of shape `(batch, *config.input_size, 3)` to logits."""
+    """Build a model from images in [0, 255] of shape `(batch, *config.input_size, 3)` to logits."""
     inputs = x = keras.Input((*config.input_size, 3), name="image")
     if config.rand_augment.num_ops:
         x = keras.layers.RandAugment(
@@ -26,7 +26,7 @@ def build_model(config: configs.ImageNetResNetConfig) -> keras.Model:
     x = keras.layers.Normalization(mean=_MEAN, variance=variances)(x)
     x = _build_backbone(config)(x)
     x = keras.layers.GlobalAveragePooling2D()(x)
-    # In float32 under mixed precision too, as the loss is sensitive to it.
+    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(
         config.num_classes,
         kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
@@ -37,7 +37,7 @@ def build_model(config: configs.ImageNetResNetConfig) -> keras.Model:
 
 
 def _build_backbone(config: configs.ImageNetResNetConfig) -> keras.Model:
-    # It takes seconds to import.
+    # Imported here because the import takes seconds.
     try:
         import keras_hub
     except ModuleNotFoundError as error:

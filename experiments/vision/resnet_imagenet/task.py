@@ -1,4 +1,4 @@
-"""Classification of ImageNet."""
+"""The task of classifying ImageNet."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["ImageNetTask"]
 
 
 class ImageNetTask(task.ClassificationTask):
-    """Photographs to classes."""
+    """A task that assigns photographs to classes."""
 
     def build_model(self) -> keras.Model:
         built = model.build_model(self.task_config.model)
