@@ -448,7 +448,7 @@ class Trainer(_AsyncTrainer):
         self._end_replica_step()
 
     def _learn(self, inputs: Any, optimizer: Any) -> None:
-        step = self._executor.task_train_step(self.task, self._task_metrics[True])
+        step = self._executor.replica_step(self.task.train_step, self._task_metrics[True])
         with step_checks.watched_for_training_mode(self.model, type(self.task).__name__):
             logs = step(
                 inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]

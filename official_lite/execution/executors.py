@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors, user_code
-from official_lite.core import base_task
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import standard_runner
 
@@ -19,7 +18,7 @@ __all__ = [
     "Dataset",
     "GraphExecutor",
     "StepFn",
-    "TaskTrainStep",
+    "TrainStep",
     "XlaExecutor",
     "XlaLoopExecutor",
 ]
@@ -27,7 +26,9 @@ __all__ = [
 # A `tf.data.Dataset`, a `tf.distribute.DistributedDataset`, or a nest of them.
 Dataset: TypeAlias = Any
 StepFn = Callable[..., Any]
-TaskTrainStep = Callable[..., Mapping[str, Any]]
+TrainStep = Callable[..., Mapping[str, Any]]
+# The metrics of a task, or of several tasks by name.
+Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
 # What XLA says of ops that are not its own.
 _NOT_COMPILABLE = "unsupported operations"
@@ -86,12 +87,15 @@ class GraphExecutor:
         step_fn = user_code.converted(step_fn)
         return self.strategy.run(step_fn, args=inputs, options=self._options)
 
-    def task_train_step(
-        self, task: base_task.Task, metrics: Sequence[keras.metrics.Metric]
-    ) -> TaskTrainStep:
-        """Return the function that a replica calls as `task.train_step`."""
+    def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
+        """Return the function that a replica calls instead of a task's `train_step`.
+
+        Args:
+            step: The `train_step` of a task, or a function with the same arguments.
+            metrics: The metrics that the step updates.
+        """
         del metrics
-        return user_code.converted(task.train_step)
+        return user_code.converted(step)
 
     def join(self) -> None:
         """Wait for scheduled steps. Only the workers of a parameter server have any."""
@@ -111,7 +115,7 @@ class XlaExecutor(GraphExecutor):
     ) -> None:
         super().__init__(strategy, options)
         self._programs: dict[StepFn, StepFn] = {}
-        self._task_steps: dict[int, TaskTrainStep] = {}
+        self._split_steps: dict[TrainStep, TrainStep] = {}
 
     def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
         """Run steps.
@@ -152,15 +156,13 @@ class XlaExecutor(GraphExecutor):
             )
         return self._programs[step_fn](*inputs)
 
-    def task_train_step(
-        self, task: base_task.Task, metrics: Sequence[keras.metrics.Metric]
-    ) -> TaskTrainStep:
+    def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
         if self.strategy.num_replicas_in_sync == 1:
-            return super().task_train_step(task, metrics)
-        # Each split step is compiled separately, so there is one for each task.
-        if id(task) not in self._task_steps:
-            self._task_steps[id(task)] = _split_train_step(task, metrics)
-        return self._task_steps[id(task)]
+            return super().replica_step(step, metrics)
+        # Every split step is compiled, so make only one of each.
+        if step not in self._split_steps:
+            self._split_steps[step] = _split_train_step(step, metrics)
+        return self._split_steps[step]
 
     def _needs_outputs(self, trainer: orbit.StandardEvaluator) -> bool:
         """Return whether each step of an evaluation is a program of its own."""
@@ -209,13 +211,10 @@ class XlaLoopExecutor(XlaExecutor):
         return trainer.folds_outputs
 
 
-def _split_train_step(
-    task: base_task.Task, metrics: Sequence[keras.metrics.Metric]
-) -> TaskTrainStep:
-    """Return `task.train_step` with its forward and backward passes compiled, but not the update.
+def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
+    """Return a step with its forward and backward passes compiled, but not the update.
 
-    The returned function takes the arguments of `task.train_step`; its metrics are those given
-    here.
+    The returned function takes the arguments of `step`; its metrics are those given here.
     """
     variables: list[tf.Variable] = []
 
@@ -224,7 +223,7 @@ def _split_train_step(
         inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer
     ) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
         collector = gradient_accumulator.GradientCollector(optimizer)
-        logs = task.train_step(inputs, model=model, optimizer=collector, metrics=metrics)
+        logs = step(inputs, model=model, optimizer=collector, metrics=metrics)
         variables[:] = [variable for _, variable in collector.grads_and_vars]
         return logs, [gradient for gradient, _ in collector.grads_and_vars]
 

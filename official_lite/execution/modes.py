@@ -80,6 +80,7 @@ def why_not_xla_loop(trainer: Any) -> str | None:
         return reason
     if trainer.strategy.num_replicas_in_sync > 1:
         return "XLA can't exchange gradients between replicas within a program"
-    if not trainer.config.trainer.train_tf_while_loop:
+    if not trainer.train_options.use_tf_while_loop:
         return "`trainer.train_tf_while_loop` is off"
-    return xla_loops.why_not_stackable(trainer.train_dataset)
+    reasons = map(xla_loops.why_not_stackable, tf.nest.flatten(trainer.train_dataset))
+    return next(filter(None, reasons), None)

@@ -225,7 +225,7 @@ class OneBatch(_BatchesOfStep):
 
 
 def why_not_stackable(dataset: Any) -> str | None:
-    """What keeps the batches of a dataset from being stacked for XLA; None if nothing does."""
+    """Return what keeps the batches of a dataset from being stacked for XLA, if anything does."""
     if not isinstance(dataset, tf.data.Dataset):
         return "the data are distributed over several replicas"
     for spec in tf.nest.flatten(dataset.element_spec):

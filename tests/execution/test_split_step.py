@@ -22,7 +22,7 @@ def test_split_step_updates_as_the_whole_one_on_all_replicas(
 def test_metrics_are_those_it_was_made_with(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), evaluate=False)
     executor = executors.XlaExecutor(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
-    step = executor.task_train_step(trainer.task, trainer.train_metrics)
+    step = executor.replica_step(trainer.task.train_step, trainer.train_metrics)
     inputs = next(iter(trainer.train_dataset))
     logs = step(inputs, model=trainer.model, optimizer=trainer.optimizer, metrics=None)
     assert float(logs[trainer.task.loss]) > 0

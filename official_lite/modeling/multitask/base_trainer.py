@@ -1,7 +1,7 @@
 """Trainer that trains all tasks jointly in each step."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import gin
@@ -14,9 +14,11 @@ from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions
 from official_lite.core import base_task, model_building, step_metrics
 from official_lite.data import length, position
-from official_lite.modeling import step_seeds
+from official_lite.execution import modes
+from official_lite.modeling import distributed_gradients, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
+from official_lite.orbit import runner
 
 __all__ = [
     "MultiTaskBaseTrainer",
@@ -24,6 +26,8 @@ __all__ = [
     "initialize_model",
     "task_model",
 ]
+
+_MOST_STEPS_PER_STACK = 200
 
 Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
 
@@ -45,6 +49,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             resumed run reads these datasets from the beginning.
         seed: The seed of the run. It is used for dropout, and for the order of data that has no
             seed of its own.
+        execution: How steps are executed: `graph`, `xla`, or `xla_loop`, which needs the trainer to
+            read a batch of every task in each step.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -58,8 +64,11 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         trainer_options: orbit.StandardTrainerOptions | None = None,
         train_datasets: Mapping[str, Any] | None = None,
         seed: int = 0,
+        execution: str = "graph",
     ) -> None:
         self._strategy = tf.distribute.get_strategy()
+        executor = modes.create_executor(execution, self._strategy)
+        runner.set_untracked(self, execution=execution, _executor=executor, _graph_hooks=[])
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
         self._seed = seed
@@ -80,11 +89,13 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             for name, task in self.multi_task.tasks.items()
         }
         self._build_models()
-        # Bypass `tf.Module`, which would wrap the dictionary.
-        self.__dict__["_metric_groups"] = {}
+        runner.set_untracked(self, _metric_groups={})
         self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, multi_task_model)
+        distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        if execution != "graph":
+            modes.check(execution, self)
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -142,6 +153,34 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
                     for name in self.multi_task.tasks
                 }
 
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether workers run asynchronously, which trainers of several tasks do not support."""
+        return False
+
+    def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
+        """Set the hooks that are traced into the step, and retrace the step if they changed."""
+        if self._graph_hooks != list(graph_hooks):
+            runner.set_untracked(self, _graph_hooks=list(graph_hooks))
+            self._retrace_train_step()
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Run steps; see `orbit.StandardTrainer.run_steps`."""
+        self._executor.run_steps(self, num_steps)
+
+    def create_train_loop(self, dataset: Mapping[str, Any]) -> orbit.TrainLoop:
+        """Create the training loop over the data of all tasks."""
+        if self.execution != "xla_loop":
+            return super().create_train_loop(dataset)
+        # The loop draws from a single dataset, whose elements hold a batch of each task.
+        batches = tf.data.Dataset.zip(dict(dataset))
+        return orbit.StackedLoop(
+            lambda iterator: self._train_on(next(iterator)),
+            batches,
+            steps=orbit.steps_per_stack(batches.element_spec, _MOST_STEPS_PER_STACK),
+            wrap_fetch=self.wrap_step,
+        )
+
     def train_loop_begin(self) -> None:
         """Reset losses and metrics."""
         for metric in self.training_losses.values():
@@ -151,8 +190,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
         """Make one update from the next batch of each task."""
-        inputs = {name: next(iterator) for name, iterator in iterator_map.items()}
-        self.strategy.run(self._replica_train_step, args=(inputs,))
+        self._train_on({name: next(iterator) for name, iterator in iterator_map.items()})
 
     def train_loop_end(self) -> dict[str, Any]:
         """Return losses and metrics; a task without a step in this interval is omitted."""
@@ -168,6 +206,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         # Schedules count the updates of all tasks.
         results["learning_rate"] = self.optimizer.learning_rate
         return results
+
+    def _train_on(self, inputs: Mapping[str, Any]) -> None:
+        self._executor.run_step(self._replica_train_step, inputs)
 
     def _metric_group(self, task_name: str) -> step_metrics.MetricGroup:
         """Return the metrics of a task and of its model."""
@@ -221,15 +262,29 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     def _replica_train_step(self, inputs: Mapping[str, Any]) -> None:
         self._step_seeds.set(self.global_step.read_value())
-        losses = self.multi_task.joint_train_step(
+        step = self._executor.replica_step(self._joint_step, self.training_metrics)
+        losses = step(
             inputs,
-            multi_task_model=self.multi_task_model,
+            model=self.multi_task_model,
             optimizer=self.optimizer,
-            task_metrics=self.training_metrics,
+            metrics=self.training_metrics,
         )
         for name, loss in losses.items():
             self.training_losses[name].update_state(loss)
+        for hook in self._graph_hooks:
+            hook.call(losses)
         self.global_step.assign_add(1)
+
+    def _joint_step(
+        self, inputs: Mapping[str, Any], *, model: Model, optimizer: Any, metrics: Any
+    ) -> dict[str, tf.Tensor]:
+        return self.multi_task.joint_train_step(
+            inputs, multi_task_model=model, optimizer=optimizer, task_metrics=metrics
+        )
+
+    def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        for hook in self._graph_hooks:
+            hook.on_gradients([(tf.convert_to_tensor(g), v) for g, v in grads_and_vars])
 
 
 def task_model(model: Model, task_name: str) -> keras.Model:

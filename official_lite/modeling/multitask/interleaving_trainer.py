@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.core import base_task
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.multitask import task_sampler as task_sampler_lib
 from official_lite.modeling.optimization import gradient_accumulator
+from official_lite.orbit import runner
 
 __all__ = ["MultiTaskInterleavingTrainer"]
 
@@ -32,6 +34,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         trainer_options: How the training loop is executed.
         train_datasets: A distributed dataset for each task, used instead of `task.build_inputs`.
         seed: The seed of the run.
+        execution: How steps are executed: `graph` or `xla`.
 
     Raises:
         errors.ConfigValueError: The sampler's tasks differ from `multi_task.tasks`, or have a
@@ -48,6 +51,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         trainer_options: orbit.StandardTrainerOptions | None = None,
         train_datasets: Mapping[str, Any] | None = None,
         seed: int = 0,
+        execution: str = "graph",
     ) -> None:
         names = list(multi_task.tasks)
         if list(task_sampler.task_weights) != names:
@@ -55,9 +59,19 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
                 f"The sampler draws from {list(task_sampler.task_weights)}, but the tasks are "
                 f"{names}. Make it from `multi_task.task_weights`."
             )
+        if execution == "xla_loop":
+            raise errors.ConfigValueError(
+                "`runtime.execution` is xla_loop, but a step of the interleaving trainer reads the "
+                "data of one task only. Use `xla` or `graph`."
+            )
         self._task_sampler = task_sampler
         self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}
         self._gradient_sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
+        # One function for each task, so that each is compiled once.
+        steps = {
+            name: self._replica_task_step(name, task) for name, task in multi_task.tasks.items()
+        }
+        runner.set_untracked(self, _replica_task_steps=steps)
         super().__init__(
             multi_task=multi_task,
             multi_task_model=multi_task_model,
@@ -65,6 +79,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             trainer_options=trainer_options,
             train_datasets=train_datasets,
             seed=seed,
+            execution=execution,
         )
 
     def task_step_counter(self, name: str) -> tf.Variable:
@@ -96,16 +111,15 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
 
     def _train_task(self, name: str, iterator_map: Mapping[str, Iterator[Any]]) -> None:
         def train(iterator: Iterator[Any]) -> None:
-            self.strategy.run(self._replica_task_step(name), args=(next(iterator),))
+            self._executor.run_step(self._replica_task_steps[name], next(iterator))
 
         orbit.utils.guard_step(train)(iterator_map[name])
 
-    def _replica_task_step(self, name: str) -> Callable[[Any], None]:
-        task = self.multi_task.tasks[name]
-
+    def _replica_task_step(self, name: str, task: base_task.Task) -> Callable[[Any], None]:
         def step_fn(inputs: Any) -> None:
             self._step_seeds.set(self.global_step.read_value())
-            logs = task.train_step(
+            train_step = self._executor.replica_step(task.train_step, self.training_metrics[name])
+            logs = train_step(
                 inputs,
                 model=base_trainer.task_model(self.multi_task_model, name),
                 optimizer=self.optimizer,
@@ -113,6 +127,8 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
             self.training_losses[name].update_state(logs[task.loss])
             self.training_losses["total_loss"].update_state(logs[task.loss])
+            for hook in self._graph_hooks:
+                hook.call(logs)
             self.global_step.assign_add(1)
             self.task_step_counter(name).assign_add(1)
 

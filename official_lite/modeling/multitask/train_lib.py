@@ -13,6 +13,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors, suggestions
+from official_lite.common.run_mode import Mode
 from official_lite.core import base_task, task_factory, trainer_factory
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
@@ -155,7 +156,7 @@ def create_runner(
     """
     _check_that_init_checkpoint_is_read(params, model)
     with distribution_strategy.scope():
-        if trainer is None and "train" in mode:
+        if trainer is None and Mode.parse(mode).trains:
             trainer = get_trainer(distribution_strategy, params, task, model, optimizer)
         eval_part = None
         if _evaluates(mode, run_post_eval):
@@ -198,8 +199,10 @@ def get_trainer(
             f"There is no trainer type {config.trainer_type!r}. "
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
-    if modes.execution_of(params.runtime).startswith("xla"):
-        logging.warning("XLA is not used for the training of several tasks.")
+    execution = modes.execution_of(params.runtime)
+    if execution in ("auto", "eager"):
+        # `auto` is not tried out for several tasks; `_trainer_options` makes steps eager.
+        execution = "graph"
     if params.runtime.dataset_num_private_threads:
         logging.warning("`runtime.dataset_num_private_threads` has no effect with several tasks.")
     kwargs: dict[str, Any] = {}
@@ -214,6 +217,7 @@ def get_trainer(
             optimizer=optimizer or trainer_factory.create_optimizer(task, params),
             trainer_options=_trainer_options(params),
             seed=params.runtime.seed,
+            execution=execution,
             **kwargs,
         )
 
@@ -267,7 +271,7 @@ def run_experiment_with_multitask_eval(
     def build_runner() -> core_lib.OrbitExperimentRunner:
         with distribution_strategy.scope():
             train_part: Any = None
-            if "train" in mode:
+            if Mode.parse(mode).trains:
                 train_part = trainer or trainer_factory.create_trainer(
                     params, train_task, train=True, evaluate=False
                 )
@@ -332,7 +336,7 @@ def finetune_with_multitask_eval(
 
 
 def _evaluates(mode: str, run_post_eval: bool) -> bool:
-    return "eval" in mode or run_post_eval
+    return Mode.parse(mode).evaluates or run_post_eval
 
 
 def _optimizer(

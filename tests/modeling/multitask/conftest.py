@@ -70,7 +70,9 @@ class PullTask(base_task.Task):
             batch_size = input_context.get_per_replica_batch_size(batch_size)
         features = tf.ones([NUM_EXAMPLES, 1])
         labels = self.task_config.target * features
-        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(batch_size)
+        is_even = NUM_EXAMPLES % batch_size == 0
+        dataset = tf.data.Dataset.from_tensor_slices((features, labels))
+        return dataset.batch(batch_size, drop_remainder=is_even)
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
         loss = tf.reduce_mean(tf.square(model_outputs - labels))

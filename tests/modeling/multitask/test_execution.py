@@ -1,0 +1,97 @@
+"""Several tasks are trained in each mode of execution, with the same results."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.modeling.multitask import multitask, train_lib
+
+
+class LargestGradient(orbit.hooks.GraphHook):
+    """Sees the losses and the gradients of each step."""
+
+    def __init__(self) -> None:
+        self.largest = tf.Variable(0.0, trainable=False)
+        self.loss = tf.Variable(0.0, trainable=False)
+
+    def call(self, step_outputs: Any) -> None:
+        self.loss.assign(tf.cast(tf.add_n(list(step_outputs.values())), tf.float32))
+
+    def on_gradients(self, grads_and_vars: Any) -> None:
+        self.largest.assign(tf.maximum(self.largest, tf.abs(grads_and_vars[0][0][0, 0])))
+
+
+@pytest.fixture
+def train(experiment: Callable[..., Any], make_model: Callable[..., Any]) -> Callable[..., Any]:
+    def train(
+        execution: str, trainer_type: str, strategy: Any = None, hooks: Any = (), num_steps: int = 8
+    ) -> Any:
+        params = experiment(trainer_type=trainer_type)
+        params.runtime.execution = execution
+        strategy = strategy or tf.distribute.get_strategy()
+        with strategy.scope():
+            task, model = multitask.MultiTask.from_config(params.task), make_model()
+            trainer = train_lib.get_trainer(strategy, params, task, model)
+            trainer.set_graph_hooks(hooks)
+            trainer.train(tf.constant(num_steps))
+        return trainer
+
+    return train
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("execution", ["xla", "xla_loop", "eager"])
+def test_modes_give_the_same_weights(
+    train: Callable[..., Any],
+    two_replicas: Any,
+    execution: str,
+    replicas: int,
+    trainer_type: str,
+) -> None:
+    strategy = two_replicas if replicas == 2 else None
+    if execution == "xla_loop" and (replicas == 2 or trainer_type == "interleaving"):
+        with pytest.raises(errors.ConfigValueError, match="xla_loop"):
+            train(execution, trainer_type, strategy)
+        return
+    expected = train("graph", trainer_type, strategy)
+    trained = train(execution, trainer_type, strategy)
+    assert trained.global_step.numpy() == 8
+    assert trained.model.weight == pytest.approx(expected.model.weight, rel=1e-6)
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+def test_graph_hooks_see_losses_and_gradients(train: Callable[..., Any], trainer_type: str) -> None:
+    hook = LargestGradient()
+    train("graph", trainer_type, hooks=[hook], num_steps=1)
+    assert hook.largest.numpy() > 0
+    assert hook.loss.numpy() > 0
+
+
+@pytest.mark.parametrize("execution", ["xla", "xla_loop"])
+def test_resumed_run_equals_an_unbroken_one(
+    experiment: Callable[..., Any],
+    make_model: Callable[..., Any],
+    tmp_path: pathlib.Path,
+    execution: str,
+) -> None:
+    def run(name: str, train_steps: int) -> float:
+        params = experiment(trainer_type="joint", train_steps=train_steps)
+        params.runtime.execution = execution
+        model = train_lib.run_experiment(
+            distribution_strategy=tf.distribute.get_strategy(),
+            task=multitask.MultiTask.from_config(params.task),
+            model=make_model(),
+            mode="train",
+            params=params,
+            model_dir=str(tmp_path / name),
+        )
+        return model.weight
+
+    run("resumed", 4)
+    assert run("resumed", 8) == run("unbroken", 8)
