@@ -86,6 +86,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     except flags.Error as error:
         _say(f"{error}\nPass --help for the flags, --helpfull for all of them.")
         sys.exit(int(errors.ExitCode.CONFIG))
+    except SystemExit:
+        # `--help`, after which absl exits with 1 although nothing has failed.
+        sys.exit(int(errors.ExitCode.DONE))
 
 
 def show_error(
