@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"official-lite {official_lite.__version__}")
         return int(errors.ExitCode.DONE)
     if name not in _COMMANDS:
-        _say(f"There is no command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
+        escapes.say(f"There is no command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
         return int(errors.ExitCode.CONFIG)
     module = importlib.import_module(f"official_lite.tools.{name}")
     if name == "train":
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except errors.OfficialLiteError as error:
-        _say(error_report.summary(error))
+        escapes.say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)
@@ -121,10 +121,6 @@ def _help() -> str:
     width = max(map(len, _COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items()]
     return "\n".join([f"{_PROGRAM} COMMAND [--help] …", f"{_PROGRAM} --version", "", *lines])
-
-
-def _say(message: str) -> None:
-    print(escapes.escape_controls(message), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from official_lite.common import errors
-from official_lite.config import compatibility
+from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.run import run_record
 
@@ -89,7 +89,7 @@ def test_without_a_checkpoint_everything_may_change(tmp_path: pathlib.Path) -> N
 
 def test_directory_of_the_model_garden_is_compared_by_its_params(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ckpt-3.index").touch()
-    run_record.config_parsing.serialize_config(_params(), str(tmp_path))
+    parsing.serialize_config(_params(), str(tmp_path))
     with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed"):
         compatibility.check(_params(runtime={"seed": 4}), str(tmp_path))
 
