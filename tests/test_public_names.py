@@ -1,5 +1,6 @@
-"""Each package says in `__all__` what is public, and it is so."""
+"""Modules list in `__all__` what is public, packages import it as what it is called."""
 
+import ast
 import importlib
 import pathlib
 import types
@@ -26,7 +27,6 @@ def test_what_is_listed_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_list_is_complete(name: str) -> None:
-    """Of a module that has one: what it defines. Of a package: what it takes from its modules."""
     module = importlib.import_module(name)
     if not hasattr(module, "__all__"):
         return
@@ -40,10 +40,20 @@ def test_list_is_complete(name: str) -> None:
     assert public <= set(module.__all__)
 
 
-@pytest.mark.parametrize("name", [n for n in MODULES if n.count(".") == 1])
-def test_subject_with_a_front_door_lists_it(name: str) -> None:
+PACKAGES = [n for n in MODULES if (ROOT / n.replace(".", "/") / "__init__.py").exists()]
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "official_lite.core.train_utils"])
+def test_what_is_imported_from_below_is_reexported_once(name: str) -> None:
+    """By `from module import name as name`, which type checkers and readers understand."""
     module = importlib.import_module(name)
-    imports_something = any(
-        getattr(value, "__module__", "").startswith(f"{name}.") for value in vars(module).values()
-    )
-    assert hasattr(module, "__all__") or not imports_something
+    assert module.__file__ is not None
+    nodes = list(ast.walk(ast.parse(pathlib.Path(module.__file__).read_text())))
+    imports = [n for n in nodes if isinstance(n, ast.ImportFrom)]
+    aliases = [a for n in imports if (n.module or "").startswith(name) for a in n.names]
+    aliases += [a for n in imports for a in n.names if a.asname]
+    assert all(alias.asname == alias.name for alias in aliases)
+    for alias in aliases:
+        assert getattr(module, alias.name) is not None
+    constants = [n.value for n in nodes if isinstance(n, ast.Constant)]
+    assert not {alias.name for alias in aliases} & {c for c in constants if isinstance(c, str)}

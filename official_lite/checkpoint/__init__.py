@@ -6,5 +6,3 @@ To load the weights of a Model Garden (Keras 2) checkpoint::
 
     report = keras2_converter.restore_keras2_checkpoint(model, "model_dir_of_tfm")
 """
-
-__all__: list[str] = []

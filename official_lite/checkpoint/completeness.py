@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.checkpoint import keras2_checkpoint, pairing
-from official_lite.common import errors, files
+from official_lite.common import errors, files, keras_variables
 
 __all__ = ["refuse_keras2", "require_complete"]
 
@@ -108,7 +108,7 @@ class _Place:
         shape = tuple(self.value.shape)
         was = [saved for saved in self.saved_shapes if saved != shape]
         shapes = f"{list(was[0])}, here {list(shape)}" if was else f"{list(shape)}"
-        return f"`{pairing.name_of(self.value)}` ({self.key}: {shapes})"
+        return f"`{keras_variables.path_of(self.value)}` ({self.key}: {shapes})"
 
 
 @dataclasses.dataclass(eq=False)

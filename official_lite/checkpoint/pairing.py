@@ -19,8 +19,9 @@ import keras
 import tensorflow as tf
 
 from official_lite.checkpoint import keras2_checkpoint
+from official_lite.common import keras_variables
 
-__all__ = ["Evidence", "Pair", "is_variable", "name_of", "pair", "variables_of"]
+__all__ = ["Evidence", "Pair", "is_variable", "pair", "variables_of"]
 
 
 class Evidence(enum.IntEnum):
@@ -95,10 +96,6 @@ def variables_of(part: Any) -> Iterator[Any]:
 
 def is_variable(trackable: Any) -> bool:
     return isinstance(trackable, keras.Variable | tf.Variable)
-
-
-def name_of(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or variable.name)
 
 
 def _walk(part: Any, node: keras2_checkpoint.Node) -> Iterator[Pair]:
@@ -210,13 +207,13 @@ class _Names:
     ) -> None:
         layers = model._flatten_layers() if isinstance(model, keras.Layer) else []
         self._kinds = {_snake_case(type(layer).__name__) for layer in layers}
-        self._model_name = _first_part([name_of(variable) for variable in variables])
+        self._model_name = _first_part([keras_variables.path_of(v) for v in variables])
         self._saved_model_name = _first_part([tensor.full_name for tensor in tensors])
         if self._model_name != getattr(model, "name", "") or not self._saved_model_name:
             self._model_name = self._saved_model_name = ""
 
     def of_variable(self, variable: Any) -> str:
-        name = name_of(variable).removesuffix(":0")
+        name = keras_variables.path_of(variable).removesuffix(":0")
         return self._without_numbers(name.removeprefix(f"{self._model_name}/"))
 
     def of_tensor(self, tensor: keras2_checkpoint.Tensor) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 
 __all__ = ["describe", "require_same", "tell_what_is_inexact"]
 
@@ -143,7 +143,7 @@ def _paths(listing: Mapping[str, Any]) -> list[str]:
 
 def _plain(variable: Any) -> str:
     """Return the path of a variable without the numbers that Keras appends to repeated names."""
-    path = str(getattr(variable, "path", None) or variable.name)
+    path = keras_variables.path_of(variable)
     return re.sub(r"_\d+(?=[_/:]|$)", "", path)
 
 

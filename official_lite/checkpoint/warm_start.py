@@ -21,7 +21,7 @@ from official_lite.checkpoint import (
     model_state,
     pairing,
 )
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, keras_variables, suggestions
 
 __all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights"]
 
@@ -191,7 +191,7 @@ def _report(
 def _match(pair: pairing.Pair) -> conversion_report.Match:
     is_by_position = pair.evidence != pairing.Evidence.NAME
     return conversion_report.Match(
-        variable=pairing.name_of(pair.variable),
+        variable=keras_variables.path_of(pair.variable),
         variable_shape=tuple(pair.variable.shape),
         key=pair.tensor.key,
         key_shape=pair.tensor.shape,
@@ -203,7 +203,7 @@ def _match(pair: pairing.Pair) -> conversion_report.Match:
 def _missing(
     variable: Any, unexpected: Sequence[keras2_checkpoint.Tensor]
 ) -> conversion_report.Leftover:
-    name, shape = pairing.name_of(variable), tuple(variable.shape)
+    name, shape = keras_variables.path_of(variable), tuple(variable.shape)
     alike = [tensor.key for tensor in unexpected if tensor.shape == shape]
     return conversion_report.Leftover(
         name=name,

@@ -72,10 +72,10 @@ def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
     try:
         main(argv)
     except errors.OfficialLiteError as error:
-        _say(error_report.summary(error))
+        escapes.say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
-        _say("Interrupted, before there was anything to save, or by a second Ctrl-C.")
+        escapes.say("Interrupted, before there was anything to save, or by a second Ctrl-C.")
         return int(errors.ExitCode.INTERRUPTED)
     return int(errors.ExitCode.DONE)
 
@@ -84,8 +84,11 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return list(flags.FLAGS(argv))
     except flags.Error as error:
-        _say(f"{error}\nPass --help for the flags, --helpfull for all of them.")
+        escapes.say(f"{error}\nPass --help for the flags, --helpfull for all of them.")
         sys.exit(int(errors.ExitCode.CONFIG))
+    except SystemExit:
+        # `--help`, after which absl exits with 1 although nothing has failed.
+        sys.exit(int(errors.ExitCode.DONE))
 
 
 def show_error(
@@ -100,17 +103,15 @@ def show_error(
         return
     if logging.get_verbosity() >= logging.DEBUG:
         told = error_report.unwrapped(error)
-        _say("".join(traceback.format_exception(type(told), told, trace)))
+        escapes.say("".join(traceback.format_exception(type(told), told, trace)))
     else:
-        _say("Traceback of your code alone, the innermost call last (--verbosity=1 shows all):")
-        _say(error_report.brief_traceback(error).rstrip("\n"))
+        escapes.say(
+            "Traceback of your code alone, the innermost call last (--verbosity=1 shows all):"
+        )
+        escapes.say(error_report.brief_traceback(error).rstrip("\n"))
         for note in getattr(error, "__notes__", ()):
-            _say(note)
-    _say(error_report.summary(error))
-
-
-def _say(message: str) -> None:
-    print(escapes.escape_controls(message), file=sys.stderr, flush=True)
+            escapes.say(note)
+    escapes.say(error_report.summary(error))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """Escaping of text that a terminal could interpret as commands."""
 
 import re
+import sys
 
-__all__ = ["escape_controls"]
+__all__ = ["escape_controls", "say"]
 
 # C0 except tab and line feed, DEL, C1, and the marks that change the writing direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -14,3 +15,8 @@ def escape_controls(text: str) -> str:
     Tabs and line feeds are kept.
     """
     return _CONTROLS.sub(lambda match: repr(match.group())[1:-1], text)
+
+
+def say(message: str) -> None:
+    """Print a message to stderr, with its control characters escaped."""
+    print(escape_controls(message), file=sys.stderr, flush=True)

@@ -5,7 +5,12 @@ from typing import Any
 
 from official_lite.common import errors, suggestions
 
-__all__ = ["cast_leaf_nested_dict", "filter_leaf_nested_dict", "get_leaf_nested_dict"]
+__all__ = [
+    "cast_leaf_nested_dict",
+    "filter_leaf_nested_dict",
+    "flatten_nested_dict",
+    "get_leaf_nested_dict",
+]
 
 
 def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -39,6 +44,29 @@ def cast_leaf_nested_dict(d: dict[str, Any], cast_fn: Callable[[Any], Any]) -> d
         else:
             d[key] = cast_fn(value)
     return d
+
+
+def flatten_nested_dict(
+    d: Mapping[str, Any],
+    separator: str,
+    is_leaf: Callable[[Any], bool] = lambda value: not isinstance(value, Mapping),
+) -> dict[str, Any]:
+    """Return the leaves by their paths, in order.
+
+    Args:
+        d: A dictionary of dictionaries.
+        separator: What joins the keys of a path.
+        is_leaf: Whether a value is a leaf. Must be true of everything but dictionaries. By default,
+            dictionaries are never leaves, so empty ones are left out.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in d.items():
+        if is_leaf(value):
+            flat[str(key)] = value
+        else:
+            leaves = flatten_nested_dict(value, separator, is_leaf)
+            flat |= {f"{key}{separator}{path}": leaf for path, leaf in leaves.items()}
+    return flat
 
 
 def filter_leaf_nested_dict(

@@ -9,12 +9,12 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files
+from official_lite.common import errors, files, nested_dict
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -180,15 +180,7 @@ def _is_default(params: hyperparams.Config, path: str) -> bool:
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """The leaves of a nested config by their paths, as JSON has them: `{"trainer.name": null}`."""
     plain = json.loads(json.dumps(values, default=str))
-    return dict(_leaves(plain))
-
-
-def _leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(values, Mapping) and (values or not path):
-        for name, value in values.items():
-            yield from _leaves(value, f"{path}.{name}" if path else str(name))
-    else:
-        yield path, values
+    return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 
 
 def _read_params(model_dir: str) -> dict[str, Any]:

@@ -25,8 +25,6 @@ __all__ = [
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
 
-step_metrics.install()
-
 Tensors = Any
 """A tensor, or any nesting of tuples, lists and dicts of them."""
 
@@ -65,6 +63,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             name: Name of the task.
         """
         super().__init__(name=name)
+        step_metrics.install()
         self._task_config = params
         self._logging_dir = logging_dir or ""
 

@@ -36,12 +36,14 @@ _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 TENSORBOARD = "tensorboard"
 
 _WRITERS: registry.Collection = {
-    name: f"official_lite.telemetry.run_writers:{name}"
-    for name in ("console", "csv", "jsonl", "mlflow", "wandb")
+    **{
+        name: f"official_lite.telemetry.run_writers:{name}"
+        for name in ("console", "csv", "jsonl", "mlflow", "wandb")
+    },
+    # The controller creates these, one for each split: the training step's own `tf.summary` calls
+    # write to the same files.
+    TENSORBOARD: "official_lite.telemetry:TensorBoardWriter",
 }
-# Never looked up, only kept from being taken: event files are written by the controller's summary
-# managers, which the training step shares for its own `tf.summary` calls.
-_WRITERS[TENSORBOARD] = "official_lite.orbit.controller:Controller"
 
 
 def register_writer(name: str) -> Callable[[_Registered], _Registered]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
 from absl import logging
 
 from official_lite.checkpoint import pairing
+from official_lite.common import keras_variables
 from official_lite.modeling import step_seeds
 
 __all__ = ["find_random_numbers", "warn_of_random_numbers"]
@@ -63,8 +63,7 @@ def find_random_numbers(
     variables = list(filter(step_seeds.is_seed, getattr(model, "variables", [])))
     if checkpoint is not None:
         variables += pairing.variables_of(checkpoint)
-    raw = [v.value if isinstance(v, keras.Variable) else v for v in variables]
-    known = {copy.handle.ref() for one in raw for copy in getattr(one, "values", [one])}
+    known = {copy.handle.ref() for v in variables for copy in keras_variables.local_values(v)}
     for function in functions:
         graph = function.graph.as_graph_def()
         for nodes in (graph.node, *(one.node_def for one in graph.library.function)):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.ops import control_flow_util
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 from official_lite.modeling import update_steps
 
 __all__ = [
@@ -263,7 +263,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         # Bypass `__setattr__`, which would track the set for saving. A step is traced more than
         # once and on every replica; the set prevents repeated warnings.
         warned: set[str] = self.__dict__.setdefault("_warned_of_missing", set())
-        names = [getattr(variable, "path", variable.name) for variable in variables]
+        names = [keras_variables.path_of(variable) for variable in variables]
         if set(names) - warned:
             logging.warning(
                 "No gradient for %s: the loss does not depend on them, and they are not updated.",

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import files
+from official_lite.common import files, keras_variables
 
 __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
 
@@ -41,7 +41,7 @@ def describe(model: Any) -> str | None:
 
 def write_model_params(model: Any, output_path: str) -> None:
     """Writes one line a variable, with its path and shape, and the total, to a text file."""
-    lines = [f"{_path(v)} {list(v.shape)}" for v in model.variables]
+    lines = [f"{keras_variables.path_of(v)} {list(v.shape)}" for v in model.variables]
     files.write_text(
         output_path, "\n".join([*lines, "", f"Total params: {_size(model.variables)}", ""])
     )
@@ -105,10 +105,6 @@ def _count_text(layer: keras.Layer) -> str:
 
 def _size(variables: list[Any]) -> int:
     return sum(math.prod(v.shape) for v in variables)
-
-
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))
 
 
 def _single_example_specs(model: Any) -> Any:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from official_lite.common import keras_variables
+
 __all__ = [
     "AdagradUpdate",
     "AdamUpdate",
@@ -67,7 +69,10 @@ class WeightDecay(OptimizerHalf):
             return
         rate = tf.convert_to_tensor(optimizer.learning_rate) * optimizer.weight_decay
         tf.__internal__.distribute.interim.maybe_merge_call(
-            self._decay_all, optimizer._distribution_strategy, [*map(_raw, variables)], rate
+            self._decay_all,
+            optimizer._distribution_strategy,
+            [*map(keras_variables.raw, variables)],
+            rate,
         )
 
     def _decay_all(
@@ -314,10 +319,6 @@ _UPDATES: dict[Any, type] = {
     keras.optimizers.Adagrad: AdagradUpdate,
     keras.optimizers.RMSprop: RMSpropUpdate,
 }
-
-
-def _raw(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def _read_rows(variable: Any, rows: tf.Tensor) -> tf.Tensor:

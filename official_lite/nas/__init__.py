@@ -20,107 +20,65 @@ work with any task. This package imports its configs eagerly; names that need Te
 imported on first use.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from official_lite.nas.architecture import fixed_arch, read_arch, record_space, write_arch
+from official_lite.common import lazy_imports
+from official_lite.nas.architecture import (
+    fixed_arch as fixed_arch,
+    read_arch as read_arch,
+    record_space as record_space,
+    write_arch as write_arch,
+)
 from official_lite.nas.configs import (
-    ArchTaskConfig,
-    DartsConfig,
-    EnasConfig,
-    GumbelConfig,
-    OneShotConfig,
-    OneShotTrainerConfig,
-    PenaltyConfig,
-    SposConfig,
+    ArchTaskConfig as ArchTaskConfig,
+    DartsConfig as DartsConfig,
+    EnasConfig as EnasConfig,
+    GumbelConfig as GumbelConfig,
+    OneShotConfig as OneShotConfig,
+    OneShotTrainerConfig as OneShotTrainerConfig,
+    PenaltyConfig as PenaltyConfig,
+    SposConfig as SposConfig,
 )
 
 if TYPE_CHECKING:
-    from official_lite.nas.cell import Cell
-    from official_lite.nas.choices import Choice, LayerChoice, Repeat, ValueChoice
-    from official_lite.nas.darts import DartsTrainer
-    from official_lite.nas.enas import EnasTrainer
-    from official_lite.nas.export_arch import ExportArch
-    from official_lite.nas.found_model import fixed_model, inherit_weights
-    from official_lite.nas.gumbel import GumbelTrainer
-    from official_lite.nas.input_choice import InputChoice
-    from official_lite.nas.one_shot_trainer import OneShotTrainer
-    from official_lite.nas.proxyless import ProxylessTrainer
-    from official_lite.nas.resolution import (
-        replace_input_choice,
-        replace_layer_choice,
-        resolve_choices,
-        space_of,
+    from official_lite.nas.cell import Cell as Cell
+    from official_lite.nas.choices import (
+        Choice as Choice,
+        LayerChoice as LayerChoice,
+        Repeat as Repeat,
+        ValueChoice as ValueChoice,
     )
-    from official_lite.nas.spos import SposTrainer
-
-__all__ = [
-    "ArchTaskConfig",
-    "Cell",
-    "Choice",
-    "DartsConfig",
-    "DartsTrainer",
-    "EnasConfig",
-    "EnasTrainer",
-    "ExportArch",
-    "GumbelConfig",
-    "GumbelTrainer",
-    "InputChoice",
-    "LayerChoice",
-    "OneShotConfig",
-    "OneShotTrainer",
-    "OneShotTrainerConfig",
-    "PenaltyConfig",
-    "ProxylessTrainer",
-    "Repeat",
-    "SposConfig",
-    "SposTrainer",
-    "ValueChoice",
-    "fixed_arch",
-    "fixed_model",
-    "inherit_weights",
-    "read_arch",
-    "record_space",
-    "replace_input_choice",
-    "replace_layer_choice",
-    "resolve_choices",
-    "space_of",
-    "write_arch",
-]
-
-_MODULE_OF = {
-    name: f"official_lite.nas.{module}"
-    for module, names in {
-        "cell": ("Cell",),
-        "choices": ("Choice", "LayerChoice", "Repeat", "ValueChoice"),
-        "darts": ("DartsTrainer",),
-        "enas": ("EnasTrainer",),
-        "export_arch": ("ExportArch",),
-        "found_model": ("fixed_model", "inherit_weights"),
-        "gumbel": ("GumbelTrainer",),
-        "input_choice": ("InputChoice",),
-        "one_shot_trainer": ("OneShotTrainer",),
-        "proxyless": ("ProxylessTrainer",),
-        "resolution": (
-            "replace_input_choice",
-            "replace_layer_choice",
-            "resolve_choices",
-            "space_of",
-        ),
-        "spos": ("SposTrainer",),
-    }.items()
-    for name in names
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Cache the object. Otherwise a submodule of the same name would be found first from now on.
-    found = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from official_lite.nas.darts import DartsTrainer as DartsTrainer
+    from official_lite.nas.enas import EnasTrainer as EnasTrainer
+    from official_lite.nas.export_arch import ExportArch as ExportArch
+    from official_lite.nas.found_model import (
+        fixed_model as fixed_model,
+        inherit_weights as inherit_weights,
+    )
+    from official_lite.nas.gumbel import GumbelTrainer as GumbelTrainer
+    from official_lite.nas.input_choice import InputChoice as InputChoice
+    from official_lite.nas.one_shot_trainer import OneShotTrainer as OneShotTrainer
+    from official_lite.nas.proxyless import ProxylessTrainer as ProxylessTrainer
+    from official_lite.nas.resolution import (
+        replace_input_choice as replace_input_choice,
+        replace_layer_choice as replace_layer_choice,
+        resolve_choices as resolve_choices,
+        space_of as space_of,
+    )
+    from official_lite.nas.spos import SposTrainer as SposTrainer
+else:
+    __getattr__ = lazy_imports.names_from(
+        __name__,
+        ".cell",
+        ".choices",
+        ".darts",
+        ".enas",
+        ".export_arch",
+        ".found_model",
+        ".gumbel",
+        ".input_choice",
+        ".one_shot_trainer",
+        ".proxyless",
+        ".resolution",
+        ".spos",
+    )

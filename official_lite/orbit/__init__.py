@@ -25,38 +25,28 @@ A `StandardTrainer` says what one step is, a `Controller` says when things happe
     controller.train(steps=1000)
 """
 
-from official_lite.orbit import actions, hooks, triggers, utils
-from official_lite.orbit.controller import Action, Controller
-from official_lite.orbit.hooks import GraphHook, Hook
-from official_lite.orbit.runner import AbstractEvaluator, AbstractTrainer
-from official_lite.orbit.standard_runner import (
-    StandardEvaluator,
-    StandardEvaluatorOptions,
-    StandardTrainer,
-    StandardTrainerOptions,
-    TrainLoop,
+from official_lite.orbit import (
+    actions as actions,
+    hooks as hooks,
+    triggers as triggers,
+    utils as utils,
 )
-from official_lite.orbit.triggers import Trigger
-from official_lite.orbit.xla_loops import StackedLoop, XlaEvalLoop, steps_per_stack
-
-__all__ = [
-    "Controller",
-    "Action",
-    "GraphHook",
-    "Hook",
-    "TrainLoop",
-    "XlaEvalLoop",
-    "Trigger",
-    "AbstractTrainer",
-    "AbstractEvaluator",
-    "StandardTrainer",
-    "StandardTrainerOptions",
-    "StackedLoop",
-    "StandardEvaluator",
-    "StandardEvaluatorOptions",
-    "actions",
-    "hooks",
-    "steps_per_stack",
-    "triggers",
-    "utils",
-]
+from official_lite.orbit.controller import Action as Action, Controller as Controller
+from official_lite.orbit.hooks import GraphHook as GraphHook, Hook as Hook
+from official_lite.orbit.runner import (
+    AbstractEvaluator as AbstractEvaluator,
+    AbstractTrainer as AbstractTrainer,
+)
+from official_lite.orbit.standard_runner import (
+    StandardEvaluator as StandardEvaluator,
+    StandardEvaluatorOptions as StandardEvaluatorOptions,
+    StandardTrainer as StandardTrainer,
+    StandardTrainerOptions as StandardTrainerOptions,
+    TrainLoop as TrainLoop,
+)
+from official_lite.orbit.triggers import Trigger as Trigger
+from official_lite.orbit.xla_loops import (
+    StackedLoop as StackedLoop,
+    XlaEvalLoop as XlaEvalLoop,
+    steps_per_stack as steps_per_stack,
+)

@@ -17,30 +17,19 @@ A custom stage is a subclass of the default stage. Name it in the config, for ex
             ...
 """
 
-from official_lite.pipeline.context import Engine, ExperimentContext, FinishedPhase
-from official_lite.pipeline.run_pipeline import RunPipeline
-from official_lite.pipeline.stages import (
-    STAGES,
-    Build,
-    Finalize,
-    Initialize,
-    Prepare,
-    Run,
-    Stage,
-    register_stage,
+from official_lite.pipeline.context import (
+    Engine as Engine,
+    ExperimentContext as ExperimentContext,
+    FinishedPhase as FinishedPhase,
 )
-
-__all__ = [
-    "STAGES",
-    "Engine",
-    "ExperimentContext",
-    "FinishedPhase",
-    "RunPipeline",
-    "Stage",
-    "Prepare",
-    "Build",
-    "Initialize",
-    "Run",
-    "Finalize",
-    "register_stage",
-]
+from official_lite.pipeline.run_pipeline import RunPipeline as RunPipeline
+from official_lite.pipeline.stages import (
+    STAGES as STAGES,
+    Build as Build,
+    Finalize as Finalize,
+    Initialize as Initialize,
+    Prepare as Prepare,
+    Run as Run,
+    Stage as Stage,
+    register_stage as register_stage,
+)

@@ -101,7 +101,10 @@ def dotted_name(node: ast.expr) -> str | None:
 def top_level_names(file: pathlib.Path) -> frozenset[str]:
     """Return the names that a module defines or imports at its top level."""
     names: set[str] = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    # `if TYPE_CHECKING` lists what is imported on first use.
+    conditional = [node for block in body if isinstance(block, ast.If) for node in block.body]
+    for node in [*body, *conditional]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):

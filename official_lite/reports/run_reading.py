@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_lite.checkpoint import commit
-from official_lite.common import errors, files
+from official_lite.common import errors, files, nested_dict
 from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.reports import metric_series
@@ -301,7 +301,8 @@ class _Reader:
                 continue
             directory = os.path.join(self._model_dir, name)
             fitting = [each.path for each in list_checkpoints(directory) if each.step == int(step)]
-            metrics = {key: math.nan if v is None else v for key, v in _flat(info)}
+            flat = nested_dict.flatten_nested_dict(info, "/")
+            metrics = {key: math.nan if v is None else v for key, v in flat.items()}
             return BestCheckpoint(
                 step=int(step), metrics=metrics, path=fitting[0] if fitting else None
             )
@@ -377,11 +378,3 @@ def _seconds(text: str | None) -> float | None:
         return datetime.datetime.strptime(text or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except ValueError:
         return None
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value

@@ -194,19 +194,14 @@ def _json_path(log_dir: str, step: int) -> str:
 
 def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> None:
     group = f"{os.path.basename(os.path.normpath(model_dir))}_{task_name}"
-    values = {f"{group}/{tag}": orbit.utils.get_value(value) for tag, value in _flat(logs)}
+    flat = {
+        f"{group}/{tag}": orbit.utils.get_value(value)
+        for tag, value in nested_dict.flatten_nested_dict(logs, "-").items()
+    }
+    values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
         # A start that was killed before the file below was written has left the same values.
         writer.rewind(step)
         writer.write_values(values, step=step)
     # Last, since this file says that the checkpoint is done.
     write_json_summary(model_dir, step, logs)
-
-
-def _flat(logs: Logs, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The scalars, each with its path."""
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}-")
-        elif np.ndim(orbit.utils.get_value(value)) == 0:
-            yield prefix + name, value

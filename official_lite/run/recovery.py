@@ -14,9 +14,8 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
-from official_lite.common import errors, files
+from official_lite.common import errors, files, keras_variables
 from official_lite.modeling import distributed_gradients, embedding_lookups
-from official_lite.orbit.hooks import batch_norm_statistics
 from official_lite.run import preemption
 
 __all__ = ["FiniteState", "RECORD_NAME", "BadStep", "RecoveryAction", "RecoveryCondition"]
@@ -88,8 +87,8 @@ class _Search:
         self._names: list[str] = []
         values = []
         for variable in variables:
-            for value in batch_norm_statistics.local_values(variable):
-                self._names.append(str(getattr(variable, "path", variable.name)))
+            for value in keras_variables.local_values(variable):
+                self._names.append(keras_variables.path_of(variable))
                 values.append(value)
 
         @tf.function(autograph=False)

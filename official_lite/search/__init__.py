@@ -29,35 +29,19 @@ if importlib.util.find_spec("optuna") is None:
         "A search needs Optuna, which is not installed: pip install 'official-lite[search]'"
     )
 
-from official_lite.search.experiment import Experiment
+from official_lite.search.experiment import Experiment as Experiment
 from official_lite.search.functional import (
-    FunctionalTrainer,
-    ModelEvaluator,
-    TaskModel,
-    TaskTrainer,
+    FunctionalTrainer as FunctionalTrainer,
+    ModelEvaluator as ModelEvaluator,
+    TaskModel as TaskModel,
+    TaskTrainer as TaskTrainer,
 )
-from official_lite.search.search_config import SearchConfig
-from official_lite.search.space import Space
-from official_lite.search.study_runner import run_search, run_study
+from official_lite.search.search_config import SearchConfig as SearchConfig
+from official_lite.search.space import Space as Space
+from official_lite.search.study_runner import run_search as run_search, run_study as run_study
 from official_lite.search.trial_run import (
-    TrialRun,
-    current_trial,
-    report_final_result,
-    report_intermediate_result,
+    TrialRun as TrialRun,
+    current_trial as current_trial,
+    report_final_result as report_final_result,
+    report_intermediate_result as report_intermediate_result,
 )
-
-__all__ = [
-    "SearchConfig",
-    "Space",
-    "TrialRun",
-    "run_search",
-    "run_study",
-    "current_trial",
-    "report_intermediate_result",
-    "report_final_result",
-    "Experiment",
-    "FunctionalTrainer",
-    "TaskTrainer",
-    "ModelEvaluator",
-    "TaskModel",
-]

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import errors, nested_dict
 from official_lite.config import compatibility, phase_configs
 from official_lite.modeling.hyperparams import params_dict
 from official_lite.search import space as space_lib
@@ -115,9 +115,8 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     """Return the scalar results of an evaluation by name; nested names are joined by `/`."""
     import numpy as np
 
-    from official_lite.orbit.hooks import watched_metric
-
-    flat = {name: np.asarray(value) for name, value in watched_metric.flatten(logs).items()}
+    leaves = nested_dict.flatten_nested_dict(logs, "/")
+    flat = {name: np.asarray(value) for name, value in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}
 
 

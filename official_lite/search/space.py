@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 from optuna import distributions
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, nested_dict, suggestions
 from official_lite.modeling import hyperparams
 
 __all__ = ["Space", "path_of"]
@@ -43,7 +43,9 @@ class Space:
 
     def __init__(self, entries: Mapping[str, Any] | hyperparams.FreeConfig) -> None:
         plain = entries.as_dict() if isinstance(entries, hyperparams.ParamsDict) else entries
-        definitions = dict(_flatten(plain))
+        definitions = nested_dict.flatten_nested_dict(
+            plain, ".", lambda v: not isinstance(v, Mapping) or isinstance(v.get("type"), str)
+        )
         if not definitions:
             raise errors.ConfigValueError(
                 "`search.space` is empty; wanted at least one path with the values it may take."
@@ -80,7 +82,18 @@ class Space:
     def _distribution(self, name: str, definition: Any) -> _Distribution:
         if isinstance(definition, list | tuple):
             definition = {"type": "categorical", "choices": definition}
+        if not isinstance(definition, Mapping):
+            raise errors.ConfigTypeError(
+                f"`search.space`: `{name}` is {definition!r}; wanted a definition with a `type`, "
+                "such as `{type: float, low: 0.0, high: 1.0}`, or a list of choices."
+            )
         kind = definition["type"]
+        if kind not in _ARGUMENTS:
+            raise errors.UnknownNameError(
+                f"`search.space`: `{name}` has the type {kind!r}. "
+                f"{suggestions.did_you_mean(kind, _ARGUMENTS)} Ranges are in Optuna's words: "
+                "`log: true` and `step` come beside `low` and `high`."
+            )
         arguments = {key: value for key, value in definition.items() if key != "type"}
         for key in arguments:
             if key not in _ARGUMENTS[kind]:
@@ -109,28 +122,6 @@ def path_of(name: str) -> list[str | int]:
     choices in a model may contain them.
     """
     return [int(index) if index else step for step, index in _PATH_STEP.findall(name)]
-
-
-def _flatten(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in entries.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, list | tuple):
-            yield name, value
-        elif not isinstance(value, Mapping):
-            raise errors.ConfigTypeError(
-                f"`search.space`: `{name}` is {value!r}; wanted a definition with a `type`, such "
-                "as `{type: float, low: 0.0, high: 1.0}`, or a list of choices."
-            )
-        elif value.get("type") in _ARGUMENTS:
-            yield name, value
-        elif isinstance(value.get("type"), str):
-            raise errors.UnknownNameError(
-                f"`search.space`: `{name}` has the type {value['type']!r}. "
-                f"{suggestions.did_you_mean(value['type'], _ARGUMENTS)} Ranges are in Optuna's "
-                "words: `log: true` and `step` come beside `low` and `high`."
-            )
-        else:
-            yield from _flatten(value, f"{name}.")
 
 
 def _checked(name: str, make: Callable[[], _Distribution]) -> _Distribution:

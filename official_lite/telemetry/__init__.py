@@ -22,68 +22,47 @@ receives::
 To add a custom destination, subclass `Writer` and implement `write`.
 """
 
-from official_lite.telemetry import run_writers
+from official_lite.telemetry import run_writers as run_writers
 from official_lite.telemetry.console_writer import (
-    ConsoleWriter,
-    ProgressWriter,
-    build_console_writer,
-    summary_table,
+    ConsoleWriter as ConsoleWriter,
+    ProgressWriter as ProgressWriter,
+    build_console_writer as build_console_writer,
+    summary_table as summary_table,
 )
 from official_lite.telemetry.event_storage import (
-    Events,
-    EventStorage,
-    ScalarHistory,
-    get_event_storage,
-    name_scope,
-    put_histogram,
-    put_image,
-    put_scalar,
+    Events as Events,
+    EventStorage as EventStorage,
+    ScalarHistory as ScalarHistory,
+    get_event_storage as get_event_storage,
+    name_scope as name_scope,
+    put_histogram as put_histogram,
+    put_image as put_image,
+    put_scalar as put_scalar,
 )
-from official_lite.telemetry.mlflow_writer import MlflowWriter
-from official_lite.telemetry.record import Histogram, Record, Values, numbers
-from official_lite.telemetry.run_writers import RunInfo
+from official_lite.telemetry.mlflow_writer import MlflowWriter as MlflowWriter
+from official_lite.telemetry.record import (
+    Histogram as Histogram,
+    Record as Record,
+    Values as Values,
+    numbers as numbers,
+)
+from official_lite.telemetry.run_writers import RunInfo as RunInfo
 from official_lite.telemetry.tensorboard_writer import (
-    TensorBoardWriter,
-    histogram_summary,
-    image_summary,
-    scalar_summary,
-    write_media,
+    TensorBoardWriter as TensorBoardWriter,
+    histogram_summary as histogram_summary,
+    image_summary as image_summary,
+    scalar_summary as scalar_summary,
+    write_media as write_media,
 )
-from official_lite.telemetry.text_file_writers import CsvWriter, JsonLinesWriter, to_json
-from official_lite.telemetry.wandb_writer import WandbWriter
-from official_lite.telemetry.writer import AsyncWriter, LastRecordsWriter, MultiWriter, Writer
-
-__all__ = [
-    "EventStorage",
-    "Events",
-    "Histogram",
-    "ScalarHistory",
-    "get_event_storage",
-    "name_scope",
-    "put_histogram",
-    "put_image",
-    "put_scalar",
-    "Record",
-    "RunInfo",
-    "Values",
-    "numbers",
-    "Writer",
-    "AsyncWriter",
-    "ConsoleWriter",
-    "CsvWriter",
-    "JsonLinesWriter",
-    "LastRecordsWriter",
-    "MlflowWriter",
-    "MultiWriter",
-    "ProgressWriter",
-    "TensorBoardWriter",
-    "WandbWriter",
-    "build_console_writer",
-    "histogram_summary",
-    "image_summary",
-    "run_writers",
-    "scalar_summary",
-    "summary_table",
-    "to_json",
-    "write_media",
-]
+from official_lite.telemetry.text_file_writers import (
+    CsvWriter as CsvWriter,
+    JsonLinesWriter as JsonLinesWriter,
+    to_json as to_json,
+)
+from official_lite.telemetry.wandb_writer import WandbWriter as WandbWriter
+from official_lite.telemetry.writer import (
+    AsyncWriter as AsyncWriter,
+    LastRecordsWriter as LastRecordsWriter,
+    MultiWriter as MultiWriter,
+    Writer as Writer,
+)

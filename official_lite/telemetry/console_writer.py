@@ -14,7 +14,7 @@ import rich.table
 import rich.text
 from absl import logging
 
-from official_lite.common import escapes
+from official_lite.common import escapes, nested_dict
 from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
 
@@ -229,16 +229,9 @@ def summary_table(
     table = rich.table.Table(title=shown_title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    _add_rows(table, rows)
+    for name, value in nested_dict.flatten_nested_dict(rows, "/").items():
+        table.add_row(_text(name), _text(value))
     rich.console.Console(file=stream or sys.stderr).print(table)
-
-
-def _add_rows(table: rich.table.Table, rows: Mapping[str, Any], prefix: str = "") -> None:
-    for name, value in rows.items():
-        if isinstance(value, Mapping):
-            _add_rows(table, value, f"{prefix}{name}/")
-        else:
-            table.add_row(_text(prefix + name), _text(value))
 
 
 def _text(value: Any) -> rich.text.Text:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import log_once
+from official_lite.common import log_once, nested_dict
 
 __all__ = [
     "NUM_BUCKETS",
@@ -116,7 +116,7 @@ class Record:
 
     def flat(self) -> dict[str, int | float]:
         """Return the values with nested names joined by `/`."""
-        return _flatten(self.values)
+        return nested_dict.flatten_nested_dict(self.values, "/")
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,16 +143,6 @@ def as_number(value: Any) -> int | float | None:
         return None
     # bfloat16 and similar types are of kind "V" or "f"; all of them convert to a Python float.
     return int(array.item()) if array.dtype.kind in "biu" else float(array.reshape(()))
-
-
-def _flatten(values: Values, prefix: str = "") -> dict[str, int | float]:
-    flat: dict[str, int | float] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{name}/"))
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _warn_left_out(name: str, value: Any) -> None:

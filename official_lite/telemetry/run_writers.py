@@ -3,10 +3,10 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import run_mode
+from official_lite.common import nested_dict, run_mode
 from official_lite.telemetry import (
     console_writer,
     mlflow_writer,
@@ -47,17 +47,11 @@ class RunInfo:
 
     def flat_config(self) -> dict[str, Any]:
         """Return the config with dotted names, as in overrides; lists become JSON strings."""
-        return dict(_flatten(self.config))
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        elif isinstance(value, list | tuple):
-            yield prefix + name, json.dumps(value, default=str)
-        else:
-            yield prefix + name, value
+        flat = nested_dict.flatten_nested_dict(self.config, ".")
+        return {
+            path: json.dumps(value, default=str) if isinstance(value, list | tuple) else value
+            for path, value in flat.items()
+        }
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:

@@ -1,4 +1,4 @@
-"""Command-line tools besides `train.py`: `python -m official_lite.tools COMMAND …`.
+"""Command-line tools: `official-lite COMMAND …` or `python -m official_lite.tools COMMAND …`.
 
-They inspect runs from outside or start them; no run depends on them.
+They start runs or inspect them from outside; no run depends on them.
 """

@@ -10,7 +10,8 @@ Commands import TensorFlow, if at all, in `run`, so that help and usage errors a
 immediately.
 
 The tools use argparse because each command has its own arguments. absl's flags form one set per
-process, so the flags of a command could collide with those of the modules it imports.
+process, so the flags of a command could collide with those of the modules it imports. Only `train`
+has absl's flags, which the Model Garden's functions read, and a `main` that parses them.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
+import official_lite
 from official_lite.common import app, error_report, errors, escapes, suggestions
 
 __all__ = ["commands", "main"]
@@ -29,6 +31,7 @@ _PROGRAM = "python -m official_lite.tools"
 
 # One-line descriptions of the commands.
 _COMMANDS = {
+    "train": "Trains or evaluates a registered experiment, as train.py does.",
     "launch": "Starts a training of several processes on this machine.",
     "data_service": "Starts a part of a tf.data service.",
     "report": "Writes a page about runs and studies.",
@@ -61,10 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("--help", "-h", "help"):
         print(_help())
         return int(errors.ExitCode.DONE)
+    if name == "--version":
+        print(f"official-lite {official_lite.__version__}")
+        return int(errors.ExitCode.DONE)
     if name not in _COMMANDS:
-        _say(f"There is no command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
+        escapes.say(f"There is no command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
         return int(errors.ExitCode.CONFIG)
     module = importlib.import_module(f"official_lite.tools.{name}")
+    if name == "train":
+        module.main([f"{_PROGRAM} train", *arguments])
     parser = argparse.ArgumentParser(
         prog=f"{_PROGRAM} {name}",
         description=module.__doc__,
@@ -84,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except errors.OfficialLiteError as error:
-        _say(error_report.summary(error))
+        escapes.say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)
@@ -112,11 +120,7 @@ def _take_verbosity(arguments: Sequence[str], prog: str) -> tuple[int | None, li
 def _help() -> str:
     width = max(map(len, _COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items()]
-    return "\n".join([f"{_PROGRAM} COMMAND [--help] …", "", *lines])
-
-
-def _say(message: str) -> None:
-    print(escapes.escape_controls(message), file=sys.stderr, flush=True)
+    return "\n".join([f"{_PROGRAM} COMMAND [--help] …", f"{_PROGRAM} --version", "", *lines])
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ import importlib
 from collections.abc import Iterator
 from types import ModuleType
 
-from absl import flags
-
 from official_lite.common import errors
-from official_lite.common import flags as experiment_flags
 from official_lite.tools import __main__ as tools
+from official_lite.tools import train
 
 __all__ = ["add_arguments", "run"]
 
@@ -81,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
         raise errors.ConfigValueError(
             "Completion needs shtab: pip install 'official-lite[completion]'"
         ) from error
-    parsers = {"official_lite": _tools_parser(), "train_py": _train_parser()}
+    train_parser = argparse.ArgumentParser(prog="train.py")
+    train.add_arguments(train_parser)
+    parsers = {"official_lite": _tools_parser(), "train_py": train_parser}
     for prefix, parser in parsers.items():
         _say_what_is_what(parser, shtab)
         print(shtab.complete(parser, shell=args.shell, root_prefix=prefix))
@@ -96,19 +96,6 @@ def _tools_parser() -> argparse.ArgumentParser:
     for name, what in tools.commands().items():
         module = importlib.import_module(f"official_lite.tools.{name}")
         module.add_arguments(commands.add_parser(name, help=what))
-    return parser
-
-
-def _train_parser() -> argparse.ArgumentParser:
-    """Build a parser with the flags of train.py, which absl defines."""
-    parser = argparse.ArgumentParser(prog="train.py")
-    experiment_flags.define_flags()
-    for flag in flags.FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
-        if flag.boolean:
-            parser.add_argument(f"--{flag.name}", action="store_true", help=flag.help)
-        else:
-            values = getattr(flag.parser, "enum_values", None)
-            parser.add_argument(f"--{flag.name}", choices=values, help=flag.help)
     return parser
 
 

@@ -12,11 +12,10 @@ way. SIGTERM and Ctrl-C end a dispatcher or a worker, with exit code 0.
 
 import argparse
 import signal
-import sys
 import threading
 from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import errors, escapes
 
 __all__ = ["add_arguments", "run"]
 
@@ -55,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
     # Printed after the handlers are installed, so that a process that reads it may send a signal.
-    _say(what)
+    escapes.say(what)
     is_over.wait()
     server.stop()
-    _say(f"The {args.role} has ended.")
+    escapes.say(f"The {args.role} has ended.")
     return int(errors.ExitCode.DONE)
 
 
@@ -101,7 +100,3 @@ def _start(server_cls: Any, config: Any, port: int) -> Any:
         raise errors.ConfigValueError(
             f"Nothing can be started at port {port}: {error}. Is it taken?"
         ) from error
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

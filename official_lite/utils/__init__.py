@@ -1,3 +1,1 @@
 """Here only because the Model Garden's path is: see `official_lite.utils.testing`."""
-
-__all__: list[str] = []

@@ -28,3 +28,17 @@ def test_leaves_are_cast_in_place() -> None:
 def test_filter_keeps_the_structure() -> None:
     kept = nested_dict.filter_leaf_nested_dict(LOGS, lambda value: value > 0.15)
     assert kept == {"digits": {"accuracy": 0.9}, "loss": 0.2}
+
+
+def test_nested_dictionary_becomes_flat() -> None:
+    nested = {"a": 1, "b": {"c": [2], "d": {"e": 3}, "f": {}}, 4: {"g": None}}
+    flat = {"a": 1, "b/c": [2], "b/d/e": 3, "4/g": None}
+    assert nested_dict.flatten_nested_dict(nested, "/") == flat
+    assert list(nested_dict.flatten_nested_dict(nested, ".")) == ["a", "b.c", "b.d.e", "4.g"]
+
+
+def test_caller_says_which_dictionaries_are_leaves() -> None:
+    nested = {"a": {"type": "float"}, "b": {"c": {}}}
+    assert nested_dict.flatten_nested_dict(
+        nested, ".", lambda value: not isinstance(value, dict) or not value or "type" in value
+    ) == {"a": {"type": "float"}, "b.c": {}}

@@ -1,3 +1,6 @@
+import pkgutil
+import typing
+
 import pytest
 
 from official_lite import telemetry
@@ -54,6 +57,14 @@ def test_event_files_take_no_arguments():
     assert writer_factory.find_writers([{"name": "tensorboard"}]) == []
     with pytest.raises(errors.ConfigError, match=r"'tensorboard' takes no arguments.*`async`"):
         writer_factory.find_writers([{"name": "tensorboard", "async": True}])
+
+
+def test_every_name_belongs_to_a_writer_or_a_function_that_makes_one():
+    places = [place for place in writer_factory._WRITERS.values() if isinstance(place, str)]
+    assert len(places) >= 6
+    for found in map(pkgutil.resolve_name, places):
+        made = found if isinstance(found, type) else typing.get_type_hints(found)["return"]
+        assert issubclass(made, telemetry.Writer)
 
 
 def test_name_of_the_event_files_is_taken():

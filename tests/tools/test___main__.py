@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+import official_lite
 from official_lite.tools import __main__ as tools
 
 COMMANDS = tuple(tools._COMMANDS)
@@ -13,6 +14,11 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert tools.main([]) == tools.main(["--help"]) == 0
     said = capsys.readouterr().out
     assert all(f"  {name} " in said for name in COMMANDS)
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"official-lite {official_lite.__version__}\n"
 
 
 def test_unknown_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,7 @@ def _script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("python", "python train.py --mode =", {"eval", "search"}),
         ("train", "train.py --experiment = vision/digits_m", {"vision/digits_mlp"}),
         ("train", "train.py --exp", {"--experiment"}),
+        ("tools", "official-lite train --mode = ev", {"eval"}),
         ("python", "python other.py --exp", {""}),
     ],
 )

@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+import rich.text
 
 from official_lite.tools import listing
 
@@ -11,39 +12,53 @@ ROWS = [
 ]
 
 
-def test_columns_stand_below_one_another_and_what_is_missing_is_a_dash() -> None:
-    text, left_out = listing.table(ROWS, ["name", "loss", "step", "note"])
-    lines = text.splitlines()
+def test_columns_stand_below_one_another_and_what_is_missing_is_a_dash(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listing.print_table(ROWS, ["name", "loss", "step", "note"])
+    lines = capsys.readouterr().out.splitlines()
     assert [line[42:].split() for line in lines] == [
         ["loss", "step", "note"],
         ["0.12346", "10", "-"],
         ["-", "2000", "1,", "2"],
     ]
+    # Texts begin, and numbers end, at the same place.
     assert len({line.index(end) for line, end in zip(lines, ("note", "-", "1,"), strict=True)}) == 1
-    assert left_out == []
+    assert (
+        len({line.index(end) for line, end in zip(lines, ("p ", "0  -", "0  1"), strict=True)}) == 1
+    )
 
 
-def test_long_names_are_shortened_before_columns_are_left_out() -> None:
-    text, left_out = listing.table(ROWS, ["name", "loss", "step"], width=40)
-    assert left_out == []
-    assert max(map(len, text.splitlines())) == 40
-    assert "…aaa" in text
-    text, left_out = listing.table(ROWS, ["name", "loss", "step"], width=20)
-    assert left_out == ["loss", "step"]
-    assert max(map(len, text.splitlines())) <= 20
+def test_pipe_gets_whole_values_however_narrow_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    row = {"path": "/a/long/path" * 30, "step": 1}
+    listing.print_table([row], ["path", "step"])
+    assert capsys.readouterr().out.splitlines()[1].split() == [row["path"], "1"]
 
 
-def test_of_a_path_the_end_is_kept_and_of_a_sentence_the_beginning() -> None:
-    row = {"path": "trainer.optimizer_config.optimizer.type", "text": "Some words that go on"}
-    text, _ = listing.table([row], ["path", "text"], width=38)
-    assert text.splitlines()[1] == "…ig.optimizer.type  Some words that g…"
-    text, _ = listing.table([{"path": "界" * 20}], ["path"], width=16)
-    assert text.splitlines()[1] == "…" + "界" * 7
+@pytest.mark.parametrize("width", [20, 40])
+def test_narrow_terminal_folds_long_values_and_loses_nothing(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rich treats stdout as a terminal then.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    listing.print_table(ROWS, ["name", "loss", "step"])
+    shown = rich.text.Text.from_ansi(capsys.readouterr().out).plain
+    assert max(map(len, shown.splitlines())) <= width
+    assert shown.count("a") == 41
+    listing.print_table([{"path": "界" * 20}], ["path"])
+    assert capsys.readouterr().out.count("界") == 20
 
 
-def test_text_from_elsewhere_gives_no_commands_to_the_terminal() -> None:
-    text, _ = listing.table([{"name": "a\x1b[31m\nb"}], ["name"])
-    assert text.splitlines() == ["name", "a\\x1b[31m b"]
+def test_text_from_elsewhere_gives_no_commands_to_the_terminal_or_to_rich(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listing.print_table([{"name": "a\x1b[31m\nb [red]c"}], ["name"])
+    assert capsys.readouterr().out.splitlines() == ["name", "a\\x1b[31m b [red]c"]
 
 
 def test_json_is_one_document_without_what_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

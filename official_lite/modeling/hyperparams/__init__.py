@@ -16,43 +16,27 @@ Every value is checked against the annotation of its field, regardless of its so
 field name raises an error that suggests the nearest names. This package does not import TensorFlow.
 """
 
-from official_lite.modeling.hyperparams.base_config import Config, FreeConfig, PluginConfig, bind
+from official_lite.modeling.hyperparams.base_config import (
+    Config as Config,
+    FreeConfig as FreeConfig,
+    PluginConfig as PluginConfig,
+    bind as bind,
+)
 from official_lite.modeling.hyperparams.config_paths import (
-    diff,
-    flatten,
-    map_texts,
-    override_by_path,
-    set_by_path,
-    texts,
+    diff as diff,
+    flatten as flatten,
+    map_texts as map_texts,
+    override_by_path as override_by_path,
+    set_by_path as set_by_path,
+    texts as texts,
 )
-from official_lite.modeling.hyperparams.oneof import OneOfConfig
+from official_lite.modeling.hyperparams.oneof import OneOfConfig as OneOfConfig
 from official_lite.modeling.hyperparams.params_dict import (
-    ParamsDict,
-    nested_csv_str_to_json_str,
-    override_params_dict,
-    read_yaml_to_params_dict,
-    save_params_dict_to_yaml,
+    ParamsDict as ParamsDict,
+    nested_csv_str_to_json_str as nested_csv_str_to_json_str,
+    override_params_dict as override_params_dict,
+    read_yaml_to_params_dict as read_yaml_to_params_dict,
+    save_params_dict_to_yaml as save_params_dict_to_yaml,
 )
-from official_lite.modeling.hyperparams.restrictions import RestrictionError
-from official_lite.modeling.hyperparams.yaml_io import ConfigFileError
-
-__all__ = [
-    "Config",
-    "FreeConfig",
-    "OneOfConfig",
-    "ParamsDict",
-    "PluginConfig",
-    "bind",
-    "override_params_dict",
-    "read_yaml_to_params_dict",
-    "save_params_dict_to_yaml",
-    "nested_csv_str_to_json_str",
-    "set_by_path",
-    "flatten",
-    "diff",
-    "map_texts",
-    "override_by_path",
-    "texts",
-    "ConfigFileError",
-    "RestrictionError",
-]
+from official_lite.modeling.hyperparams.restrictions import RestrictionError as RestrictionError
+from official_lite.modeling.hyperparams.yaml_io import ConfigFileError as ConfigFileError

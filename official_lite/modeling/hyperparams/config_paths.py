@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import errors, nested_dict
 from official_lite.modeling.hyperparams import params_dict, yaml_io
 
 
@@ -42,8 +42,7 @@ def flatten(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any
     Lists and tuples are values (configs in them become dicts). So are empty dicts and dicts with a
     key that is not a Python identifier. A `OneOfConfig` contributes only its selected alternative.
     """
-    tree = params_dict.to_plain(config)
-    return dict(leaf for key in tree for leaf in _leaves(key, tree[key]))
+    return nested_dict.flatten_nested_dict(params_dict.to_plain(config), ".", _is_leaf)
 
 
 def diff(
@@ -88,10 +87,8 @@ def _rewrite(value: Any, function: Callable[[str], str]) -> Any:
     return value
 
 
-def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
-    if not isinstance(value, dict) or not value or not all(map(str.isidentifier, value)):
-        return [(path, value)]
-    return [leaf for key in value for leaf in _leaves(f"{path}.{key}", value[key])]
+def _is_leaf(value: Any) -> bool:
+    return not isinstance(value, dict) or not value or not all(map(str.isidentifier, value))
 
 
 def _as_read_back(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any]:

@@ -15,5 +15,3 @@
 To train a single task and evaluate it on several tasks, use
 `train_lib.run_experiment_with_multitask_eval`.
 """
-
-__all__: list[str] = []

@@ -15,164 +15,83 @@ Importing this package loads only the configs. Names that need TensorFlow are im
 use, so listing or describing experiments does not load TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from official_lite.common import lazy_imports
 from official_lite.modeling.optimization.configs.learning_rate_config import (
-    ConstantLrConfig,
-    CosineLrConfig,
-    DirectPowerLrConfig,
-    ExponentialLrConfig,
-    LinearWarmupConfig,
-    PolynomialLrConfig,
-    PolynomialWarmupConfig,
-    PowerAndLinearDecayLrConfig,
-    PowerDecayWithOffsetLrConfig,
-    StepCosineLrConfig,
-    StepwiseLrConfig,
+    ConstantLrConfig as ConstantLrConfig,
+    CosineLrConfig as CosineLrConfig,
+    DirectPowerLrConfig as DirectPowerLrConfig,
+    ExponentialLrConfig as ExponentialLrConfig,
+    LinearWarmupConfig as LinearWarmupConfig,
+    PolynomialLrConfig as PolynomialLrConfig,
+    PolynomialWarmupConfig as PolynomialWarmupConfig,
+    PowerAndLinearDecayLrConfig as PowerAndLinearDecayLrConfig,
+    PowerDecayWithOffsetLrConfig as PowerDecayWithOffsetLrConfig,
+    StepCosineLrConfig as StepCosineLrConfig,
+    StepwiseLrConfig as StepwiseLrConfig,
 )
 from official_lite.modeling.optimization.configs.optimization_config import (
-    LrConfig,
-    OptimizationConfig,
-    OptimizerConfig,
-    WarmupConfig,
+    LrConfig as LrConfig,
+    OptimizationConfig as OptimizationConfig,
+    OptimizerConfig as OptimizerConfig,
+    WarmupConfig as WarmupConfig,
 )
 from official_lite.modeling.optimization.configs.optimizer_config import (
-    AdafactorConfig,
-    AdafactorKerasConfig,
-    AdagradConfig,
-    AdamaxConfig,
-    AdamConfig,
-    AdamExperimentalConfig,
-    AdamWeightDecayConfig,
-    AdamWeightDecayExperimentalConfig,
-    BaseOptimizerConfig,
-    EMAConfig,
-    FtrlConfig,
-    LAMBConfig,
-    LARSConfig,
-    LionConfig,
-    MuonConfig,
-    NadamConfig,
-    RMSPropConfig,
-    SGDConfig,
-    SGDExperimentalConfig,
+    AdafactorConfig as AdafactorConfig,
+    AdafactorKerasConfig as AdafactorKerasConfig,
+    AdagradConfig as AdagradConfig,
+    AdamaxConfig as AdamaxConfig,
+    AdamConfig as AdamConfig,
+    AdamExperimentalConfig as AdamExperimentalConfig,
+    AdamWeightDecayConfig as AdamWeightDecayConfig,
+    AdamWeightDecayExperimentalConfig as AdamWeightDecayExperimentalConfig,
+    BaseOptimizerConfig as BaseOptimizerConfig,
+    EMAConfig as EMAConfig,
+    FtrlConfig as FtrlConfig,
+    LAMBConfig as LAMBConfig,
+    LARSConfig as LARSConfig,
+    LionConfig as LionConfig,
+    MuonConfig as MuonConfig,
+    NadamConfig as NadamConfig,
+    RMSPropConfig as RMSPropConfig,
+    SGDConfig as SGDConfig,
+    SGDExperimentalConfig as SGDExperimentalConfig,
 )
 
 if TYPE_CHECKING:
-    from official_lite.modeling.distributed_gradients import make_distributed
-    from official_lite.modeling.optimization.adamw import AdamWeightDecay
+    from official_lite.modeling.distributed_gradients import make_distributed as make_distributed
+    from official_lite.modeling.optimization.adamw import AdamWeightDecay as AdamWeightDecay
     from official_lite.modeling.optimization.ema_optimizer import (
-        ExponentialMovingAverage,
-        get_moving_average,
+        ExponentialMovingAverage as ExponentialMovingAverage,
+        get_moving_average as get_moving_average,
     )
-    from official_lite.modeling.optimization.lamb import LAMB
-    from official_lite.modeling.optimization.lars import LARS
+    from official_lite.modeling.optimization.lamb import LAMB as LAMB
+    from official_lite.modeling.optimization.lars import LARS as LARS
     from official_lite.modeling.optimization.lr_schedule import (
-        CosineDecayWithOffset,
-        DirectPowerDecay,
-        ExponentialDecayWithOffset,
-        LinearWarmup,
-        PiecewiseConstantDecayWithOffset,
-        PolynomialDecayWithOffset,
-        PolynomialWarmUp,
-        PowerAndLinearDecay,
-        PowerDecayWithOffset,
-        StepCosineDecayWithOffset,
+        CosineDecayWithOffset as CosineDecayWithOffset,
+        DirectPowerDecay as DirectPowerDecay,
+        ExponentialDecayWithOffset as ExponentialDecayWithOffset,
+        LinearWarmup as LinearWarmup,
+        PiecewiseConstantDecayWithOffset as PiecewiseConstantDecayWithOffset,
+        PolynomialDecayWithOffset as PolynomialDecayWithOffset,
+        PolynomialWarmUp as PolynomialWarmUp,
+        PowerAndLinearDecay as PowerAndLinearDecay,
+        PowerDecayWithOffset as PowerDecayWithOffset,
+        StepCosineDecayWithOffset as StepCosineDecayWithOffset,
     )
     from official_lite.modeling.optimization.optimizer_factory import (
-        OptimizerFactory,
-        register_optimizer_cls,
+        OptimizerFactory as OptimizerFactory,
+        register_optimizer_cls as register_optimizer_cls,
     )
-
-__all__ = [
-    "OptimizationConfig",
-    "OptimizerConfig",
-    "LrConfig",
-    "WarmupConfig",
-    "BaseOptimizerConfig",
-    "SGDConfig",
-    "SGDExperimentalConfig",
-    "RMSPropConfig",
-    "AdagradConfig",
-    "AdamConfig",
-    "AdamExperimentalConfig",
-    "AdamWeightDecayConfig",
-    "AdamWeightDecayExperimentalConfig",
-    "LAMBConfig",
-    "LARSConfig",
-    "AdafactorConfig",
-    "AdafactorKerasConfig",
-    "LionConfig",
-    "MuonConfig",
-    "NadamConfig",
-    "AdamaxConfig",
-    "FtrlConfig",
-    "EMAConfig",
-    "ConstantLrConfig",
-    "StepwiseLrConfig",
-    "ExponentialLrConfig",
-    "PolynomialLrConfig",
-    "CosineLrConfig",
-    "DirectPowerLrConfig",
-    "PowerAndLinearDecayLrConfig",
-    "PowerDecayWithOffsetLrConfig",
-    "StepCosineLrConfig",
-    "LinearWarmupConfig",
-    "PolynomialWarmupConfig",
-    "OptimizerFactory",
-    "register_optimizer_cls",
-    "make_distributed",
-    "AdamWeightDecay",
-    "LAMB",
-    "LARS",
-    "ExponentialMovingAverage",
-    "get_moving_average",
-    "PiecewiseConstantDecayWithOffset",
-    "PolynomialDecayWithOffset",
-    "ExponentialDecayWithOffset",
-    "CosineDecayWithOffset",
-    "LinearWarmup",
-    "PolynomialWarmUp",
-    "DirectPowerDecay",
-    "PowerAndLinearDecay",
-    "PowerDecayWithOffset",
-    "StepCosineDecayWithOffset",
-]
-
-_MODULE_OF = {
-    "make_distributed": "official_lite.modeling.distributed_gradients",
-    "AdamWeightDecay": f"{__name__}.adamw",
-    "ExponentialMovingAverage": f"{__name__}.ema_optimizer",
-    "get_moving_average": f"{__name__}.ema_optimizer",
-    "LAMB": f"{__name__}.lamb",
-    "LARS": f"{__name__}.lars",
-    "OptimizerFactory": f"{__name__}.optimizer_factory",
-    "register_optimizer_cls": f"{__name__}.optimizer_factory",
-    "PiecewiseConstantDecayWithOffset": f"{__name__}.lr_schedule",
-    "PolynomialDecayWithOffset": f"{__name__}.lr_schedule",
-    "ExponentialDecayWithOffset": f"{__name__}.lr_schedule",
-    "CosineDecayWithOffset": f"{__name__}.lr_schedule",
-    "LinearWarmup": f"{__name__}.lr_schedule",
-    "PolynomialWarmUp": f"{__name__}.lr_schedule",
-    "DirectPowerDecay": f"{__name__}.lr_schedule",
-    "PowerAndLinearDecay": f"{__name__}.lr_schedule",
-    "PowerDecayWithOffset": f"{__name__}.lr_schedule",
-    "StepCosineDecayWithOffset": f"{__name__}.lr_schedule",
-}
-# `optimization.ema_optimizer.…` works without importing the submodule, as in the Model Garden.
-_MODULES = ("adamw", "ema_optimizer", "lamb", "lars", "lr_schedule", "optimizer_factory")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+else:
+    __getattr__ = lazy_imports.names_from(
+        __name__,
+        "official_lite.modeling.distributed_gradients",
+        ".adamw",
+        ".ema_optimizer",
+        ".lamb",
+        ".lars",
+        ".lr_schedule",
+        ".optimizer_factory",
+    )

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.common.keras_variables import local_values, raw
 from official_lite.modeling import distributed_gradients
 
 __all__ = ["ExponentialMovingAverage", "averaged_weights", "get_moving_average"]
@@ -164,7 +165,7 @@ class ExponentialMovingAverage(
         if not self.has_shadow_copy:
             raise ValueError("There are no averages yet: call `shadow_copy(model)` first.")
         for weight, average in self._shadows:
-            for one, other in zip(_local_values(weight), _local_values(average), strict=True):
+            for one, other in zip(local_values(weight), local_values(average), strict=True):
                 value = tf.identity(one.read_value())
                 one.assign(other.read_value())
                 other.assign(value)
@@ -177,7 +178,7 @@ class ExponentialMovingAverage(
         checkpoint and swaps weights then gets the same model.
         """
         kept = [
-            [tf.identity(one.read_value()) for one in _local_values(average)]
+            [tf.identity(one.read_value()) for one in local_values(average)]
             for _, average in self._shadows
         ]
         self.follow_weights()
@@ -185,13 +186,13 @@ class ExponentialMovingAverage(
             yield
         finally:
             for (_, average), values in zip(self._shadows, kept, strict=True):
-                for one, value in zip(_local_values(average), values, strict=True):
+                for one, value in zip(local_values(average), values, strict=True):
                     one.assign(value)
 
     def follow_weights(self) -> None:
         """Set every average to its weight, for weights that were loaded after `shadow_copy`."""
         for weight, average in self._shadows:
-            for one, other in zip(_local_values(weight), _local_values(average), strict=True):
+            for one, other in zip(local_values(weight), local_values(average), strict=True):
                 other.assign(one.read_value())
 
     def assign_average_vars(self, var_list: Iterable[Any]) -> None:
@@ -200,14 +201,14 @@ class ExponentialMovingAverage(
         Raises:
             ValueError: A variable has no average.
         """
-        averages = {id(_raw(weight)): average for weight, average in self._shadows}
+        averages = {id(raw(weight)): average for weight, average in self._shadows}
         for variable in var_list:
             if not variable.trainable:
                 continue
-            if id(_raw(variable)) not in averages:
+            if id(raw(variable)) not in averages:
                 raise ValueError(f"`{variable.name}` has no average: call `shadow_copy` first.")
-            average = averages[id(_raw(variable))]
-            for one, other in zip(_local_values(variable), _local_values(average), strict=True):
+            average = averages[id(raw(variable))]
+            for one, other in zip(local_values(variable), local_values(average), strict=True):
                 one.assign(other.read_value())
 
     @property
@@ -268,9 +269,9 @@ class ExponentialMovingAverage(
             )
 
     def _add_shadows(self, weights: Iterable[Any]) -> None:
-        known = {id(_raw(weight)) for weight, _ in self._shadows}
+        known = {id(raw(weight)) for weight, _ in self._shadows}
         for weight in weights:
-            if id(_raw(weight)) in known or not tf.as_dtype(weight.dtype).is_floating:
+            if id(raw(weight)) in known or not tf.as_dtype(weight.dtype).is_floating:
                 continue
             average = self.add_variable_from_reference(
                 weight, name="average", initializer=functools.partial(_value_of, weight)
@@ -281,7 +282,7 @@ class ExponentialMovingAverage(
         decay = self._decay()
         for weight, average in self._shadows:
             strategy.extended.update(
-                average.value, _move_average, args=(_raw(weight), decay), group=False
+                average.value, _move_average, args=(raw(weight), decay), group=False
             )
 
     def _decay(self) -> tf.Tensor:
@@ -301,17 +302,6 @@ def _refuse_clipping(kwargs: dict[str, Any]) -> None:
         raise errors.ConfigValueError(
             f"The moving average does not clip: set `{given[0]}` on the optimizer that it wraps."
         )
-
-
-def _raw(variable: Any) -> Any:
-    """Return the `tf.Variable` of a Keras variable, or any other variable unchanged."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _local_values(variable: Any) -> tuple[tf.Variable, ...]:
-    """Return this worker's copies of a variable, one for each replica."""
-    raw = _raw(variable)
-    return getattr(raw, "values", (raw,))
 
 
 def _value_of(weight: Any, shape: Any, dtype: Any) -> tf.Tensor:

@@ -13,16 +13,15 @@ An action is any callable that takes the output. What happens and when are two o
     controller = orbit.Controller(..., eval_actions=[export_best])
 """
 
-from official_lite.orbit.actions.conditional_action import ConditionalAction
-from official_lite.orbit.actions.export_saved_model import ExportFileManager, ExportSavedModel
-from official_lite.orbit.actions.new_best_metric import JSONPersistedValue, NewBestMetric
-from official_lite.orbit.actions.save_checkpoint_if_preempted import SaveCheckpointIfPreempted
-
-__all__ = [
-    "ConditionalAction",
-    "ExportFileManager",
-    "ExportSavedModel",
-    "JSONPersistedValue",
-    "NewBestMetric",
-    "SaveCheckpointIfPreempted",
-]
+from official_lite.orbit.actions.conditional_action import ConditionalAction as ConditionalAction
+from official_lite.orbit.actions.export_saved_model import (
+    ExportFileManager as ExportFileManager,
+    ExportSavedModel as ExportSavedModel,
+)
+from official_lite.orbit.actions.new_best_metric import (
+    JSONPersistedValue as JSONPersistedValue,
+    NewBestMetric as NewBestMetric,
+)
+from official_lite.orbit.actions.save_checkpoint_if_preempted import (
+    SaveCheckpointIfPreempted as SaveCheckpointIfPreempted,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit.utils import loop_fns, step_guard
 
@@ -196,19 +196,12 @@ class _Recorder:
 @contextlib.contextmanager
 def unchanged(variables: Iterable[Any]) -> Iterator[None]:
     """Within it the variables may change; after it they are what they were, on each replica."""
-    kept = [(one, one.numpy()) for v in variables for one in local_values(v)]
+    kept = [(one, one.numpy()) for v in variables for one in keras_variables.local_values(v)]
     try:
         yield
     finally:
         for one, value in kept:
             one.assign(value)
-
-
-def local_values(variable: Any) -> Sequence[tf.Variable]:
-    """This worker's copies of a variable, one for each replica."""
-    raw = variable.value if isinstance(variable, keras.Variable) else variable
-    values: Sequence[tf.Variable] = getattr(raw, "values", (raw,))
-    return values
 
 
 def _variables(model: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, keras_variables, suggestions
 from official_lite.orbit.hooks.hook import GraphHook
 
 
@@ -41,7 +41,7 @@ class GradientNorm(GraphHook):
         model = getattr(self.trainer, "model", None)
         if not self._pattern.pattern or model is None:
             return
-        paths = [_path(variable) for variable in model.trainable_variables]
+        paths = [keras_variables.path_of(variable) for variable in model.trainable_variables]
         if not any(self._pattern.search(path) for path in paths):
             raise errors.ConfigValueError(
                 f"GradientNorm: no trainable weight matches {self._pattern.pattern!r}. "
@@ -53,8 +53,8 @@ class GradientNorm(GraphHook):
         gradients = [tf.cast(self._numbers(g), tf.float32) for g, _ in grads_and_vars]
         telemetry.put_scalar("gradient_norm", tf.linalg.global_norm(gradients))
         for gradient, (_, variable) in zip(gradients, grads_and_vars, strict=True):
-            if self._pattern.search(_path(variable)):
-                self._put(_path(variable), gradient)
+            if self._pattern.search(keras_variables.path_of(variable)):
+                self._put(keras_variables.path_of(variable), gradient)
 
     def _numbers(self, gradient: Any) -> tf.Tensor:
         is_of_rows = isinstance(gradient, tf.IndexedSlices) and not self._histograms
@@ -65,7 +65,3 @@ class GradientNorm(GraphHook):
             telemetry.put_scalar(f"gradient_norm/{path}", tf.norm(gradient))
         if self._histograms:
             telemetry.put_histogram(f"gradients/{path}", gradient)
-
-
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))

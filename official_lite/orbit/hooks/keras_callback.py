@@ -8,10 +8,9 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors, plugins
+from official_lite.common import errors, nested_dict, plugins
 from official_lite.orbit import reports
 from official_lite.orbit.hooks.hook import Hook
-from official_lite.orbit.hooks.watched_metric import flatten
 
 __all__ = [
     "create",
@@ -256,7 +255,7 @@ class KerasCallback(Hook):
         strategy = self.controller.strategy
         means = {
             name: strategy.reduce(tf.distribute.ReduceOp.MEAN, value, axis=None)
-            for name, value in flatten(outputs).items()
+            for name, value in nested_dict.flatten_nested_dict(outputs, "/").items()
         }
         return _keras_logs(reports.as_numpy(means))
 
@@ -273,7 +272,7 @@ class KerasCallback(Hook):
 
 
 def _keras_logs(logs: Mapping[str, Any]) -> dict[str, float]:
-    flat = flatten(telemetry.numbers(logs))
+    flat = nested_dict.flatten_nested_dict(telemetry.numbers(logs), "/")
     for name in _LOSSES:
         if name in flat:
             flat.setdefault("loss", flat[name])

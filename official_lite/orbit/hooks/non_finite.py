@@ -12,10 +12,9 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients
 from official_lite.orbit import triggers
-from official_lite.orbit.hooks import batch_norm_statistics
 from official_lite.orbit.hooks.hook import GraphHook
 from official_lite.orbit.utils import as_tf_variable, loop_fns
 
@@ -148,7 +147,7 @@ class _Watch:
         self._scales_loss = _scales_loss_dynamically(trainer)
         self._global_step = global_step
         self._variables = list(self._model.trainable_variables)
-        self._index = {id(_raw(v)): i for i, v in enumerate(self._variables)}
+        self._index = {id(keras_variables.raw(v)): i for i, v in enumerate(self._variables)}
         self._layers = {id(layer): layer for layer in layers}
         self._order: list[int] = []
         self._step = _create(0, tf.int64)
@@ -173,7 +172,7 @@ class _Watch:
     def look_at_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         is_bad = [tf.constant(False)] * (len(self._variables) + 1)
         for gradient, variable in grads_and_vars:
-            index = self._index.get(id(_raw(variable)), -1)
+            index = self._index.get(id(keras_variables.raw(variable)), -1)
             numbers = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
             is_bad[index] |= ~_all_finite(tf.convert_to_tensor(numbers))
         flags = tf.stack(is_bad)
@@ -191,7 +190,7 @@ class _Watch:
 
     def find(self) -> _Finding | None:
         """The first bad step, on the replica that knows most of it."""
-        steps = [int(step.numpy()) for step in _local_values(self._step)]
+        steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:
             return None
@@ -209,7 +208,7 @@ class _Watch:
             self._inputs,
             *self._outputs.values(),
         ):
-            for one in _local_values(variable):
+            for one in keras_variables.local_values(variable):
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
@@ -260,10 +259,10 @@ class _Watch:
 
     def _finding(self, replica: int, num_replicas: int) -> _Finding:
         def value(variable: tf.Variable) -> Any:
-            return _local_values(variable)[replica].numpy()
+            return keras_variables.local_values(variable)[replica].numpy()
 
         step = int(value(self._step))
-        paths = [_path(variable) for variable in self._variables]
+        paths = [keras_variables.path_of(variable) for variable in self._variables]
         in_order = [self._layers[key] for key in self._order]
         return _Finding(
             step=step,
@@ -369,15 +368,3 @@ def _create(value: Any, dtype: tf.DType) -> tf.Variable:
 
 def _all_finite(tensor: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(tensor))
-
-
-def _local_values(variable: tf.Variable) -> Sequence[tf.Variable]:
-    return batch_norm_statistics.local_values(variable)
-
-
-def _raw(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))

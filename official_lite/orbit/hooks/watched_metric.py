@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, nested_dict, suggestions
 from official_lite.orbit import utils
 
 _MAXIMIZES = {
@@ -45,7 +45,7 @@ class WatchedMetric:
           errors.UnknownKeyError: It is not there.
           errors.ConfigTypeError: It is not a single number.
         """
-        flat = flatten(logs)
+        flat = nested_dict.flatten_nested_dict(logs, "/")
         name = self.name if self.name in flat else self.name.replace("|", "/")
         if name not in flat:
             raise errors.UnknownKeyError(
@@ -73,14 +73,3 @@ class WatchedMetric:
             return True
         gain = value - than if self.maximizes else than - value
         return gain > by_more_than
-
-
-def flatten(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """The logs with the names along the path joined by `/`."""
-    flat: dict[str, Any] = {}
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}/{key}": leaf for key, leaf in flatten(value).items()}
-        else:
-            flat[name] = value
-    return flat

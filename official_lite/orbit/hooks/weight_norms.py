@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, keras_variables, suggestions
 from official_lite.orbit.hooks.hook import Hook
 
 
@@ -50,7 +50,7 @@ class WeightNorms(Hook):
                 f"{type(self.trainer).__name__} has no `model` whose weights WeightNorms could "
                 "measure."
             )
-        weights = {_path(weight): weight for weight in model.trainable_variables}
+        weights = {keras_variables.path_of(weight): weight for weight in model.trainable_variables}
         found = {p: w for p, w in weights.items() if re.search(self._pattern or "", p)}
         if not found:
             raise errors.ConfigValueError(
@@ -58,10 +58,6 @@ class WeightNorms(Hook):
                 + suggestions.did_you_mean(self._pattern or "", weights)
             )
         return found
-
-
-def _path(weight: Any) -> str:
-    return str(getattr(weight, "path", weight.name))
 
 
 def _sum_of_squares(weight: Any) -> tf.Tensor:

@@ -1,37 +1,24 @@
 """What trainers and loops of one's own are made with."""
 
 from official_lite.orbit.utils.common import (
-    as_tf_variable,
-    create_global_step,
-    current_learning_rate,
-    get_value,
-    make_distributed_dataset,
+    as_tf_variable as as_tf_variable,
+    create_global_step as create_global_step,
+    current_learning_rate as current_learning_rate,
+    get_value as get_value,
+    make_distributed_dataset as make_distributed_dataset,
 )
-from official_lite.orbit.utils.epoch_helper import EpochHelper
+from official_lite.orbit.utils.epoch_helper import EpochHelper as EpochHelper
 from official_lite.orbit.utils.loop_fns import (
-    LoopFnWithSummaries,
-    create_loop_fn,
-    create_tf_while_loop_fn,
-    create_tf_while_loop_fn_with_state,
+    LoopFnWithSummaries as LoopFnWithSummaries,
+    create_loop_fn as create_loop_fn,
+    create_tf_while_loop_fn as create_tf_while_loop_fn,
+    create_tf_while_loop_fn_with_state as create_tf_while_loop_fn_with_state,
 )
-from official_lite.orbit.utils.step_guard import guard_step
-from official_lite.orbit.utils.summary_manager import SummaryManager
-from official_lite.orbit.utils.summary_manager_interface import SummaryManagerInterface
-from official_lite.orbit.utils.tpu_summaries import OptionalSummariesFunction
-
-__all__ = [
-    "as_tf_variable",
-    "create_global_step",
-    "current_learning_rate",
-    "get_value",
-    "make_distributed_dataset",
-    "EpochHelper",
-    "create_loop_fn",
-    "create_tf_while_loop_fn",
-    "create_tf_while_loop_fn_with_state",
-    "guard_step",
-    "LoopFnWithSummaries",
-    "SummaryManager",
-    "SummaryManagerInterface",
-    "OptionalSummariesFunction",
-]
+from official_lite.orbit.utils.step_guard import guard_step as guard_step
+from official_lite.orbit.utils.summary_manager import SummaryManager as SummaryManager
+from official_lite.orbit.utils.summary_manager_interface import (
+    SummaryManagerInterface as SummaryManagerInterface,
+)
+from official_lite.orbit.utils.tpu_summaries import (
+    OptionalSummariesFunction as OptionalSummariesFunction,
+)

@@ -4,5 +4,3 @@
 
     from official_lite.utils.testing import mock_task  # registers the experiment `mock`
 """
-
-__all__: list[str] = []

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 from official_lite.orbit.hooks import batch_norm_statistics
 
 
@@ -61,7 +61,7 @@ def test_statistics_of_all_replicas_together(make_normalized, two_replicas, sync
     found = _statistics(trainer, 8)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     normalize = trainer.model.get_layer("normalize")
-    for one in batch_norm_statistics.local_values(normalize.moving_variance):
+    for one in keras_variables.local_values(normalize.moving_variance):
         np.testing.assert_array_equal(one.numpy(), found[1])
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_lite.common import errors
-from official_lite.orbit.hooks.watched_metric import WatchedMetric, flatten
+from official_lite.orbit.hooks.watched_metric import WatchedMetric
 
 
 @pytest.mark.parametrize("name", ["squad/f1", "squad|f1"])
@@ -50,7 +50,3 @@ def test_what_is_not_finite_beats_nothing(value, direction):
 def test_unknown_direction_is_refused():
     with pytest.raises(errors.ConfigValueError, match="Did you mean `maximize`"):
         WatchedMetric("accuracy", "maximise")
-
-
-def test_nested_logs_become_flat():
-    assert flatten({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}

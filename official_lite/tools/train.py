@@ -1,0 +1,104 @@
+"""Trains or evaluates a registered experiment.
+
+    python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
+    official-lite train --import=mine.py --experiment=mine --mode=train --model_dir=/tmp/mine
+
+`train.py` and `python -m official_lite.tools train` are the same command. An experiment is found if
+it is registered by `registry_imports.py` in the current directory, an installed package, or a
+module that `--import` names.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from absl import flags
+
+from official_lite.common import app
+from official_lite.common import flags as experiment_flags
+from official_lite.config import gin_config, parsing
+from official_lite.core import config_definitions
+from official_lite.execution import execution_record
+from official_lite.run import run_record
+from official_lite.tools import registrations
+
+__all__ = ["add_arguments", "main"]
+
+FLAGS = flags.FLAGS
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the flags, run the experiment and exit the process.
+
+    Args:
+        argv: The name of the program and its flags. Defaults to `sys.argv`.
+    """
+    _define_flags()
+    # absl shows the docstring and the key flags of the program for `--help`, whatever its name.
+    sys.modules["__main__"].__doc__ = __doc__
+    for module in (experiment_flags.__name__, __name__):
+        for flag in FLAGS.get_key_flags_for_module(module):
+            FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
+    app.run(_main, argv=list(argv or sys.argv))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, which absl defines and parses, as arguments that a shell can complete."""
+    _define_flags()
+    for flag in FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
+        if flag.boolean:
+            parser.add_argument(f"--{flag.name}", action="store_true", help=flag.help)
+        else:
+            values = getattr(flag.parser, "enum_values", None)
+            parser.add_argument(f"--{flag.name}", choices=values, help=flag.help)
+
+
+def _define_flags() -> None:
+    experiment_flags.define_flags()
+    # Drivers of the Model Garden define this one themselves.
+    if "enable_async_checkpointing" not in FLAGS:
+        flags.DEFINE_bool(
+            "enable_async_checkpointing", True, "Train on while a checkpoint is being written."
+        )
+
+
+def _main(_: list[str]) -> None:
+    registrations.load(FLAGS["import"].value or [])
+    gin_config.parse_gin_flags(FLAGS)
+    params = parsing.parse_configuration(FLAGS, print_return=not FLAGS.print_config)
+    if FLAGS.print_config:
+        execution = execution_record.describe_execution(FLAGS.model_dir)
+        print(parsing.to_yaml(params) + execution, end="")
+    elif FLAGS.dry_run:
+        with tempfile.TemporaryDirectory() as model_dir:
+            _run(params, "train_and_eval", model_dir)
+    elif not run_record.is_finished(params, FLAGS.mode, FLAGS.model_dir):
+        run_record.check_model_dir(FLAGS.model_dir)
+        _run(params, FLAGS.mode, FLAGS.model_dir)
+
+
+def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> None:
+    if mode == "search":
+        from official_lite import search
+
+        search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
+        return
+    # TensorFlow takes seconds to import. A typo should be reported before that.
+    with app.lasting_imports():
+        from official_lite import pipeline, telemetry
+        from official_lite.run import continuous_finetune_lib
+
+    if mode == "continuous_train_and_eval":
+        continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
+        return
+    _, logs = pipeline.RunPipeline(
+        params,
+        mode,
+        model_dir,
+        enable_async_checkpointing=FLAGS.enable_async_checkpointing,
+        allow_config_change=FLAGS.allow_config_change,
+    ).run()
+    if mode == "eval" and logs:
+        print(telemetry.to_json(telemetry.numbers(logs)))

@@ -1,0 +1,24 @@
+import keras
+import tensorflow as tf
+
+from official_lite.common import keras_variables
+
+
+def test_variables_of_keras_and_tensorflow_are_treated_alike() -> None:
+    layer = keras.layers.Dense(2, name="out")
+    layer.build((1, 3))
+    plain = tf.Variable([1.0], name="plain")
+    assert keras_variables.path_of(layer.kernel) == "out/kernel"
+    assert keras_variables.path_of(plain) == "plain:0"
+    assert keras_variables.raw(layer.kernel) is layer.kernel.value
+    assert keras_variables.raw(plain) is plain
+    assert [*keras_variables.local_values(layer.kernel)] == [layer.kernel.value]
+
+
+def test_each_replica_has_a_copy() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        variable = keras.Variable([1.0])
+    copies = keras_variables.local_values(variable)
+    assert len(copies) == 2
+    assert all(copy.numpy() == [1.0] for copy in copies)

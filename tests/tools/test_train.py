@@ -1,0 +1,53 @@
+"""`python -m official_lite.tools train`, which pip installs as `official-lite train`."""
+
+import pathlib
+import subprocess
+import sys
+
+from tests import commands
+from tests.tools.conftest import EXPERIMENT
+
+TOOLS = ["-m", "official_lite.tools"]
+
+
+def test_experiment_of_another_folder_trains_and_is_repeated_as_its_run_says(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(EXPERIMENT)
+    flags = ["--import=mine.py", "--experiment=tests/tools", "--mode=train", "--model_dir=run"]
+    env = {"PYTHONPATH": str(commands.ROOT)}
+    done = commands.run([*TOOLS, "train", *flags], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "run" / "ckpt-6.index").exists()
+    again = commands.run([*TOOLS, "train", *flags], cwd=tmp_path, env=env)
+    assert "finished" in again.stderr
+
+
+def test_registrations_of_the_current_folder_are_known() -> None:
+    flags = ["--experiment=vision/digits_mlp", "--mode=train", "--model_dir=/none"]
+    shown, expected = (
+        subprocess.run(
+            [sys.executable, *command, *flags, "--print_config"],
+            cwd=commands.ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for command in ([*TOOLS, "train"], ["train.py"])
+    )
+    assert shown == expected
+
+
+def test_wrong_flags_and_configs_have_the_exit_code_of_train() -> None:
+    for flags in (["--mode=fly"], ["--experiment=none", "--mode=train", "--model_dir=/none"]):
+        assert commands.run([*TOOLS, "train", *flags]).returncode == 2
+
+
+def test_flags_are_explained_whatever_the_program_is_called() -> None:
+    for program in (["train.py"], [*TOOLS, "train"]):
+        done = commands.run([*program, "--help"])
+        assert done.returncode == 0
+        said = done.stdout
+        assert said.startswith("Trains or evaluates a registered experiment.")
+        assert "--experiment: " in said
+        assert "enable_async_checkpointing: " in said
