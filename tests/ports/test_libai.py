@@ -13,6 +13,7 @@ from experiments.vision.digits import task as digits_task
 from official_lite import orbit, telemetry
 from official_lite.core import base_trainer, train_lib, trainer_factory
 from official_lite.orbit import hooks
+from tests.experiments import evaluations
 
 
 class InfoHook(orbit.Hook):
@@ -115,11 +116,13 @@ def _params(**trainer):
     return params
 
 
-def _run(params, model_dir, task_cls=digits_task.DigitsTask, strategy=None, **kwargs):
+def _run(
+    params, model_dir, task_cls=digits_task.DigitsTask, strategy=None, mode="train", **kwargs
+):
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         task = task_cls(params.task)
-    return train_lib.run_experiment(strategy, task, "train", params, str(model_dir), **kwargs)
+    return train_lib.run_experiment(strategy, task, mode, params, str(model_dir), **kwargs)
 
 
 def _records(model_dir):
@@ -206,6 +209,18 @@ def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replica
     means = [float(np.mean(images)) for images, _ in dataset.take(6)]
     logged = [r["some_accuracy"] for r in _records(tmp_path) if r["split"] == "train"]
     np.testing.assert_allclose(logged, [np.mean(means[:3]), np.mean(means[3:])], rtol=1e-5)
+
+
+@pytest.mark.parametrize("trainer", ["test/libai", f"{__name__}:MyEagerTrainer"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_eval_only_is_as_the_last_evaluation_of_the_training(
+    tmp_path, two_replicas, replicas, trainer
+):
+    params = _params(name=trainer, train_steps=4, validation_interval=2, checkpoint_interval=4)
+    strategy = two_replicas if replicas == 2 else None
+    for mode in ("train_and_eval", "eval"):
+        _run(params, tmp_path, LoggingTask, strategy, mode)
+    evaluations.assert_recorded_as_in_training(tmp_path)
 
 
 def test_model_runs_outside_a_run_as_well():

@@ -13,6 +13,7 @@ from official_lite.core import base_task, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.nas import hypergradient, one_shot_trainer, two_streams
+from tests.experiments import evaluations
 
 
 class AutoEncoder(base_task.Task):
@@ -154,14 +155,18 @@ def test_auto_encoder_trains_the_part_it_owns_and_the_part_it_is_given(tmp_path)
     losses = [r["train_loss"] for r in records if "train_loss" in r]
     assert losses[-1] < losses[0]
     assert any("validation_loss" in r for r in records)
+    train_lib.run_experiment(None, AutoEncoder(params.task), "eval", params, str(tmp_path))
+    evaluations.assert_recorded_as_in_training(tmp_path)
 
 
 @pytest.mark.parametrize("trainer", ["darts", f"{__file__}:DartsTrainer"])
 def test_encoder_is_searched_with_the_task_as_it_is(trainer, tmp_path):
     params = _params(trainer={"name": trainer})
-    train_lib.run_experiment(None, AutoEncoder(params.task), "train", params, str(tmp_path))
+    for mode in ("train_and_eval", "eval"):
+        train_lib.run_experiment(None, AutoEncoder(params.task), mode, params, str(tmp_path))
     arch = nas.read_arch(tmp_path)
     assert arch == {"hidden": "wide"}
+    evaluations.assert_recorded_as_in_training(tmp_path)
 
 
 def test_trainer_is_fitted_and_exports_from_python():

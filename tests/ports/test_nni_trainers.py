@@ -1,6 +1,7 @@
 """The single-architecture trainers of NNI's page on custom trainers, ported line by line."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite import search
-from official_lite.core import base_task
+from official_lite.core import base_task, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.search import FunctionalTrainer
+from tests.experiments import evaluations
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.uniform(size=(64, 4, 4)).astype(np.float32)
@@ -169,5 +171,10 @@ def test_auto_encoder_whose_encoder_is_searched(tmp_path) -> None:
     for trial in study.trials:
         assert list(trial.intermediate_values) == [4, 8]
         assert trial.intermediate_values[8] == trial.value
+    for model_dir in (tmp_path / "trials").iterdir():
+        task = AutoEncoder(params.task)
+        task.set_model(encoder(json.loads((model_dir / "trial.json").read_text())["params"]))
+        train_lib.run_experiment(None, task, "eval", params, str(model_dir))
+        evaluations.assert_recorded_as_in_training(model_dir)
     after = [float(tf.reduce_sum(v)) for v in trained[-1]._parts()]
     assert all(new != old for new, old in zip(after, before, strict=True))

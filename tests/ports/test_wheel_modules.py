@@ -7,6 +7,7 @@ import pytest
 
 from official_lite.tools import __main__ as tools
 from tests import commands
+from tests.experiments import evaluations
 from tests.model_garden.test_wheel import needs_wheel
 
 PROJECT = pathlib.Path(__file__).parent / "projects" / "wheel_modules.py.txt"
@@ -24,7 +25,14 @@ def ported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["resnet", "bert_encoder", "image_classification"])
 def test_ported_module_trains(ported: pathlib.Path, tmp_path: pathlib.Path, module: str) -> None:
-    done = commands.run([ported / "wheel_modules.py", module, tmp_path])
+    _run(ported, module, tmp_path)
+    if module == "image_classification":
+        _run(ported, module, tmp_path, "eval")
+        evaluations.assert_recorded_as_in_training(tmp_path)
+
+
+def _run(ported: pathlib.Path, *args: str | pathlib.Path) -> None:
+    done = commands.run([ported / "wheel_modules.py", *args])
     assert done.returncode == 0, done.stderr[-6000:]
 
 

@@ -12,6 +12,7 @@ import shutil
 import pytest
 
 from tests import commands
+from tests.experiments import evaluations
 
 ROOT = pathlib.Path(__file__).parents[3]
 HERE = pathlib.Path(__file__).parent
@@ -91,7 +92,8 @@ def test_epochs_that_are_no_whole_batches_are_trained_to_the_end(tmp_path: pathl
     [("null", "single startup"), ("[CPU:0, CPU:1]", "cluster startup of 2 replicas")],
 )
 def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, said: str) -> None:
-    _train(HERE / "tdm", tmp_path / "run", f"--set=runtime.devices={devices}")
+    args = (HERE / "tdm", tmp_path / "run", f"--set=runtime.devices={devices}")
+    _train(*args, mode="train_and_eval")
     assert _stages(tmp_path / "run") == [
         ("prepare", "Prepare"),
         ("build", "Build"),
@@ -103,6 +105,8 @@ def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, sai
     assert "Run TDM Trainer Startup Pass" in log
     assert said in log
     assert "experiment finished: status=done step=23" in log
+    _train(*args, mode="eval")
+    evaluations.assert_recorded_as_in_training(tmp_path / "run")
 
 
 def test_model_learns_day_by_day(tmp_path: pathlib.Path) -> None:
@@ -115,3 +119,8 @@ def test_model_learns_day_by_day(tmp_path: pathlib.Path) -> None:
     for day in days[1:]:
         assert 0.5 < day["validation_loss"] < 1.5
     assert len(list((tmp_path / "run").glob("ckpt-*.index"))) == 3
+    # The last evaluation was before the last day: back to its checkpoint.
+    for path in (tmp_path / "run").glob("ckpt-60.*"):
+        path.unlink()
+    _train(workspace, tmp_path / "run", *args, mode="eval")
+    evaluations.assert_recorded_as_in_training(tmp_path / "run")

@@ -26,19 +26,28 @@ class Download(pipeline.Prepare):
 class DayByDay(pipeline.Run):
     """An epoch a day."""
 
-    def __call__(self, ctx):
+    def train(self, ctx):
         config = ctx.params.trainer
+        logs = None
         while ctx.global_step < config.train_steps and not ctx.controller.stop_reason:
             number, steps_done = divmod(ctx.global_step, config.steps_per_epoch)
-            self._turn_to(ctx, str(ctx.extras["folder"] / f"{DAYS[number]}.csv"))
+            self._turn_to(ctx, DAYS[number])
             # A day that was broken off has been predicted before.
             if steps_done == 0:
-                ctx.logs = self.evaluate(ctx)
+                logs = super().evaluate(ctx)
             logging.info("Learns %s.", DAYS[number])
             last_step = (number + 1) * config.steps_per_epoch
             ctx.controller.train(min(last_step, config.train_steps))
+        return logs
 
-    def _turn_to(self, ctx, path):
+    def evaluate(self, ctx):
+        """Predicts the next day; the last one again if there is none."""
+        number = ctx.global_step // ctx.params.trainer.steps_per_epoch
+        self._turn_to(ctx, DAYS[min(number, len(DAYS) - 1)])
+        return super().evaluate(ctx)
+
+    def _turn_to(self, ctx, day):
+        path = str(ctx.extras["folder"] / f"{day}.csv")
         data = ctx.params.task.train_data.replace(input_path=path)
         trainer, build_inputs = ctx.trainer, ctx.task.build_inputs
         trainer.eval_dataset = trainer.distribute_dataset(build_inputs, data)

@@ -20,14 +20,17 @@ class Startup(StartupBase):
         context["status"] = "train_pass"
 
     def _single_startup(self, context):
-        self.load(context)
-        self._load_tree(context)
+        self._load_all(context)
         logger.info("single startup")
 
     def _cluster_startup(self, context):
-        self.load(context)
-        self._load_tree(context)
+        self._load_all(context)
         logger.info("cluster startup of %d replicas", context.strategy.num_replicas_in_sync)
+
+    def _load_all(self, context):
+        # A checkpoint of the run has the tree in it, with what was learnt since.
+        if self.load(context) is None:
+            self._load_tree(context)
 
     def _load_tree(self, context):
         """TDM's tree: here the biases of the last layer."""
