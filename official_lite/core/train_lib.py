@@ -89,7 +89,8 @@ class OrbitExperimentRunner:
         """
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
         if not driver.is_driven(model_dir):
-            _check(params, mode, model_dir, self.strategy, task, reads_files=trainer is None)
+            reads_files = restore and trainer is None
+            _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
         worker_consistency.require_agreement(params, self.strategy, mode)
         self._params = params
         self._model_dir = model_dir
@@ -572,9 +573,16 @@ def _check(
     model_dir: str,
     strategy: tf.distribute.Strategy | None,
     task: base_task.Task | None,
-    *,
-    reads_files: bool,
+    reads_weights: bool = True,
+    reads_files: bool = True,
 ) -> None:
     # If one process of a cluster failed alone, the others would wait for it.
     is_alone = getattr(strategy, "cluster_resolver", None) is None
-    preflight.check_run(params, mode, model_dir, task=task, reads_files=reads_files and is_alone)
+    preflight.check_run(
+        params,
+        mode,
+        model_dir,
+        task=task,
+        reads_weights=reads_weights,
+        reads_files=reads_files and is_alone,
+    )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.cluster import rendezvous, tf_config
-from official_lite.common import errors
+from official_lite.common import errors, run_mode
 from official_lite.core import base_task, base_trainer, config_definitions, train_lib
 
 __all__ = [
@@ -172,6 +172,16 @@ class ExperimentContext:
     allow_config_change: bool = False
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
     exit_stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run trains; False if there is no mode, as when only the model is built."""
+        return bool(self.mode) and run_mode.Mode(self.mode).trains
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the run evaluates."""
+        return bool(self.mode) and run_mode.Mode(self.mode).evaluates
 
     @property
     def engine(self) -> Engine:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from official_lite.common import run_mode
 from official_lite.core import train_lib as core_lib
 from official_lite.modeling.multitask import train_lib
 from official_lite.pipeline.context import ExperimentContext
@@ -30,7 +29,7 @@ class MultiTaskBuild(Build):
 
     def make_trainer(self, ctx: ExperimentContext) -> Any:
         """Build the trainer that `trainer.trainer_type` names; return None in evaluation modes."""
-        if not run_mode.Mode(ctx.mode).trains:
+        if not ctx.trains:
             return None
         return train_lib.get_trainer(
             ctx.require("strategy"),

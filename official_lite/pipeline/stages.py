@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, plugins, registry, run_mode, suggestions
+from official_lite.common import errors, plugins, registry, suggestions
 from official_lite.config import compatibility, epochs
 from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
 from official_lite.pipeline.context import ExperimentContext
@@ -89,8 +89,7 @@ class Build(Stage):
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
             ctx.task = self.make_task(ctx)
-            trains = run_mode.Mode(ctx.mode).trains
-            own_config = "" if trains else compatibility.own_config(ctx.model_dir)
+            own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
             ctx.params = epochs.resolve(ctx.params, ctx.task, own_config)
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             ctx.model = self.make_model(ctx)
@@ -127,8 +126,8 @@ class Build(Stage):
         return trainer_factory.create_trainer(
             ctx.params,
             ctx.require("task"),
-            train=run_mode.Mode(ctx.mode).trains,
-            evaluate=run_mode.Mode(ctx.mode).evaluates,
+            train=ctx.trains,
+            evaluate=ctx.evaluates,
             checkpoint_exporter=train_lib.maybe_create_best_ckpt_exporter(
                 ctx.params, ctx.model_dir
             ),

@@ -35,7 +35,8 @@ def assert_recorded_as_in_training(model_dir: pathlib.Path) -> None:
     assert evaluated.keys() == trained.keys()
     for name, value in trained.items():
         # The files have `null` for what is not finite.
-        expected = value if value is None or isinstance(value, str) else pytest.approx(value, rel=1e-6)
+        is_number = value is not None and not isinstance(value, str)
+        expected = pytest.approx(value, rel=1e-6) if is_number else value
         assert evaluated[name] == expected, name
     assert evaluated.keys() > {"step", "split"}
 

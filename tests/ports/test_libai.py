@@ -116,9 +116,7 @@ def _params(**trainer):
     return params
 
 
-def _run(
-    params, model_dir, task_cls=digits_task.DigitsTask, strategy=None, mode="train", **kwargs
-):
+def _run(params, model_dir, task_cls=digits_task.DigitsTask, strategy=None, mode="train", **kwargs):
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         task = task_cls(params.task)
