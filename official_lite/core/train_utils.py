@@ -1,7 +1,7 @@
-"""The Model Garden's names for what a training script needs.
+"""The utilities of training scripts under their Model Garden names.
 
-Each lives in a module named after its idea. They are looked up on first use, so that parsing a
-config does not wait for TensorFlow.
+The implementations are in other modules. Names are resolved on first use, so that parsing a config
+does not import TensorFlow.
 """
 
 import importlib
