@@ -158,7 +158,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
             raise cause from error
 
     def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
-        """Run steps, and count as many in the global step.
+        """Run steps, and advance the global step by the requested number of steps.
 
         If a worker is lost before it can confirm a step, the step is run twice but counted once,
         because intervals and schedules depend on the number of requested steps.
