@@ -1,1 +1,1 @@
-"""Several processes as one run: who takes part, and whether all can be reached."""
+"""Runs of several processes: the members of the cluster, and whether they can be reached."""

@@ -54,7 +54,7 @@ def patience() -> float:
     scheduler may take minutes from the first process to the last.
 
     Raises:
-        errors.ConfigValueError: The variable is not a positive number.
+        errors.ConfigValueError: If the variable is not a positive number.
     """
     text = os.environ.get(TIMEOUT_VARIABLE, "")
     if not text:
@@ -72,10 +72,10 @@ def unreachable(addresses: Mapping[str, str]) -> dict[str, str]:
     """Return the processes that cannot be reached, and why.
 
     Args:
-        addresses: Maps process names to `host:port`.
+        addresses: A mapping of process names to `host:port`.
 
     Returns:
-        Maps the names of unreachable processes to the reasons.
+        A mapping of the names of unreachable processes to the reasons.
     """
     if not addresses:
         return {}
@@ -92,7 +92,7 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
         seconds: The longest time to wait, in seconds. Defaults to `patience()`.
 
     Raises:
-        errors.ClusterError: A process does not listen. The message names all such processes.
+        errors.ClusterError: If a process does not listen. The message names all such processes.
     """
     seconds = patience() if seconds is None else seconds
     addresses = found.members("worker", "ps")
@@ -119,7 +119,7 @@ def name_the_lost() -> Iterator[None]:
     Errors are passed through unchanged if no process of the cluster was lost.
 
     Raises:
-        errors.ClusterError: A process was lost.
+        errors.ClusterError: If a process was lost.
     """
     try:
         yield

@@ -71,8 +71,8 @@ def meet(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
         seconds: The longest time to wait, in seconds. Defaults to `reachability.patience()`.
 
     Raises:
-        errors.ClusterError: A worker did not answer in time.
-        errors.ConfigValueError: The description of the cluster is invalid.
+        errors.ClusterError: If a worker did not answer in time.
+        errors.ConfigValueError: If the description of the cluster is invalid.
     """
     global _met
     if found == _met or found.num_workers < 2 or found.task_type not in ("chief", "worker"):

@@ -40,7 +40,8 @@ def read_step(environment: Mapping[str, str]) -> dict[str, Any] | None:
         The cluster and the task; None if this process is not a task of a step, or its only task.
 
     Raises:
-        errors.ConfigValueError: The tasks are not distributed in blocks, or a variable is invalid.
+        errors.ConfigValueError: If the tasks are not distributed in blocks, or if a variable is
+            invalid.
     """
     if not environment.keys() >= set(_VARIABLES):
         return None

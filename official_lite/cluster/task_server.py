@@ -46,8 +46,8 @@ def serve() -> None:
     """Run the server for this process's task in `TF_CONFIG` until it is told to stop.
 
     Raises:
-        errors.ConfigValueError: The process has no such task, or cannot listen at its address.
-        errors.ClusterError: No chief appeared.
+        errors.ConfigValueError: If the process has no such task, or cannot listen at its address.
+        errors.ClusterError: If no chief appeared.
     """
     found = tf_config.read_tf_config()
     if found is None or found.task_type not in _JOBS:

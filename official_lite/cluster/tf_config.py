@@ -89,8 +89,8 @@ def read_tf_config() -> ClusterConfig | None:
     """Return the cluster in the environment variable `TF_CONFIG`; None if unset, blank or `{}`.
 
     Raises:
-        ConfigValueError: The value is not JSON, lacks `cluster` or `task`, has an address that is
-            not `host:port` or a duplicate address, or its task is not in the cluster.
+        ConfigValueError: If the value is not JSON, lacks `cluster` or `task`, has an address that
+            is not `host:port` or a duplicate address, or if its task is not in the cluster.
     """
     text = os.environ.get("TF_CONFIG", "").strip()
     if not text:
@@ -119,8 +119,8 @@ def configure_cluster(worker_hosts: str | Sequence[str] | None = None, task_inde
         The number of workers; 1 without a cluster.
 
     Raises:
-        ConfigValueError: `task_index` is missing or out of range, or `TF_CONFIG` is invalid; see
-            `read_tf_config`.
+        ConfigValueError: If `task_index` is missing or out of range, or if `TF_CONFIG` is invalid;
+            see `read_tf_config`.
     """
     cluster = read_tf_config()
     if cluster is not None:
@@ -156,7 +156,7 @@ def find_cluster(
         task_index: See `configure_cluster`.
 
     Raises:
-        ConfigValueError: The description of the cluster is invalid.
+        ConfigValueError: If the description of the cluster is invalid.
     """
     configure_cluster(worker_hosts, task_index)
     if read_tf_config() is None and (step := slurm.read_step(os.environ)):

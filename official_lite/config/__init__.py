@@ -1,1 +1,1 @@
-"""From a command line, YAML and gin to the config of a run. Nothing here needs TensorFlow."""
+"""The config of a run, from the command line, YAML and gin. This package needs no TensorFlow."""

@@ -1,7 +1,8 @@
-"""Whether a run may go on with the checkpoints of an earlier one, by what their configs say.
+"""The check whether a run may resume from the checkpoints of an earlier run, given their configs.
 
-A field is changed if its value is neither what the earlier run was given nor what became of it
-(epochs become steps, `auto` becomes a mode). Needs no TensorFlow.
+A field counts as changed if its value differs both from the value given to the earlier run and from
+the resolved value (epochs are resolved to steps, `auto` to an execution mode). This module does not
+need TensorFlow.
 """
 
 import dataclasses
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 
-# What may change between two starts of a run without a word: how long, how often, where to, how
-# fast. The rest decides what is learnt from what.
+# Fields that may change between two starts of a run: its length, intervals, outputs and speed. All
+# other fields affect the training itself.
 HARMLESS = (
     "phases*",
     "pipeline.*",
@@ -64,7 +65,7 @@ HARMLESS = (
     "workspace",
 )
 
-# Of `runtime`, and of what the patterns above would let through.
+# Fields that match the patterns above, but affect the training.
 _HARMFUL = (
     "runtime.seed",
     "runtime.mixed_precision_dtype",
@@ -79,7 +80,7 @@ MISSING = "(none)"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """A field with another value than in the earlier run."""
+    """A field whose value differs from that of the earlier run."""
 
     path: str
     old: Any
@@ -87,7 +88,7 @@ class Change:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether a run may go on with it."""
+        """Whether a run may resume despite the change."""
         return _fits(self.path, HARMLESS) and not _fits(self.path, _HARMFUL)
 
     def __str__(self) -> str:
@@ -95,20 +96,21 @@ class Change:
 
 
 def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
-    """Compares a config with that of the checkpoints in a directory; logs what has changed.
+    """Compare a config with that of the checkpoints in a directory, and log the changes.
 
-    Without a checkpoint there is nothing that a change could spoil.
+    Without a checkpoint, nothing is compared.
 
     Args:
         params: The config as it was given.
-        model_dir: The directory.
+        model_dir: The model directory.
         is_allowed: Whether any change is allowed.
 
     Returns:
         The fields that have changed.
 
     Raises:
-        errors.ConfigValueError: A field that matters has changed, and that is not allowed.
+        errors.ConfigValueError: If a field that affects the training has changed and `is_allowed`
+            is false.
     """
     if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
         return []
@@ -130,13 +132,13 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
 
 
 def own_config(model_dir: str) -> str:
-    """The file with the config that the run in a directory has trained with; empty without one."""
+    """Return the path of the training config in a model directory; empty if there is none."""
     path = os.path.join(model_dir, "params.yaml")
     return path if files.exists(path) else ""
 
 
 def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
-    """Logs in which fields that matter an evaluation differs from the training in a directory."""
+    """Warn if an evaluation's config differs from that of the training in fields that matter."""
     harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
     if harmful:
         logging.warning(
@@ -149,7 +151,7 @@ def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
 
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
-    """The fields that differ from those of the last run in a directory, by their paths."""
+    """Return the fields that differ from those of the last run in a directory, sorted by path."""
     new = flatten(params.as_dict())
     became = _read_params(model_dir)
     given = _read_given(model_dir) or became
@@ -159,7 +161,7 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and _is_default(params, path):
-            # A field that the version of before did not have.
+            # The version of the earlier run did not have this field.
             continue
         if value not in (given.get(path, MISSING), became.get(path, MISSING)):
             changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
@@ -178,7 +180,7 @@ def _is_default(params: hyperparams.Config, path: str) -> bool:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of a nested config by their paths, as JSON has them: `{"trainer.name": null}`."""
+    """Return the leaves of a nested config by path, as JSON values: `{"trainer.name": null}`."""
     plain = json.loads(json.dumps(values, default=str))
     return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 

@@ -1,13 +1,14 @@
-"""Epochs and fractions of the training become steps, once, before a run.
+"""The conversion of epochs and ratios in a config to steps, once before a run.
 
-Steps are the only clock of a run. What a config says in epochs (`trainer.train_epochs`, …) or as a
-ratio (`warmup_ratio`, …) is worked out here and put where the steps stand; the field it came from
-becomes None. So the resolved config says the same when it is read back, whatever the data are then.
+A run is measured only in steps. Values in epochs (`trainer.train_epochs`, …) or ratios
+(`warmup_ratio`, …) are converted here and stored in the corresponding step fields; the original
+fields become None. The resolved config therefore has the same meaning when it is read back, even if
+the data has changed.
 
-An epoch is `num_examples / global_batch_size` of `task.train_data`, which need not be whole; or
-`trainer.steps_per_epoch` steps; or as many as the training dataset has batches. Where the first two
-contradict each other, as they do if the data of a resolved config change, it is an error. Nothing
-here needs TensorFlow, unless the dataset has to be asked.
+The length of an epoch in steps is `num_examples / global_batch_size` of `task.train_data`, which
+need not be an integer; or `trainer.steps_per_epoch`; or the number of batches in the training
+dataset. It is an error if the first two contradict each other, as they do if the data of a resolved
+config changes. This module needs TensorFlow only if the dataset has to be built.
 """
 
 import math
@@ -22,7 +23,7 @@ from official_lite.common import errors
 __all__ = ["resolve"]
 
 
-# Field in steps -> the one in epochs that takes its place.
+# Fields in steps, and the fields in epochs that replace them.
 _IN_EPOCHS = {
     "train_steps": "train_epochs",
     "validation_interval": "validate_every_epochs",
@@ -33,19 +34,20 @@ _SEVERAL_TASKS = "With several tasks, the data don't say it."
 
 
 def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
-    """The config with steps in the place of epochs and ratios.
+    """Convert the epochs and ratios of a config to steps.
 
     Args:
         params: An experiment's config, locked or not.
-        task: The task, whose training dataset is asked for its length if the config does not say
-            how long an epoch is. Without it, what needs that length stays as it is.
-        own_config: A file with the config of the run that is evaluated, which knows it.
+        task: The task, whose training dataset determines the length of an epoch if the config does
+            not. Without a task, fields that need this length are not converted.
+        own_config: The path of the training config of the run that is evaluated, in which the
+            length is known. It is mentioned in error messages.
 
     Returns:
-        A locked copy; or `params` itself if nothing changes.
+        A locked copy, or `params` itself if nothing changes.
 
     Raises:
-        errors.ConfigValueError: If nobody knows how long an epoch is, or two say different things.
+        errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
     trainer = getattr(params, "trainer", None)
     in_epochs: dict[str, float] = {
@@ -77,9 +79,9 @@ def _trainer_changes(
         return {}
     changes: dict[str, Any] = {}
     for name, epochs in in_epochs.items():
-        # Through the text, so that 0.1 epochs are a tenth.
+        # Convert through the text, so that 0.1 epochs are exactly a tenth.
         steps = Fraction(str(epochs)) * length
-        # Intervals are rounded down, so that the last of them ends within the training.
+        # Intervals are rounded down, so that the last interval ends within the training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
     if getattr(trainer, "steps_per_epoch", None) == 0:
@@ -88,7 +90,7 @@ def _trainer_changes(
 
 
 def _schedule_changes(trainer: Any, train_steps: int) -> dict[str, Any]:
-    """The override of the schedules that are in use."""
+    """Return the override of the schedules that are in use."""
     config = getattr(trainer, "optimizer_config", None)
     changes: dict[str, Any] = {}
     for block in ("learning_rate", "warmup"):
@@ -106,12 +108,12 @@ def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
     if isinstance(ratio, list | tuple):
         return list(_ascending(round(value * train_steps) for value in ratio))
     steps = round(ratio * train_steps)
-    # There may be no warm-up, but a decay takes a step at least.
+    # A warm-up may have no steps, but a decay needs at least one.
     return steps if name == "warmup_steps" else max(steps, 1)
 
 
 def _ascending(steps: Iterator[int]) -> Iterator[int]:
-    """In a short training, boundaries may fall on one step."""
+    """Yield the boundaries, increased where needed to be strictly ascending in a short training."""
     last = -1
     for step in steps:
         last = max(step, last + 1)
@@ -119,7 +121,7 @@ def _ascending(steps: Iterator[int]) -> Iterator[int]:
 
 
 def _stated_length(params: Any) -> Fraction | None:
-    """The steps of an epoch, as far as the config says them."""
+    """Return the length of an epoch in steps; None if the config does not determine it."""
     trainer, data = getattr(params, "trainer", None), _train_data(params)
     stated = getattr(trainer, "steps_per_epoch", 0)
     num_examples = getattr(data, "num_examples", None)
@@ -134,12 +136,12 @@ def _stated_length(params: Any) -> Fraction | None:
             f"{_whole_steps(counted)} whole steps. Set one of them only: `steps_per_epoch` to 0 "
             "to have it counted, or `num_examples` to null to go by the steps."
         )
-    # What the steps of an epoch are rounded from, so that many epochs are counted exactly.
+    # Return the unrounded length, so that a number of epochs is converted exactly.
     return counted
 
 
 def _whole_steps(length: Fraction) -> int:
-    """The steps after which an epoch ends, as an event; never more than its length."""
+    """Return the length of an epoch in whole steps, rounded down, but at least 1."""
     return max(math.floor(length), 1)
 
 
@@ -161,7 +163,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
 
 
 def _require_data_to_ask(params: Any) -> None:
-    """Refuses several tasks, unless a stage of one's own may still say how long an epoch is."""
+    """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
     has_own_prepare = getattr(getattr(params, "pipeline", None), "prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)

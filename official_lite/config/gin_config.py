@@ -1,19 +1,18 @@
-"""Gin as one more layer of overrides, and the gin file from which a run can be repeated.
+"""Gin support: gin bindings as a layer of overrides, and gin files that repeat a run.
 
-Gin's bindings configure gin's own configurables (`create_trainer.trainer_cls = @MyTrainer`). The
-fields of the experiment are reached through one configurable, `params`, in the scope of their
-block::
+Gin bindings configure gin's own configurables (`create_trainer.trainer_cls = @MyTrainer`). To set
+fields of the experiment, bind arguments of the configurable `params` in the scope of their block::
 
     trainer/params.train_steps = 100
     task/train_data/params.global_batch_size = 64
     trainer/optimizer_config/optimizer/params.type = 'adamw'
 
-They go through the same checks as YAML. `operative_config` writes every field of a resolved config
-in this form, below the bindings that gin was given; gin's own `operative_config_str` would leave
-out all that was passed explicitly.
+These values are checked in the same way as YAML. `operative_config` writes every field of a
+resolved config in this form, below gin's other bindings. Gin's own `operative_config_str` would
+omit all arguments that were passed explicitly.
 """
 
-# Gin reaches for `importlib.util` without importing it.
+# Gin uses `importlib.util` without importing it.
 import importlib
 import importlib.util
 import math
@@ -48,23 +47,23 @@ _CONSTANTS = {"official_lite.inf": math.inf, "official_lite.minus_inf": -math.in
 
 @gin.configurable(_BLOCK, module="official_lite")
 def _bound_values(**values: Any) -> dict[str, Any]:
-    """The values bound in the current gin scope."""
+    """Return the values bound in the current gin scope."""
     return values
 
 
 def parse_gin(
     gin_files: Sequence[str] | None, gin_params: Sequence[str] | None, *, safe: bool = False
 ) -> None:
-    """Parses gin files and bindings, in order. A gin file is code: it can import and call.
+    """Parse gin files and bindings, in order. Gin files can import modules and call functions.
 
     Args:
-        gin_files: Paths of gin files.
+        gin_files: The paths of gin files.
         gin_params: Single bindings.
-        safe: Whether to refuse everything that can run code: imports, includes and references.
+        safe: Whether to reject everything that can run code: imports, includes and references.
 
     Raises:
-        errors.ConfigValueError: If something does not parse, names what does not exist, or is
-            refused.
+        errors.ConfigValueError: If a statement can't be parsed, refers to a missing object, or is
+            rejected.
     """
     try:
         if safe:
@@ -78,17 +77,18 @@ def parse_gin(
 
 
 def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
-    """Overrides the config with the `params` bindings that gin holds.
+    """Override the config with gin's `params` bindings.
 
     Raises:
-        errors.ConfigError: As for any other override: an unknown field, a wrong type.
+        errors.ConfigError: As for any other override, for example if a field is unknown or a type
+            is wrong.
     """
     given: set[str] = set()
     for binding in _own_bindings():
         blocks = binding.scope.split("/") if binding.scope else []
         path = ".".join([*blocks, binding.arg_name])
         with gin.config_scope(binding.scope):
-            # Through the configurable, so that macros are resolved.
+            # Read the value through the configurable, so that macros are resolved.
             value = _bound_values()[binding.arg_name]
         mutually_exclusive.refuse_both(params, path, value, given, "gin")
         hyperparams.override_params_dict(params, _nested(path, value), is_strict=True)
@@ -97,10 +97,10 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
 
 
 def operative_config(params: hyperparams.Config) -> str:
-    """The text of a gin file that, given as `--gin_file`, repeats the run.
+    """Return the text of a gin file that repeats the run if passed as `--gin_file`.
 
     Raises:
-        errors.ConfigValueError: If a value has no gin form, or reads back as something else.
+        errors.ConfigValueError: If a value can't be written in gin, or reads back differently.
     """
     lines = ["# Every field of the experiment. Feed this file back with --gin_file.", ""]
     for path, value in hyperparams.flatten(params).items():
@@ -112,7 +112,7 @@ def operative_config(params: hyperparams.Config) -> str:
 
 
 def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: str) -> bool:
-    """Whether another field is given in the place of this one, which would take it back."""
+    """Return whether a mutually exclusive field is set, which binding this field would reset."""
     block: Any = params
     for part in blocks:
         block = getattr(block, part, None)
@@ -121,7 +121,7 @@ def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: st
 
 
 def find_other_bindings() -> list[str]:
-    """Return what gin binds besides fields of the config and macros: arguments of trainers, say."""
+    """Return gin's bindings other than config fields and macros, such as arguments of trainers."""
     statements = config_parser.ConfigParser(gin.config_str(), _Delegate())
     return [
         f"{statement.selector}.{statement.arg_name}"
@@ -133,13 +133,13 @@ def find_other_bindings() -> list[str]:
 
 
 def bindings() -> str:
-    """All that gin was told, as the text of a gin file."""
+    """Return all of gin's bindings as the text of a gin file."""
     text = gin.config_str(max_line_length=_NO_LINE_LIMIT)
     return re.sub(r"# =+", "# " + "=" * 78, text)
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """Keeps references and macros as the text they were."""
+    """Parser delegate that keeps references and macros as text."""
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
         return f"@{scoped_configurable_name}{'()' if evaluate else ''}"
@@ -163,7 +163,7 @@ def _own_bindings() -> Iterator[config_parser.BindingStatement]:
 
 
 def _other_bindings() -> str:
-    """Gin's config without the sections of the experiment's fields, which follow in full."""
+    """Return gin's config without the sections of experiment fields, which are written in full."""
     sections = bindings().split("\n# Parameters for ")
     kept = [s for s in sections if s.partition(":")[0].rpartition("/")[-1] != _BLOCK]
     return "\n# Parameters for ".join(kept)
@@ -179,7 +179,7 @@ def _texts(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[tupl
 def _refuse_code(source: str, text: str) -> None:
     refused = (config_parser.ImportStatement, config_parser.IncludeStatement)
     for statement in config_parser.ConfigParser(text, _SafeDelegate()):
-        # A macro (`rate = 0.1`) has no name of an argument.
+        # A macro (`rate = 0.1`) has no argument name.
         if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
             if statement.selector.rpartition(".")[-1] != _BLOCK:
                 raise errors.ConfigValueError(
@@ -217,20 +217,20 @@ def _literal(path: str, value: Any) -> str:
 for _name, _value in _CONSTANTS.items():
     gin.constant(_name, _value)
 
-# Named so that linters see why the import above is there.
+# Use the import above, so that linters do not report it as unused.
 _ = importlib.util
 
 
-# What a gin file may name registers itself when these are imported; this is where TensorFlow comes
-# in, and only if there is any gin to parse.
+# Importing these modules registers the objects that a gin file may refer to. It also imports
+# TensorFlow, so it is done only if there is any gin to parse.
 _CONFIGURABLES = ("official_lite.core.train_lib",)
 
 
 def parse_gin_flags(flags_obj: Any) -> None:
-    """Parses the gin files and bindings of the flags; call it before `parse_configuration`.
+    """Parse the gin files and bindings of the flags; call this before `parse_configuration`.
 
     Raises:
-        errors.ConfigValueError: See `gin_config.parse_gin`.
+        errors.ConfigValueError: See `parse_gin`.
     """
     if not flags_obj.gin_file and not flags_obj.gin_params:
         return

@@ -1,7 +1,7 @@
-"""Fields of a config that say one thing in two ways, such as `train_steps` and `train_epochs`.
+"""Mutually exclusive fields of a config, such as `train_steps` and `train_epochs`.
 
-`CLEARS` of the config's class names them. Both in one source are an error; of two sources the later
-one counts, as for any field, and a line in the log says what it has replaced.
+The attribute `CLEARS` of a config class lists them. Setting both in one source is an error. If two
+sources set them, the later one applies, as for any field, and the replaced value is logged.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ __all__ = ["log_replaced", "refuse_both"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Pair:
-    """Two such fields, by their paths, with their values and the default of the first."""
+    """A pair of mutually exclusive fields: paths, values, and the default of the first field."""
 
     steps: str
     rival: str
@@ -28,24 +28,24 @@ class _Pair:
 
     @property
     def has_rival(self) -> bool:
-        """Whether the second one counts."""
+        """Whether the second field is in effect."""
         return self.values[1] is not None
 
 
 def refuse_both(
     params: hyperparams.Config, path: str, value: Any, given: Collection[str], source: str
 ) -> None:
-    """Refuses a field if its rival was given by the same source.
+    """Raise an error if the same source sets two mutually exclusive fields.
 
     Args:
         params: The config before the field is set.
-        path: The field that is going to be set.
-        value: To what; None, or its word in YAML, takes nothing from the other one.
+        path: The path of the field to be set.
+        value: The new value. None, or null in YAML, does not conflict with the other field.
         given: The paths that the source has set so far.
-        source: What to call the source.
+        source: The name of the source in messages.
 
     Raises:
-        errors.ConfigValueError: Both were given.
+        errors.ConfigValueError: If both fields were set.
     """
     if value in (None, "null", "~", ""):
         return
@@ -65,12 +65,13 @@ def refuse_both(
 def log_replaced(
     params: hyperparams.Config, source: str, values: Mapping[str, Any] | None = None
 ) -> Iterator[None]:
-    """Logs which fields lose their values to a rival within it.
+    """Log the fields whose values are replaced by a mutually exclusive field within this context.
 
     Args:
-        params: The config that is changed within it.
-        source: Who changes it.
-        values: What is laid over it, if that is known. What it sets to null by itself is no loss.
+        params: The config that is changed within the context.
+        source: The name of the source that changes it.
+        values: The override, if known. Fields that it sets explicitly, such as to null, are not
+            logged.
     """
     before = {pair.steps: pair for pair in _pairs(params)}
     yield

@@ -1,9 +1,9 @@
-"""From a command line to the config of an experiment. Nothing here needs TensorFlow.
+"""The parser that builds the config of an experiment from a command line, without TensorFlow.
 
-The layers, each of which overrides the one before: the registered experiment, each
-`--config_file`, gin's `params` bindings, `--tpu` and `--tf_data_service`, `--params_override`, and
-each `--set`. `{workspace}` is expanded behind the last layer, and epochs become steps where that
-needs no data.
+The config is built in layers, each of which overrides the previous one: the registered experiment,
+each `--config_file`, gin's `params` bindings, `--tpu` and `--tf_data_service`, `--params_override`,
+and each `--set`. After the last layer, `{workspace}` is expanded, and epochs are converted to steps
+if this does not require the data.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ _ONE_STEP = {
     "trainer.validation_steps": 1,
 }
 
-# In epochs; what is begun of a step is one.
+# A length in epochs that is rounded up to one step.
 _LESS_THAN_A_STEP = 1e-12
 
 _FEW_STEPS = {
@@ -55,7 +55,7 @@ _FEW_STEPS = {
 
 @dataclasses.dataclass(kw_only=True)
 class ParseConfigOptions:
-    """Stands in for the flags where there is no command line."""
+    """Replacement for the flags if there is no command line."""
 
     experiment: str
     config_file: list[str] = dataclasses.field(default_factory=list)
@@ -72,7 +72,8 @@ class ParseConfigOptions:
 class ExperimentParser:
     """Builds the config of an experiment from flags, layer by layer.
 
-    `parse()` is all of it; the other methods are the layers, for those who want other ones.
+    `parse` applies all layers. The other methods are the single layers, for scripts that need other
+    combinations.
     """
 
     def __init__(self, flags_obj: Any) -> None:
@@ -93,14 +94,14 @@ class ExperimentParser:
         params = self.parse_params_override(params)
         params = self.parse_set(params)
         params = expand(params, self._default_workspace)
-        # Only now are these the texts that will be resolved.
+        # Check the texts only now, when they have their final values.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
         self._refuse_hosts(params.runtime)
         return params
 
     def _refuse_hosts(self, runtime: Any) -> None:
-        """Refuse machines that an untrusted config names: they could run ops in this process."""
+        """Reject hosts in an untrusted config, which could run ops in this process."""
         for name in ("tpu", "worker_hosts"):
             value = getattr(runtime, name, "")
             if value and value != _flag(self._flags_obj, name):
@@ -111,7 +112,7 @@ class ExperimentParser:
                 )
 
     def base_experiment(self) -> Any:
-        """The experiment as it is registered under `--experiment`."""
+        """Return the config of the experiment registered under `--experiment`."""
         if self._flags_obj.experiment is None:
             raise errors.ConfigValueError(
                 "The flag --experiment must be specified, such as --experiment=vision/digits_cnn."
@@ -119,19 +120,19 @@ class ExperimentParser:
         return exp_factory.get_exp_config(self._flags_obj.experiment)
 
     def parse_config_file(self, params: Any) -> Any:
-        """Applies each `--config_file`, in order."""
+        """Apply each `--config_file`, in order."""
         for config_file in filter(None, self._flags_obj.config_file or []):
             self._override_by_file(params, config_file)
         return params
 
     def parse_runtime(self, params: Any) -> Any:
-        """Applies `--tpu`, if it was given: a value from a config file stays otherwise."""
+        """Apply `--tpu`, if it was given; otherwise a value from a config file is kept."""
         if self._flags_obj.tpu:
             params.override({"runtime": {"tpu": self._flags_obj.tpu}})
         return params
 
     def parse_data_service(self, params: Any) -> Any:
-        """Applies `--tf_data_service`: the task reads all its data through that service."""
+        """Apply `--tf_data_service`, through which the task then reads all its data."""
         address = _flag(self._flags_obj, "tf_data_service")
         if address:
             if not isinstance(params.task, config_definitions.TaskConfig):
@@ -144,7 +145,7 @@ class ExperimentParser:
         return params
 
     def parse_params_override(self, params: Any) -> Any:
-        """Applies `--params_override`."""
+        """Apply `--params_override`."""
         override = self._flags_obj.params_override
         if override and os.path.isfile(override):
             self._override_by_file(params, override)
@@ -154,7 +155,7 @@ class ExperimentParser:
         return params
 
     def parse_set(self, params: Any) -> Any:
-        """Applies each `--set path=value`, in order. Together they are one source."""
+        """Apply each `--set path=value`, in order; together they count as one source."""
         with mutually_exclusive.log_replaced(params, "--set"):
             self._set_all(params)
         return params
@@ -184,10 +185,10 @@ class ExperimentParser:
 
 
 def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: bool = True) -> Any:
-    """The resolved, checked and (unless told otherwise) locked config of an experiment.
+    """Return the resolved, validated and, by default, locked config of an experiment.
 
     Raises:
-        errors.ConfigError: If something in it can't be.
+        errors.ConfigError: If the config is invalid.
     """
     params = ExperimentParser(flags_obj).parse()
     if _flag(flags_obj, "fast_dev_run"):
@@ -197,7 +198,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     params.validate()
     phase_configs.check(params)
     if not getattr(params, "phases", None):
-        # A phase may change what an epoch is: each has its own worked out when it begins.
+        # A phase may change the length of an epoch, so its epochs are converted when it begins.
         params = epochs.resolve(params)
     config_definitions.warn_about_dead_fields(params)
     if lock_return:
@@ -210,7 +211,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
 
 
 def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
-    """Writes `params.yaml`, from which the run can be repeated, into the run's directory."""
+    """Write `params.yaml`, from which the run can be repeated, to the model directory."""
     if model_dir is None:
         raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
     files.makedirs(model_dir)
@@ -218,22 +219,23 @@ def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
 
 
 def to_yaml(params: hyperparams.ParamsDict) -> str:
-    """The config as the text of a YAML file."""
+    """Return the config as YAML text."""
     return yaml_io.to_yaml(params.as_dict())
 
 
 def given_by_code(params: Any) -> list[Any]:
-    """Return what no restriction refuses in a registered config: its texts and its entries."""
-    # Another config may say where the workspace is: only this one's own can be trusted.
+    """Return the texts and entries of a registered config, which `--safe_config` always allows."""
+    # A later override may change the workspace; only the workspace of the registered config itself
+    # can be trusted.
     expanded = expand(params) if getattr(params, "workspace", "") else params
     return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]
 
 
 def import_modules(names: list[str] | None) -> None:
-    """Imports modules, or files, for the experiments, tasks and trainers that they register.
+    """Import modules or files, to register their experiments, tasks and trainers.
 
     Raises:
-        errors.UnknownNameError: If there is no such module. An error inside one comes through.
+        errors.UnknownNameError: If a module does not exist. Errors inside a module are not caught.
     """
     for name in names or []:
         with error_report.naming_the_line():
@@ -241,7 +243,10 @@ def import_modules(names: list[str] | None) -> None:
 
 
 def _one_step(params: Any) -> dict[str, Any]:
-    """What makes a training one step long, and asks for the length of an epoch if it would."""
+    """Return overrides for a training of one step.
+
+    If the config sets epochs, so do the overrides, so that the length of an epoch is still checked.
+    """
     if getattr(params.trainer, "train_epochs", None) is None:
         return _ONE_STEP
     in_epochs = {**_ONE_STEP, "trainer.train_epochs": _LESS_THAN_A_STEP}
@@ -250,7 +255,7 @@ def _one_step(params: Any) -> dict[str, Any]:
 
 
 def _entries(value: Any) -> Iterator[dict[str, Any]]:
-    """The dictionaries with a `name`, however deep."""
+    """Yield all dictionaries with a `name`, at any depth."""
     if isinstance(value, dict) and "name" in value:
         yield value
     if isinstance(value, dict | list | tuple):
@@ -259,7 +264,7 @@ def _entries(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _flag(flags_obj: Any, name: str) -> Any:
-    """The flag's value; None where a script does not define it."""
+    """Return the flag's value; None if a script does not define the flag."""
     return getattr(flags_obj, name) if name in flags_obj else None
 
 
@@ -267,22 +272,24 @@ PLACEHOLDER = "{workspace}"
 
 
 def uses_workspace(values: Any) -> bool:
-    """Whether a text in a config, or in a dict from a config file, has the placeholder."""
+    """Return whether a text in a config, or in a dict from a config file, has the placeholder."""
     return any(PLACEHOLDER in text for text in hyperparams.texts(values))
 
 
 def expand(params: Any, default: str = "") -> Any:
-    """The config with the workspace, absolute, in the place of the placeholder and in `workspace`.
+    """Replace the placeholder in a config by the absolute path of the workspace.
+
+    The field `workspace` is set to the same path.
 
     Args:
-        params: The config. One without the field `workspace` may use the placeholder, too.
-        default: The workspace if the config names none.
+        params: The config. A config without the field `workspace` may use the placeholder, too.
+        default: The workspace if the config does not set one.
 
     Returns:
-        An unlocked copy; or `params` itself if it uses no workspace and names none.
+        An unlocked copy, or `params` itself if it neither uses nor sets a workspace.
 
     Raises:
-        errors.ConfigValueError: If there is a placeholder, but no workspace.
+        errors.ConfigValueError: If the placeholder is used without a workspace.
     """
     given = getattr(params, "workspace", "")
     is_used = uses_workspace(params)
@@ -304,7 +311,7 @@ def expand(params: Any, default: str = "") -> Any:
 
 
 def place(directory: str, relative_to: str = "") -> str:
-    """The directory as an absolute path; empty if it is."""
+    """Return the absolute path of a directory; an empty path stays empty."""
     if not directory or files.is_remote(directory):
         return directory
     return os.path.abspath(os.path.join(relative_to, os.path.expanduser(directory)))

@@ -1,4 +1,4 @@
-"""The config of each phase: several runs in a row, of one experiment.
+"""The configs of phases, which are consecutive runs of one experiment.
 
 ::
 
@@ -6,7 +6,7 @@
       - {name: pretrain, mode: train, overrides: {trainer.train_steps: 1000}}
       - {name: finetune, overrides: {task.train_data.input_path: small*}, init_from: previous}
 
-Each phase is a run of its own in `model_dir/<name>`. Nothing here needs TensorFlow.
+Each phase is a separate run in `model_dir/<name>`. This module does not need TensorFlow.
 """
 
 import contextlib
@@ -32,20 +32,21 @@ __all__ = [
 ]
 
 
-# What a run writes into its own directory, which may be that of the phases as well.
+# Subdirectories that a run writes itself; a phase of the same name would use the same directory.
 _TAKEN = ("train", "validation", "best_ckpt", "swa", "export", "ema_checkpoints", "profile")
 
 
 @dataclasses.dataclass
 class PhaseConfig(hyperparams.Config):
-    """One of several runs that a command makes in order, each in `model_dir/<name>`.
+    """The config of a phase: one of several consecutive runs, each in `model_dir/<name>`.
 
     Attributes:
-        name: Its name, and that of its directory.
-        mode: Its mode; None is the command's `--mode`.
-        overrides: What is different in the experiment's config, nested or by dotted paths.
-        init_from: Where its weights come from: `previous` for the phase before, the name of an
-            earlier one, also with a path inside it (`pretrain/best_ckpt`), or any other path.
+        name: The name of the phase and of its directory.
+        mode: The mode; None means the command's `--mode`.
+        overrides: Overrides of the experiment's config, nested or by dotted paths.
+        init_from: The source of the initial weights: `previous` for the previous phase, the name of
+            an earlier phase, optionally with a path inside it (`pretrain/best_ckpt`), or any other
+            path.
     """
 
     name: str = ""
@@ -68,10 +69,10 @@ class PhaseConfig(hyperparams.Config):
 
 
 def require_order(phases: Sequence[PhaseConfig]) -> None:
-    """Checks that each phase has a name of its own, and its weights from an earlier one.
+    """Check that phase names are unique and that weights come from earlier phases or paths.
 
     Raises:
-        errors.ConfigValueError: If not.
+        errors.ConfigValueError: If a name is a duplicate or `init_from` is invalid.
     """
     names = [phase.name for phase in phases]
     for index, phase in enumerate(phases):
@@ -83,28 +84,28 @@ def require_order(phases: Sequence[PhaseConfig]) -> None:
 
 
 def directory(params: Any, index: int, model_dir: str) -> str:
-    """Where the phase runs."""
+    """Return the model directory of a phase."""
     return os.path.join(model_dir, params.phases[index].name)
 
 
 def lies_in(path: str, directory: str) -> bool:
-    """Whether `path` is the directory of a phase or inside it, as far as the names say."""
+    """Return whether `path` is `directory` or inside it, judging by the names only."""
     return f"{path.rstrip('/')}/".startswith(f"{directory.rstrip('/')}/")
 
 
 def resolve(params: Any, index: int, model_dir: str = "") -> Any:
-    """The config of a phase: the experiment's with its overrides, and without `phases`.
+    """Return the config of a phase: the experiment's config with overrides and without `phases`.
 
     Args:
         params: The experiment's config, locked or not.
-        index: Which phase.
+        index: The index of the phase.
         model_dir: The directory of the whole run, in which `init_from` finds the earlier phases.
 
     Returns:
         A locked copy.
 
     Raises:
-        errors.ConfigError: If an override can't be, or makes a config that can't be.
+        errors.ConfigError: If an override is invalid or results in an invalid config.
     """
     phase = params.phases[index]
     resolved = params.replace(phases=[])
@@ -120,7 +121,7 @@ def resolve(params: Any, index: int, model_dir: str = "") -> Any:
 
 @contextlib.contextmanager
 def in_phase(name: str) -> Iterator[None]:
-    """Says in an error of ours of which phase it is; an empty name is a run without phases."""
+    """Add the name of the phase to errors of this library; an empty name means no phases."""
     try:
         yield
     except errors.OfficialLiteError as error:
@@ -130,27 +131,29 @@ def in_phase(name: str) -> Iterator[None]:
 
 
 def check(params: Any) -> None:
-    """Resolves every phase, so that the last one's mistakes show before the first one runs.
+    """Resolve every phase, so that errors in the last phase are found before the first one runs.
 
     Raises:
-        errors.ConfigError: As `resolve`.
+        errors.ConfigError: As in `resolve`.
     """
     for index in range(len(getattr(params, "phases", []))):
         resolve(params, index)
 
 
 def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> None:
-    """Overrides dotted paths in the config and, above all that they say, in its phases.
+    """Override dotted paths in the config and in its phases, with precedence over their overrides.
 
     Args:
         params: The config.
-        values_for: Makes the values by their paths from the config, or from that of a phase.
+        values_for: A function that returns the values by path, given the config or the resolved
+            config of a phase.
     """
     phases = getattr(params, "phases", [])
     of_phases = [values_for(resolve(params, index)) for index in range(len(phases))]
     _override(params, values_for(params))
     for phase, values in zip(phases, of_phases, strict=True):
-        # Without those replaced, so that the new ones come last: a phase may say `trainer` as well.
+        # Remove the replaced overrides, so that the new ones come last: a phase may also override
+        # the whole `trainer` block.
         kept = {k: v for k, v in phase.overrides.as_dict().items() if k not in values}
         phase.overrides = hyperparams.FreeConfig(kept | values)
 
@@ -175,7 +178,7 @@ def _source(params: Any, index: int, model_dir: str) -> str:
 def _require_source(
     phase: PhaseConfig, earlier: Sequence[PhaseConfig], names: Sequence[str]
 ) -> None:
-    """Checks `init_from` as far as it can be, before any phase has run."""
+    """Check `init_from` as far as possible before any phase has run."""
     name, separator, _ = phase.init_from.partition("/")
     known = {other.name: other for other in earlier}
     if earlier:

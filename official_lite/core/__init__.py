@@ -1,1 +1,1 @@
-"""From a config to a task, a trainer and a run. Nothing is imported here eagerly."""
+"""Experiments, tasks, trainers and training runs. This package imports nothing eagerly."""

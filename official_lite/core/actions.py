@@ -1,4 +1,4 @@
-"""The actions of a run: what happens after each training interval and each evaluation."""
+"""Actions that run after each training interval and after each evaluation."""
 
 import os
 from typing import Any
@@ -22,15 +22,24 @@ __all__ = [
     "get_train_actions",
 ]
 
-# The Model Garden has them here.
+# The Model Garden exposes these names in this module.
 RecoveryAction = recovery.RecoveryAction
 RecoveryCondition = recovery.RecoveryCondition
 
 
 class EMACheckpointing:
-    """Saves a checkpoint with the averaged weights in the place of the trained ones.
+    """Saves checkpoints that hold the averaged weights in place of the trained ones.
 
-    They go to `<export_dir>/ema_checkpoints/average_weights-<step>`.
+    The checkpoints are written to `<export_dir>/ema_checkpoints/average_weights-<step>`.
+
+    Args:
+        export_dir: The parent directory of the `ema_checkpoints` directory.
+        optimizer: The optimizer that keeps the moving average.
+        checkpoint: The checkpoint to save.
+        max_to_keep: The number of checkpoints to keep.
+
+    Raises:
+        ValueError: If the optimizer keeps no moving average.
     """
 
     def __init__(
@@ -40,11 +49,6 @@ class EMACheckpointing:
         checkpoint: tf.train.Checkpoint,
         max_to_keep: int = 1,
     ) -> None:
-        """Finds the average in the optimizer.
-
-        Raises:
-            ValueError: If the optimizer keeps none.
-        """
         average = ema_optimizer.get_moving_average(optimizer)
         if average is None:
             raise errors.ConfigValueError(
@@ -60,7 +64,7 @@ class EMACheckpointing:
         )
 
     def __call__(self, output: orbit.runner.Output | None = None) -> None:
-        """Saves. The trained weights come back even if saving fails."""
+        """Save a checkpoint; the trained weights are put back even if saving fails."""
         with (
             ema_optimizer.averaged_weights(self._average),
             self._average.following_weights(),
@@ -74,10 +78,10 @@ def get_eval_actions(
     trainer: base_trainer.Trainer,
     model_dir: str,
 ) -> list[orbit.Action]:
-    """What happens after each evaluation."""
+    """Return the actions that run after each evaluation."""
     if ema_optimizer.get_moving_average(trainer.optimizer) is None:
         return []
-    # In it, since the strategy says who is the chief, whose files are kept.
+    # The strategy's scope determines which worker is the chief; only its files are kept.
     with trainer.strategy.scope():
         return [
             EMACheckpointing(
@@ -96,13 +100,13 @@ def get_train_actions(
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
 ) -> list[orbit.Action]:
-    """What happens after each reporting interval of training, before anything is saved."""
+    """Return the actions that run after each reporting interval, before a checkpoint is saved."""
     config = params.trainer
     actions: list[orbit.Action] = []
     if config.recovery_max_trials >= 0:
         actions.append(_recovery(config, trainer, model_dir, checkpoint_manager))
-    # Where signals are caught, the workers agree on the step by themselves. TensorFlow's handler
-    # would wait for one that has gone already, and say so in a traceback.
+    # If this process catches signals, the workers already agree on the step at which to stop.
+    # TensorFlow's handler would then wait for a worker that has exited, and print a traceback.
     waits_for_notice = config.preemption_on_demand_checkpoint and not preemption.is_caught()
     if waits_for_notice and _cluster_resolver(trainer):
         actions.append(
@@ -122,7 +126,7 @@ def _recovery(
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
 ) -> orbit.actions.ConditionalAction:
-    # One that is only Orbit's knows neither its data nor where its weights are.
+    # A plain Orbit trainer does not expose its data or its weights.
     is_ours = isinstance(trainer, base_trainer.Trainer)
 
     def is_bad(output: orbit.runner.Output) -> bool:
@@ -135,7 +139,7 @@ def _recovery(
         recovery_begin_steps=config.recovery_begin_steps,
         recovery_max_trials=config.recovery_max_trials,
         model_dir=model_dir,
-        # Variables of parameter servers would have to come here to be looked at.
+        # Checking variables that live on parameter servers would mean fetching them first.
         state=recovery.FiniteState(trainer) if is_ours and not trainer.has_coordinator else None,
         find_bad_step=action.find_bad_step,
     )

@@ -1,4 +1,4 @@
-"""A task: what one replica computes. Its model, its inputs, its losses and its metrics."""
+"""The base class of tasks: the model, inputs, losses and metrics that one replica computes."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ Tensors = Any
 
 
 class Task(tf.Module, metaclass=abc.ABCMeta):
-    """What is trained, seen from a single replica.
+    """Base class of tasks, which define training and evaluation on a single replica.
 
-    A task says what to compute and never where or when: the `Trainer` runs its steps on every
-    replica, the `Controller` decides when. Override the `build_*` methods for a model of the usual
-    shape, and `train_step` or `validation_step` for anything else.
+    A task defines what to compute, but not where or when. The `Trainer` runs its steps on every
+    replica and the `Controller` decides when to run them. Override the `build_*` methods for
+    ordinary supervised models, and `train_step` or `validation_step` for anything else.
 
     ::
 
@@ -45,6 +45,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         every evaluation:  task.validation_step(inputs, model, metrics)    on each batch
                            task.aggregate_logs(state, step_outputs)        on the host
                            task.reduce_aggregated_logs(state)              at the end
+
+    Args:
+        params: The task's config, usually a `TaskConfig`.
+        logging_dir: A directory in which the task may write its own files.
+        name: The name of the task.
     """
 
     # The key of the loss in the logs that a step returns.
@@ -55,13 +60,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def __init__(
         self, params: Any, logging_dir: str | None = None, name: str | None = None
     ) -> None:
-        """Keeps the task's config.
-
-        Args:
-            params: The task's config, usually a `TaskConfig`.
-            logging_dir: Where the task may write files of its own.
-            name: Name of the task.
-        """
         super().__init__(name=name)
         step_metrics.install()
         self._task_config = params
@@ -69,12 +67,12 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     @property
     def task_config(self) -> Any:
-        """The config that the task was made from."""
+        """The config from which the task was created."""
         return self._task_config
 
     @property
     def logging_dir(self) -> str:
-        """Where the task may write files of its own; empty for the working directory."""
+        """The directory for the task's own files; empty for the working directory."""
         return self._logging_dir
 
     @classmethod
@@ -84,11 +82,12 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         runtime_config: RuntimeConfig | None = None,
         dp_config: Any = None,
     ) -> keras.optimizers.Optimizer:
-        """Builds the optimizer, with loss scaling if the runtime computes in float16.
+        """Build the optimizer, with loss scaling if the runtime computes in float16.
 
         Raises:
-            errors.ConfigValueError: If `dp_config` is given: the Model Garden's noise was drawn
-                per replica and clipped batch gradients, which gives no privacy guarantee.
+            errors.ConfigValueError: If `dp_config` is given. The Model Garden drew its noise per
+                replica and clipped the gradients of whole batches, which gives no privacy
+                guarantee.
         """
         if dp_config is not None:
             raise errors.ConfigValueError(
@@ -106,16 +105,17 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         )
 
     def initialize(self, model: keras.Model) -> None:
-        """Loads `task_config.init_checkpoint` into a fresh model, if one is named.
+        """Load `task_config.init_checkpoint`, if it is set, into a new model.
 
-        Called only when the run has no checkpoint of its own. The model's `checkpoint_items`, if
-        it has them, say which parts are loaded; otherwise the whole model is. The config can name
-        some of the parts (`init_checkpoint_modules`), and take what fits of a checkpoint of another
-        model (`init_checkpoint_strict: false`).
+        The trainer calls this method only if the run has no checkpoint of its own. If the model
+        has `checkpoint_items`, they define the parts that can be loaded; otherwise the whole model
+        is loaded. The config can select some of the parts (`init_checkpoint_modules`), and can
+        load only the matching weights from a checkpoint of another model
+        (`init_checkpoint_strict: false`).
 
         Raises:
-            errors.CheckpointError: If the checkpoint named does not exist, or lacks a weight that
-                the model has, or has nothing of what is wanted.
+            errors.CheckpointError: If the checkpoint does not exist, lacks a weight of the model,
+                or has none of the requested weights.
         """
         config = self.task_config
         path = getattr(config, "init_checkpoint", "")
@@ -136,8 +136,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         )
 
     def build_model(self) -> keras.Model:
-        """Creates the model. Called in the strategy's scope; the model may still be unbuilt."""
-        # Not abstract, as in the Model Garden: a trainer may be given its model.
+        """Create the model, in the strategy's scope. The model may still be unbuilt."""
+        # This method is not abstract, as in the Model Garden, because a trainer may be given a
+        # model that was built elsewhere.
         raise NotImplementedError(
             f"{type(self).__name__} has no `build_model`. Override it to return a Keras model."
         )
@@ -146,12 +147,12 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None
     ) -> tf.data.Dataset:
-        """Creates the dataset of one input pipeline, in batches for one replica.
+        """Create the dataset of one input pipeline, with batches for one replica.
 
         Args:
             params: The `DataConfig` of the training or the validation data.
-            input_context: Which pipeline this is; `get_per_replica_batch_size` of it divides the
-                global batch size. None when there is only one.
+            input_context: Identifies the pipeline; its `get_per_replica_batch_size` divides the
+                global batch size by the number of replicas. None if there is only one pipeline.
         """
 
     @user_code.not_converted
@@ -161,12 +162,14 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         model_outputs: Tensors,
         aux_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
-        """The loss of a batch: a scalar. Here just the sum of the model's own losses.
+        """Return the loss of a batch, a scalar.
+
+        The default implementation returns the sum of `aux_losses`.
 
         Args:
             labels: The labels of the batch.
-            model_outputs: What the model returned.
-            aux_losses: `model.losses`: regularization, and what layers added.
+            model_outputs: The outputs of the model.
+            aux_losses: `model.losses`: regularization and losses added by layers.
         """
         del labels, model_outputs
         if type(self).build_losses is Task.build_losses and not aux_losses:
@@ -177,7 +180,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         return _total(aux_losses or ())
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
-        """The streaming metrics of training or evaluation."""
+        """Build the streaming metrics of training or evaluation."""
         del training
         return []
 
@@ -189,7 +192,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         model_outputs: Tensors,
         **kwargs: Any,
     ) -> None:
-        """Updates the metrics of `build_metrics` with a batch."""
+        """Update the metrics of `build_metrics` with a batch."""
         del kwargs
         step_checks.check_class_labels(metrics, labels, model_outputs, type(self).__name__)
         for metric in metrics:
@@ -198,13 +201,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def process_compiled_metrics(
         self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors, **kwargs: Any
     ) -> None:
-        """Updates the metrics of a model that `compile` was called on.
+        """Update the metrics of a compiled model.
 
         Args:
-            compiled_metrics: The metrics.
+            compiled_metrics: The metrics given to `model.compile`.
             labels: The labels of the batch.
-            model_outputs: What the model returned.
-            **kwargs: `sample_weight`, for a batch that has weights.
+            model_outputs: The outputs of the model.
+            **kwargs: `sample_weight`, if the batch has weights.
         """
         compiled_metrics.update_state(labels, model_outputs, **kwargs)
         parts = compiled_metrics.metrics
@@ -221,15 +224,15 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         sample_weight: Tensors = None,
         **kwargs: Any,
     ) -> None:
-        """Updates the task's metrics, and those that `compile` gave the model.
+        """Update the task's metrics and the metrics given to `model.compile`.
 
         Args:
             model: The model.
             metrics: The task's metrics.
             labels: The labels of the batch.
-            outputs: What the model returned.
+            outputs: The outputs of the model.
             sample_weight: The weights of the examples, for a compiled model.
-            **kwargs: Passed to `process_metrics`.
+            **kwargs: Arguments passed to `process_metrics`.
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
@@ -250,19 +253,20 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         training: bool = True,
         aux_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
-        """The loss of a batch, which training and validation share.
+        """Return the loss of a batch, for both training and validation.
 
-        It is `build_losses`. If `compile` gave the model a loss, it is that loss, as `fit` and
-        `evaluate` compute it, plus `build_losses` of a task that overrides it.
+        If the model was not compiled with a loss, the result is that of `build_losses`. Otherwise
+        it is the compiled loss, computed as in `fit` and `evaluate`, plus the result of
+        `build_losses` if the task overrides that method.
 
         Args:
             model: The model.
-            features: What the model was called on.
+            features: The inputs on which the model was called.
             labels: The labels of the batch.
-            outputs: What the model returned.
+            outputs: The outputs of the model.
             sample_weight: The weights of the examples, for a compiled model.
-            training: Whether this is a step of training.
-            aux_losses: Counted in place of `model.losses`, if given.
+            training: Whether this is a training step.
+            aux_losses: Losses to use instead of `model.losses`.
         """
         if not _has_compiled_loss(model):
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
@@ -285,13 +289,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         optimizer: keras.optimizers.Optimizer,
         metrics: Sequence[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
-        """One update from one replica's batch: forward, backward, apply.
+        """Run the forward and backward passes on one replica's batch and update the weights.
 
-        Gradients are summed over the replicas, so the loss is divided by their number here; a
-        `train_step` of your own has to do the same.
+        Gradients are summed over the replicas, so this method divides the loss by the number of
+        replicas. An overridden `train_step` must do the same.
 
         Returns:
-            Logs; `logs[self.loss]` is this replica's loss.
+            The logs; `logs[self.loss]` is this replica's loss.
         """
         features, labels, weights = split_batch(inputs, model)
         with tf.GradientTape() as tape:
@@ -313,7 +317,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         model: keras.Model,
         metrics: Sequence[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
-        """Loss and metrics of one replica's batch, without training."""
+        """Compute the loss of one replica's batch and update the metrics, without training."""
         features, labels, weights = split_batch(inputs, model)
         outputs = user_code.converted(self.inference_step)(features, model)
         loss = self.step_loss(
@@ -323,24 +327,24 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         return {self.loss: loss}
 
     def inference_step(self, inputs: Tensors, model: keras.Model) -> Tensors:
-        """The model's outputs, in inference mode."""
+        """Return the model's outputs in inference mode."""
         return model(inputs, training=False)
 
     def aggregate_logs(self, state: Any, step_logs: Mapping[str, Any]) -> Any:
-        """Folds one batch's logs into the state of the evaluation, on the host.
+        """Fold one batch's logs into the state of the evaluation, on the host.
 
-        For metrics that need all predictions at once. `step_logs` holds a tuple with one element
-        per replica under each key. The first call gets None as state.
+        Override this method for metrics that need all predictions at once. Each value of
+        `step_logs` is a tuple with one element per replica. In the first call `state` is None.
 
         Returns:
-            The new state; None (as here) when nothing is aggregated.
+            The new state. The default implementation aggregates nothing and returns None.
         """
         del state, step_logs
 
     def reduce_aggregated_logs(
         self, aggregated_logs: Any, global_step: tf.Variable | None = None
     ) -> Mapping[str, Any]:
-        """Turns the state of `aggregate_logs` into metrics, at the end of the evaluation."""
+        """Compute metrics from the state of `aggregate_logs`, at the end of the evaluation."""
         del aggregated_logs, global_step
         return {}
 
@@ -357,24 +361,25 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 outputs,
                 type(self).__name__,
             )
-            # Not before: a mode of execution that is tried first may fail for another reason.
+            # Set this flag only after a check that passed: an execution mode that is tried first
+            # may fail for another reason.
             self._is_loss_checked = True
         with keras_losses.undivided():
             return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 
 
 def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
-    """A pair is `(features, labels)`; anything else serves as both."""
+    """Return the two elements of a pair, or use any other input as both features and labels."""
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
     return inputs, inputs
 
 
 def split_batch(inputs: Tensors, model: keras.Model) -> tuple[Tensors, Tensors, Tensors]:
-    """Features, labels and the weights of the examples, or None.
+    """Split a batch into features, labels and example weights, which may be None.
 
-    As in `fit`, a triple is all three if the model was compiled with a loss. Otherwise nothing
-    would apply the weights, and the triple serves as features and as labels.
+    As in `fit`, a triple is split into all three if the model was compiled with a loss. Otherwise
+    nothing would apply the weights, and the triple is used as both features and labels.
     """
     if isinstance(inputs, tuple) and len(inputs) == 3 and _has_compiled_loss(model):
         return inputs
@@ -395,7 +400,8 @@ def _total(losses: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _require_scalar(loss: tf.Tensor, task: Task) -> None:
-    # The gradient of a vector is that of its sum: it would grow with the batch, and nobody is told.
+    # The gradient of a vector loss is the gradient of its sum, which would silently grow with the
+    # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
             f"The loss of {type(task).__name__} has the shape {loss.shape}; wanted a scalar. Take "
@@ -404,8 +410,9 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
 
 
 def _has_compiled_loss(model: keras.Model) -> bool:
-    """Whether `compile` was given a loss, or the class brings one."""
-    # Not `bool(model.compiled_loss)`: in Keras 3 that is true on a model that was never compiled.
+    """Return whether `compile` was given a loss or the model's class overrides `compute_loss`."""
+    # `bool(model.compiled_loss)` can't be used: in Keras 3 it is true even for a model that was
+    # never compiled.
     if not getattr(model, "compiled", False):
         return False
     return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss

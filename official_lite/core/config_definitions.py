@@ -1,4 +1,4 @@
-"""The config of an experiment: what is trained, how, on what data, and on which devices."""
+"""The config classes of an experiment: task, data, trainer, runtime and pipeline."""
 
 import dataclasses
 import math
@@ -35,33 +35,33 @@ PRECISIONS = ("float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16
 
 @dataclasses.dataclass
 class RuntimeConfig(base_config.Config):
-    """Devices, precision and execution.
+    """The config of devices, precision and execution.
 
     Attributes:
         distribution_strategy: One of `off`, `one_device`, `mirrored`, `multi_worker_mirrored`,
             `parameter_server`, `tpu`.
-        execution: How steps are executed: `graph`, `xla` (each step compiled by XLA), `xla_loop`
-            (many steps in one program of XLA), `eager` (as plain Python, for debugging), or
-            `auto`, which takes the fastest of the first three, if the training is long enough to
-            find out.
-        enable_xla: The Model Garden's word for `execution: xla`, on any device.
-        tpu: Address or name of the TPU.
-        num_gpus: GPUs to use on this host; 0 is the CPU, -1 all that are found.
-        devices: The devices to use, such as `[CPU:0, CPU:1]`; None is what `num_gpus` says.
+        execution: How steps are executed: `graph`, `xla` (XLA compiles each step), `xla_loop`
+            (many steps in one XLA program), `eager` (plain Python, for debugging), or `auto`, which
+            uses the fastest of the first three if the training is long enough to benchmark them.
+        enable_xla: The Model Garden's field for `execution: xla`, on any device.
+        tpu: The address or name of the TPU.
+        num_gpus: The number of GPUs to use on this host; 0 uses the CPU, -1 all available GPUs.
+        devices: The devices to use, such as `[CPU:0, CPU:1]`; if None, `num_gpus` selects them.
         worker_hosts: Comma-separated `host:port` of all workers; an alternative to `TF_CONFIG`.
-        task_index: This worker's place in `worker_hosts`.
-        all_reduce_alg: The collective's algorithm; None lets TensorFlow choose.
-        num_packs: Into how many packs gradients are put for the all-reduce.
+        task_index: This worker's index in `worker_hosts`.
+        all_reduce_alg: The all-reduce algorithm; None lets TensorFlow choose.
+        num_packs: The number of packs into which gradients are split for the all-reduce.
         mixed_precision_dtype: `float16`, `bfloat16` or None for full precision.
-        loss_scale: `dynamic` or a fixed number; None is dynamic under float16.
-        run_eagerly: The Model Garden's word for `execution: eager`.
-        dataset_num_private_threads: Size of a thread pool for the input pipeline alone; None lets
-            it share the threads that run steps.
-        intra_op_parallelism_threads: CPU threads that share the work of one op; None leaves
-            TensorFlow's number, one a core. Where ops are small, 1 is often faster: they run beside
-            one another instead. A process has one number for all its runs, that of the first.
+        loss_scale: `dynamic` or a fixed number; None means dynamic under float16.
+        run_eagerly: The Model Garden's field for `execution: eager`.
+        dataset_num_private_threads: The size of a private thread pool for the input pipeline; if
+            None, the pipeline shares the threads that run steps.
+        intra_op_parallelism_threads: The number of CPU threads that share the work of one op; None
+            keeps TensorFlow's default, one thread per core. If ops are small, 1 is often faster,
+            because ops then run in parallel with one another. The value of the first run applies to
+            all runs of a process.
         tpu_enable_xla_dynamic_padder: Passed to TensorFlow's TPU options.
-        seed: Seed of every random number in the run: initial weights, dropout, shuffling.
+        seed: The seed of all random numbers of the run: initial weights, dropout, shuffling.
         gpu_thread_mode, per_gpu_thread_count, batchnorm_spatial_persistent,
             num_cores_per_replica, default_shard_dim, use_tpu_mp_strategy: Accepted from Model
             Garden files, with a warning; they have no effect.
@@ -92,7 +92,10 @@ class RuntimeConfig(base_config.Config):
     seed: int = 0
 
     def model_parallelism(self) -> dict[str, int]:
-        """The Model Garden's keyword arguments for spatial partitioning; without effect here."""
+        """Return the Model Garden's keyword arguments for spatial partitioning.
+
+        They have no effect here.
+        """
         return {
             "num_cores_per_replica": self.num_cores_per_replica,
             "default_shard_dim": self.default_shard_dim,
@@ -117,7 +120,7 @@ OptimizationConfig = optimization_config.OptimizationConfig
 
 PhaseConfig = phase_configs.PhaseConfig
 
-# Fields that a Model Garden YAML may set and that have no counterpart here.
+# Fields that a Model Garden YAML file may set, but that have no counterpart here.
 _DEAD_FIELDS = {
     "runtime": {
         "gpu_thread_mode": "set TF_GPU_THREAD_MODE in the environment",
@@ -133,43 +136,45 @@ _DEAD_FIELDS = {
 
 @dataclasses.dataclass
 class DataConfig(base_config.Config):
-    """Where examples come from and how they are batched.
+    """The config of a dataset: where examples come from and how they are batched.
 
     Attributes:
-        input_path: Files, a glob, a comma-separated list of either, or a mapping of names to
-            them for mixing several sources. Exclusive with `tfds_name`.
+        input_path: Files, a glob, or a comma-separated list of either; to mix several sources, a
+            mapping of names to such values. Mutually exclusive with `tfds_name`.
         tfds_name: A TensorFlow Datasets name, such as `mnist`.
         tfds_split: The TFDS split, such as `train` or `train[:90%]`.
-        global_batch_size: Examples per optimizer update, over all replicas and micro-batches.
-        is_training: Whether to shuffle and repeat.
+        global_batch_size: The number of examples per optimizer update, over all replicas and
+            micro-batches.
+        is_training: Whether to shuffle and repeat the data.
         drop_remainder: Whether to drop the last partial batch. In evaluation this drops examples.
-        shuffle_buffer_size: Examples in the shuffle buffer.
+        shuffle_buffer_size: The number of examples in the shuffle buffer.
         cache: Whether to keep parsed examples in memory.
-        cycle_length: Files read in turn; None takes all, but at most 16.
-        block_length: Consecutive records taken from each of them.
-        ram_budget: GB that tf.data's autotuner may use.
+        cycle_length: The number of files to interleave; None means all, but at most 16.
+        block_length: The number of consecutive records read from each interleaved file.
+        ram_budget: The memory in GB that tf.data's autotuner may use.
         deterministic: Whether parallel reading keeps the order; None lets tf.data choose.
         sharding: Whether each input pipeline reads its own part of the data.
         enable_tf_data_service: Whether to read through the tf.data service.
-        tf_data_service_address: Its dispatcher, such as `grpc://host:5000`.
-        tf_data_service_job_name: A name under which several jobs share one pass.
-        tfds_data_dir: Where TFDS keeps its files.
-        tfds_as_supervised: Whether TFDS gives `(input, label)` pairs.
-        tfds_skip_decoding_feature: Comma-separated features that stay encoded.
+        tf_data_service_address: The dispatcher of the service, such as `grpc://host:5000`.
+        tf_data_service_job_name: The name under which several jobs share one pass over the data.
+        tfds_data_dir: The directory in which TFDS stores its files.
+        tfds_as_supervised: Whether TFDS yields `(input, label)` pairs.
+        tfds_skip_decoding_feature: A comma-separated list of features to leave encoded.
         enable_shared_tf_data_service_between_parallel_trainers: Whether parallel trainers share
             one pass of the service.
-        apply_tf_data_service_before_batching: Whether the service gives single examples.
+        apply_tf_data_service_before_batching: Whether the service yields single examples.
         trainer_id: This trainer's name in such a shared pass.
-        seed: Seed of file order and shuffling.
-        prefetch_buffer_size: Batches prepared ahead; None is 2, or what the autotuner chooses.
-        autotune_algorithm: A member name of `tf.data.experimental.AutotuneAlgorithm`.
-        num_examples: Examples in one pass over the data, for whatever is given in epochs; None
-            asks the dataset.
-        skip_bad_records: How many damaged records of TFRecord files may be left out, one by one and
-            each with a warning; 0 makes the first one an error.
+        seed: The seed of the file order and of shuffling.
+        prefetch_buffer_size: The number of batches to prefetch; None means 2, or the autotuner's
+            choice if the autotuner is configured.
+        autotune_algorithm: The name of a member of `tf.data.experimental.AutotuneAlgorithm`.
+        num_examples: The number of examples in one pass over the data, used to convert epochs to
+            steps; if None, the dataset is asked.
+        skip_bad_records: The number of corrupt TFRecord records to skip, each with a warning; with
+            0 the first corrupt record raises an error.
 
-    `NAMES_FILES` says that `input_path` has to be there before a run begins. A subclass whose task
-    brings the files, or takes the field for something else, sets it to False.
+    `NAMES_FILES` says whether `input_path` must exist before a run begins. Set it to False in a
+    subclass whose task creates the files or uses the field for something else.
     """
 
     NAMES_FILES: ClassVar[bool] = True
@@ -211,55 +216,62 @@ class DataConfig(base_config.Config):
 
 @dataclasses.dataclass
 class TrainerConfig(base_config.Config):
-    """How long to train, and what happens when. Every interval is in steps, of optimizer updates.
+    """The config of the training loop: its length, its optimizer, and its intervals.
 
-    No interval has to divide another. What is given in epochs becomes steps before the run. Of the
-    two the one given later counts; both at once, in one file or one call, are an error.
+    All intervals are counted in steps, that is, optimizer updates. No interval needs to be a
+    multiple of another. Values given in epochs are converted to steps before the run. If a later
+    override sets epochs where steps were set, or the reverse, the later value applies; setting both
+    in one file or one call is an error.
 
     Attributes:
-        name: A trainer of one's own: a registered name, `package.module:Class` or `file.py:Class`.
+        name: The class of a custom trainer: a registered name, `package.module:Class` or
+            `file.py:Class`.
         optimizer_config: Optimizer, learning rate, warm-up and averaging.
-        train_tf_while_loop, train_tf_function: Whether the training loop is one graph; off for
-            debugging.
+        train_tf_while_loop, train_tf_function: Whether the training loop is one graph; turn them
+            off for debugging.
         eval_tf_function, eval_tf_while_loop: The same for evaluation.
-        steps_per_loop: The most steps to run between two looks from Python; training metrics are
-            reported this often.
-        summary_interval: How often `tf.summary` calls inside the step are recorded.
-        checkpoint_interval: How often to save, and at the end; 0 saves nothing.
-        max_to_keep: Checkpoints kept.
-        continuous_eval_timeout: Seconds without a new checkpoint after which `continuous_eval`
-            gives up.
+        steps_per_loop: The maximum number of steps per call of the compiled loop; training metrics
+            are reported at this interval.
+        summary_interval: The interval at which `tf.summary` calls inside the step are recorded.
+        checkpoint_interval: The interval at which checkpoints are saved, in addition to the end of
+            training; 0 saves none.
+        max_to_keep: The number of checkpoints to keep.
+        continuous_eval_timeout: The time in seconds after which `continuous_eval` stops if no new
+            checkpoint appears.
         train_steps: The step at which training ends.
-        validation_steps: Batches in an evaluation; -1 is all of them.
-        validation_interval: How often `train_and_eval` evaluates; 0 evaluates at the end only.
-        best_checkpoint_export_subdir: Where the best checkpoint goes; empty keeps none.
-        best_checkpoint_eval_metric: The validation metric it is chosen by; `a|b` names metric
-            `b` of task `a`.
-        best_checkpoint_metric_comp: `higher` or `lower`.
-        loss_upper_bound: A training loss above it counts as a blow-up.
-        recovery_begin_steps: The step from which that bound holds.
-        recovery_max_trials: How often to go back to the last checkpoint after a blow-up; 0 fails
-            at the first one, -1 does not look.
-        validation_summary_subdir: Where the validation event files go.
-        preemption_on_demand_checkpoint: Whether several workers save when the platform announces
-            preemption, in a driver that does not catch signals; `train.py` does, and saves then.
-        grad_accum_steps: Micro-batches per update, each of `global_batch_size / grad_accum_steps`
-            examples.
+        validation_steps: The number of batches in an evaluation; -1 means all of them.
+        validation_interval: The interval at which `train_and_eval` evaluates; 0 evaluates only at
+            the end.
+        best_checkpoint_export_subdir: The subdirectory for the best checkpoint; empty keeps none.
+        best_checkpoint_eval_metric: The validation metric that selects the best checkpoint; `a|b`
+            is metric `b` of task `a`.
+        best_checkpoint_metric_comp: Whether a `higher` or a `lower` value is better.
+        loss_upper_bound: A training loss above this bound counts as a blow-up.
+        recovery_begin_steps: The step from which `loss_upper_bound` applies.
+        recovery_max_trials: How many times to restore the last checkpoint after a blow-up; 0 fails
+            at the first blow-up, -1 disables the check.
+        validation_summary_subdir: The subdirectory for the validation event files.
+        preemption_on_demand_checkpoint: Whether multiple workers save a checkpoint when the
+            platform announces a preemption. This applies to drivers that do not catch signals;
+            `train.py` catches them and then always saves.
+        grad_accum_steps: The number of micro-batches per update, each of
+            `global_batch_size / grad_accum_steps` examples.
         allow_tpu_summary: Accepted from Model Garden files, with a warning.
-        hooks: What else happens at each event of the run, in order: a registered name,
-            `package.module:Class` or `{workspace}/file.py:Class`, or such a `name` with the
-            arguments of the constructor.
-        writers: Where metrics go, in the same form; none leaves a run without metrics.
-        log_interval: Steps between two reports of training metrics; 0 is `steps_per_loop`.
-        freeze: Patterns of variables that training leaves as they are. A pattern is a regular
-            expression that is looked for in the variable's path.
-        train_epochs: Passes over the training data, in the place of `train_steps`.
-        validate_every_epochs: The same, for `validation_interval`.
-        checkpoint_every_epochs: The same, for `checkpoint_interval`.
-        steps_per_epoch: Steps in an epoch; 0 is as many as the training data has whole batches.
-            Beside `train_data.num_examples`, it has to be that number.
-        overfit_batches: How many batches of the training data to train on, over and over, and to
-            evaluate on, in the place of all data: what a new model has to learn first. 0 is off.
+        hooks: The hooks of the run, called in this order at each event. Each is a registered name,
+            `package.module:Class` or `{workspace}/file.py:Class`, or a mapping of such a `name` and
+            the arguments of the constructor.
+        writers: The writers of metrics, in the same form; with an empty list no metrics are
+            written.
+        log_interval: Steps between two reports of training metrics; 0 means `steps_per_loop`.
+        freeze: Patterns of the variables that training does not change. Each pattern is a regular
+            expression that is searched for in the variable's path.
+        train_epochs: The number of passes over the training data, instead of `train_steps`.
+        validate_every_epochs: An interval in epochs, instead of `validation_interval`.
+        checkpoint_every_epochs: An interval in epochs, instead of `checkpoint_interval`.
+        steps_per_epoch: The number of steps in an epoch; 0 means the number of whole batches in the
+            training data. If `train_data.num_examples` is set, the two must agree.
+        overfit_batches: The number of training batches to train on repeatedly and to evaluate on,
+            instead of all data, to check that a new model can learn at all. 0 is off.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = {
@@ -341,22 +353,22 @@ class TrainerConfig(base_config.Config):
 
 @dataclasses.dataclass
 class TaskConfig(base_config.Config):
-    """What is learnt from what. Subclass it to add fields of your own.
+    """The config of a task: its model and its data. Subclass it to add fields.
 
     Attributes:
-        init_checkpoint: Checkpoint, or directory of checkpoints, whose weights a fresh run starts
-            from. It is not read once `model_dir` holds a checkpoint.
-        model: The model's own config.
-        train_data: Training data; None if the task brings its own.
-        validation_data: Validation data; None if the task brings its own.
+        init_checkpoint: A checkpoint, or a directory of checkpoints, with the initial weights of a
+            new run. It is not read once `model_dir` holds a checkpoint.
+        model: The config of the model.
+        train_data: The training data; None if the task provides its own.
+        validation_data: The validation data; None if the task provides its own.
         name: A name for the task's variables and logs.
-        differential_privacy_config: Refused unless None: it would promise a privacy that the Model
-            Garden's method does not give.
+        differential_privacy_config: Must be None. The Model Garden's method does not give the
+            privacy that this field promises.
         allow_image_summary: Whether a vision task may write images.
-        init_checkpoint_strict: Whether a weight that `init_checkpoint` lacks, or has in another
-            shape, is an error; False loads what fits and reports the rest.
-        init_checkpoint_modules: Which parts of the model are loaded: `all`, or the names of
-            `model.checkpoint_items` or of layers, in a list or separated by commas.
+        init_checkpoint_strict: Whether to raise an error if `init_checkpoint` lacks a weight or has
+            it in another shape; False loads the weights that match and reports the rest.
+        init_checkpoint_modules: The parts of the model to load: `all`, or the names of
+            `model.checkpoint_items` or of layers, as a list or separated by commas.
     """
 
     init_checkpoint: str = ""
@@ -372,18 +384,18 @@ class TaskConfig(base_config.Config):
 
 @dataclasses.dataclass
 class PipelineConfig(base_config.Config):
-    """The stages of a run; each is a registered name, `package.module:Class` or
-    `{workspace}/file.py:Class`, and the default one if it is empty.
+    """The config of the stages of a run.
 
-    PaddleRec's words for them are understood, too: instance, network, startup, runner, terminal,
-    and each of these with `_class_path`.
+    Each stage is a registered name, `package.module:Class` or `{workspace}/file.py:Class`; an empty
+    value selects the default stage. PaddleRec's names of the stages are accepted, too: instance,
+    network, startup, runner and terminal, each also with the suffix `_class_path`.
 
     Attributes:
-        prepare: Before anything is built: downloads, environment variables.
-        build: Makes strategy, task, model, optimizer and trainer.
+        prepare: Runs before anything is built: downloads, environment variables.
+        build: Builds the strategy, task, model, optimizer and trainer.
         initialize: Restores the run's checkpoint, or loads `task.init_checkpoint`.
         run: Trains and evaluates.
-        finalize: Tidies up, also after a failure.
+        finalize: Cleans up, even after a failure.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {
@@ -407,17 +419,17 @@ class PipelineConfig(base_config.Config):
 
 @dataclasses.dataclass
 class ExperimentConfig(base_config.Config):
-    """One experiment: a task, how it is trained, and on which devices.
+    """The config of an experiment: a task, how it is trained, and on which devices.
 
     Attributes:
-        task: What is learnt from what.
-        trainer: How long to train, and what happens when.
+        task: The model and its data.
+        trainer: The training loop: its length, its optimizer, and its intervals.
         runtime: Devices, precision and execution.
         pipeline: The stages of the run.
-        phases: Several runs in a row, each with its overrides; none is a single run.
-        workspace: What `{workspace}` stands for in every text of the config; empty for the
-            directory of the config file that uses it.
-        search: What `--mode=search` looks for, and how; see `search.search_config`.
+        phases: Consecutive runs, each with its own overrides; empty for a single run.
+        workspace: The directory that replaces `{workspace}` in all strings of the config; if empty,
+            the directory of the config file that uses `{workspace}`.
+        search: The search space and method of `--mode=search`; see `search.search_config`.
     """
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
@@ -441,7 +453,7 @@ class ExperimentConfig(base_config.Config):
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:
-    """Logs one line for each field that is set, for the Model Garden's sake, without effect."""
+    """Log a warning for each field that is set but, unlike in the Model Garden, has no effect."""
     for path, value, hint in _dead_fields_in_use(params):
         logging.warning("`%s: %s` has no effect here: %s.", path, value, hint)
 

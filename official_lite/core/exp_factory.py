@@ -1,12 +1,13 @@
-"""Experiments by name: a factory makes a fresh config for each call.
+"""The registry of experiments, in which a name refers to a factory of configs.
 
-They are registered by modules that something has imported: `registry_imports.py`, `--import`, or an
-entry point of an installed package::
+Modules register experiments when they are imported: by `registry_imports.py`, by `--import`, or
+through an entry point of an installed package::
 
     [project.entry-points."official_lite.experiments"]
     acme = "acme_experiments.configs"
 
-No TensorFlow is imported here: listing experiments and refusing a config stay quick.
+This module does not import TensorFlow, so that listing experiments and rejecting a config stay
+fast.
 """
 
 import inspect
@@ -34,25 +35,29 @@ _REGISTERED_CONFIGS: registry.Collection = {}
 
 
 def register_config_factory(name: str) -> Callable[[Factory], Factory]:
-    """A decorator for a function without arguments that returns an `ExperimentConfig`.
+    """Return a decorator that registers a factory of an experiment's config.
+
+    The factory takes no arguments and returns an `ExperimentConfig`.
 
     Raises:
-        DuplicateNameError: (a `KeyError`) `name` already belongs to another factory.
+        DuplicateNameError: (a `KeyError`) If `name` already belongs to another factory.
     """
     return registry.register(_REGISTERED_CONFIGS, name)
 
 
 def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
-    """A new config of the experiment.
+    """Create a new config of an experiment.
 
     Args:
-        exp_name: A registered name, or the factory itself as `my_package.configs:my_experiment`
-            or `my_configs.py:my_experiment`.
+        exp_name: A registered name, or the path of a factory, such as
+            `my_package.configs:my_experiment` or `my_configs.py:my_experiment`.
 
     Raises:
-        UnknownNameError: (a `LookupError`) There is none of that name; says the nearest ones.
-        ConfigTypeError: The factory returned nothing.
-        ConfigError: What it asks for is wrong, such as a field that there is not; says its line.
+        UnknownNameError: (a `LookupError`) If the experiment is unknown. The message lists the
+            nearest names.
+        ConfigTypeError: If the factory returned None.
+        ConfigError: If the factory builds an invalid config, for example with an unknown field.
+            The message shows the line of the factory.
     """
     factory = _find(exp_name)
     with error_report.naming_the_line():
@@ -65,28 +70,29 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
 
 
 def get_config_factory(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":
-    """The factory of an experiment's config, for what it says of itself.
+    """Return the factory of an experiment's config, for example to read its docstring.
 
     Args:
         exp_name: As for `get_exp_config`.
 
     Raises:
-        UnknownNameError: (a `LookupError`) There is none of that name; says the nearest ones.
+        UnknownNameError: (a `LookupError`) If the experiment is unknown. The message lists the
+            nearest names.
     """
     return _find(exp_name)
 
 
 def list_experiments() -> list[str]:
-    """The registered names, in alphabetical order."""
+    """Return the registered names in alphabetical order."""
     plugins.import_group(ENTRY_POINTS)
     return registry.names(_REGISTERED_CONFIGS)
 
 
 def get_origin(exp_name: str) -> str:
-    """The module that registers an experiment; the path of one that was imported as a file.
+    """Return the module that registers an experiment, or its path if it was imported as a file.
 
     Raises:
-        UnknownNameError: (a `LookupError`) There is none of that name.
+        UnknownNameError: (a `LookupError`) If the experiment is unknown.
     """
     return origins.module_of(inspect.unwrap(_find(exp_name)))
 
@@ -100,6 +106,6 @@ def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":
     except errors.UnknownNameError as error:
         if not left_out:
             raise
-        # It may be what they would have registered.
+        # A package that failed to import may have been the one that registers the name.
         raise errors.UnknownNameError(" ".join([str(error), *left_out])) from error
     return found

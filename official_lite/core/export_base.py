@@ -1,4 +1,4 @@
-"""Writes a model for serving: a module that says how it is called, and the SavedModel of it."""
+"""The export of models for serving: the base class of export modules, and SavedModel export."""
 
 import abc
 import functools
@@ -19,10 +19,18 @@ MAX_DIRECTORY_CREATION_ATTEMPTS = 10
 
 
 class ExportModule(tf.Module, abc.ABC):
-    """A model and the functions under which it is served.
+    """Base class of export modules, which combine a model with its serving functions.
 
-    Subclasses write `serve` with `preprocessor`, `inference_step` and `postprocessor` as they
-    need, and give its concrete functions in `get_inference_signatures`.
+    Subclasses implement `serve`, usually with `preprocessor`, `inference_step` and
+    `postprocessor`, and return its concrete functions from `get_inference_signatures`.
+
+    Args:
+        params: Any parameters that the subclass needs.
+        model: The object that holds the weights.
+        inference_step: A function called as `inference_step(inputs, model=model)`; by default
+            `model(inputs, training=False)`.
+        preprocessor: A function or `tf.Module` that creates the model inputs.
+        postprocessor: A function or `tf.Module` that turns model outputs into results.
     """
 
     def __init__(
@@ -34,16 +42,6 @@ class ExportModule(tf.Module, abc.ABC):
         preprocessor: Callable[..., Any] | None = None,
         postprocessor: Callable[..., Any] | None = None,
     ) -> None:
-        """Keeps the model and how to run it.
-
-        Args:
-            params: Whatever the subclass needs to know.
-            model: What holds the weights.
-            inference_step: Called as `inference_step(inputs, model=model)`; by default it is
-                `model(inputs, training=False)`.
-            preprocessor: A function or `tf.Module` that makes model inputs.
-            postprocessor: A function or `tf.Module` that makes results of model outputs.
-        """
         super().__init__(name=None)
         self.params = params
         self.model = model
@@ -53,14 +51,14 @@ class ExportModule(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def serve(self) -> Mapping[str, tf.Tensor]:
-        """Runs the model on tensors that come as keyword arguments; returns tensors by name."""
+        """Run the model on tensors given as keyword arguments, and return tensors by name."""
 
     @abc.abstractmethod
     def get_inference_signatures(self, function_keys: dict[str, str]) -> Mapping[str, Any]:
-        """Concrete functions by the names that they are served under.
+        """Return the concrete functions, keyed by the names under which they are served.
 
         Args:
-            function_keys: The name to serve each function under, by the function's own name.
+            function_keys: A mapping of each function's own name to its serving name.
         """
 
 
@@ -73,25 +71,25 @@ def export(
     save_options: tf.saved_model.SaveOptions | None = None,
     checkpoint: tf.train.Checkpoint | None = None,
 ) -> str:
-    """Writes `export_module` as a SavedModel, with weights from a checkpoint if one is given.
+    """Write `export_module` as a SavedModel, with weights from a checkpoint if one is given.
 
     Args:
-        export_module: What to write.
-        function_keys: The name to serve each function under, by the function's own name; or a
-            list of exactly one function, which becomes the default signature.
-        export_savedmodel_dir: Where to write.
-        checkpoint_path: A checkpoint, or a directory whose newest is taken.
-        timestamped: Whether to write to a new subdirectory that is named after the time.
-        save_options: For `tf.saved_model.save`.
-        checkpoint: What to restore; by default the model, as `model`.
+        export_module: The module to export.
+        function_keys: A mapping of each function's own name to its serving name, or a list with
+            exactly one function, which becomes the default signature.
+        export_savedmodel_dir: The directory to write to.
+        checkpoint_path: A checkpoint, or a directory whose latest checkpoint is used.
+        timestamped: Whether to write to a new subdirectory named after the current time.
+        save_options: Options for `tf.saved_model.save`.
+        checkpoint: The checkpoint object to restore; by default a checkpoint of the model.
 
     Returns:
         The directory that was written.
 
     Raises:
-        CheckpointError: (a `ValueError`) There is no checkpoint at `checkpoint_path`, or it lacks a
-            variable.
-        ConfigValueError: A list of several functions, or an unsafe name.
+        CheckpointError: (a `ValueError`) If there is no checkpoint at `checkpoint_path`, or if it
+            lacks a variable.
+        ConfigValueError: If `function_keys` is a list of several functions or has an unsafe name.
     """
     keys = _checked_keys(function_keys)
     _check_path(export_savedmodel_dir)
@@ -105,7 +103,8 @@ def export(
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)
-    # A model that puts numbers into the event storage would be saved with the storage.
+    # Otherwise a model that writes scalars to the event storage would be saved together with the
+    # storage.
     with telemetry.get_event_storage().muted():
         signatures = export_module.get_inference_signatures(keys)
         tf.saved_model.save(export_module, export_dir, signatures=signatures, options=save_options)
@@ -113,13 +112,13 @@ def export(
 
 
 def get_timestamped_export_dir(export_dir_base: str) -> str:
-    """A new subdirectory of `export_dir_base`, named after the time in seconds; not made yet.
+    """Return the path of a new subdirectory of `export_dir_base`, without creating it.
 
-    Serving systems take the largest number for the newest. If the name of this second is taken,
-    that of the next one is used.
+    The subdirectory is named after the current time in seconds, because serving systems treat the
+    largest number as the latest version. If that name is taken, the next second is used.
 
     Raises:
-        RuntimeError: The names of the next ten seconds are all taken.
+        RuntimeError: If the names of the next ten seconds are all taken.
     """
     now = int(time.time())
     for timestamp in range(now, now + MAX_DIRECTORY_CREATION_ATTEMPTS):
@@ -133,7 +132,7 @@ def get_timestamped_export_dir(export_dir_base: str) -> str:
 
 
 def _infer(inputs: Any, model: Any) -> Any:
-    # Not `model.call`: that would skip building, autocasting and masks.
+    # Calling `model.call` instead would skip building, autocasting and masks.
     return model(inputs, training=False)
 
 

@@ -1,4 +1,4 @@
-"""Writes a handful of examples to a file: small datasets, fixtures of tests."""
+"""Writers of small datasets, for example for test fixtures."""
 
 from collections.abc import Iterable
 
@@ -14,19 +14,19 @@ def write_small_dataset(
     output_path: str,
     file_type: str = "tfrecord",
 ) -> None:
-    """Writes `examples` one after another to `output_path`.
+    """Write `examples` sequentially to `output_path`.
 
-    `common.dataset_fn.pick_dataset_fn` reads each of the file types. For a large dataset write
-    several files, in parallel.
+    `common.dataset_fn.pick_dataset_fn` reads every file type supported here. For a large dataset,
+    write several files in parallel instead.
 
     Args:
-        examples: What to write.
-        output_path: The file; one that is there is overwritten.
+        examples: The examples to write.
+        output_path: The output file; an existing file is overwritten.
         file_type: `tfrecord` or `tfrecords`, `tfrecord_compressed` or `tfrecords_gzip`, or
-            `riegeli`, in any case.
+            `riegeli`. Case is ignored.
 
     Raises:
-        ConfigValueError: There is no such type, or Riegeli is not installed.
+        ConfigValueError: If the file type is unknown or Riegeli is not installed.
     """
     file_type = dataset_fn.checked_file_type(file_type)
     if file_type == "riegeli":
@@ -41,7 +41,7 @@ def write_small_dataset(
 def _write_riegeli(
     examples: Iterable[tf.train.Example | tf.train.SequenceExample], output_path: str
 ) -> None:
-    # Not on PyPI, and needed by hardly anybody.
+    # Riegeli is imported here because it is not on PyPI and few users need it.
     try:
         import riegeli
     except ModuleNotFoundError as error:

@@ -1,12 +1,12 @@
-"""The hooks that a config names, in `trainer.hooks`.
+"""The registry of the hooks that a config lists in `trainer.hooks`.
 
-A hook of one's own gets a name here, or is named by its place: `my_package.hooks:InfoHook`,
-`{workspace}/hooks.py:InfoHook`::
+Register a custom hook under a name, or refer to it by its path, such as
+`my_package.hooks:InfoHook` or `{workspace}/hooks.py:InfoHook`::
 
     @hook_factory.register_hook("info")
     class InfoHook(orbit.Hook): ...
 
-Nothing here needs TensorFlow until a hook is looked up.
+This module does not import TensorFlow until a hook is looked up.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _HOOKS: registry.Collection = {
         "weight_norms": "weight_norms:WeightNorms",
     }.items()
 }
-# What `--mode=search` adds to the hooks of its trials.
+# `--mode=search` adds this hook to the hooks of its trials.
 _HOOKS["report_trial"] = "official_lite.search.report_hook:ReportTrial"
 
-# Those that neither write files nor talk to a server: all that a restricted config may name.
+# These callbacks neither write files nor contact a server. A restricted config may name no others.
 _HARMLESS_CALLBACKS = ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN")
 
 
 def register_hook(name: str) -> Callable[[_Registered], _Registered]:
-    """A decorator that gives a hook, or a function that makes one, a name for `trainer.hooks`.
+    """Return a decorator that registers a hook class or factory for `trainer.hooks`.
 
     Raises:
         errors.ConfigError: If the name belongs to another hook.
@@ -64,14 +64,14 @@ def register_hook(name: str) -> Callable[[_Registered], _Registered]:
 
 
 def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[HookFactory]:
-    """What creates the hooks of a config, in their order; none is created yet.
+    """Return the factories of a config's hooks, in their order, without creating the hooks.
 
     Args:
-        entries: Names, or dictionaries of `name` and the arguments of its constructor.
-        workspace: What `{workspace}` stands for.
+        entries: Names, or dictionaries with a `name` and the arguments of the constructor.
+        workspace: The directory that replaces `{workspace}`.
 
     Raises:
-        errors.ConfigError: There is no such hook, or it takes other arguments.
+        errors.ConfigError: If a hook is unknown or does not accept the given arguments.
     """
     from official_lite.orbit.hooks.hook import Hook
 
@@ -84,7 +84,11 @@ def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[Hoo
 
 
 def _refuse_callback(entry: Any) -> None:
-    """Keras resolves paths by itself: `backup_dir` of `BackupAndRestore` is deleted at the end."""
+    """Refuse callbacks that may write files or contact servers, if the config is restricted.
+
+    Keras resolves their paths without any check; `BackupAndRestore`, for example, deletes its
+    `backup_dir` at the end of training.
+    """
     callback = entry.get("callback") if isinstance(entry, Mapping) else None
     if callback is not None and callback not in _HARMLESS_CALLBACKS:
         plugins.refuse(

@@ -1,18 +1,18 @@
-"""From a `DataConfig` to batches: the stages of an input pipeline, each replaceable.
+"""The input pipeline that reads the batches of a `DataConfig`, in replaceable stages.
 
 ::
 
     files -> shard -> shuffle and repeat files -> records -> shuffle -> decode -> combine
           -> sample -> parse -> filter -> cache -> batch -> postprocess -> prefetch
 
-A task's `build_inputs` usually is one line::
+A task's `build_inputs` is usually one line::
 
     return input_reader.InputReader(params, parser_fn=self.parse).read(input_context)
 
-The decoder, the parser and the filter take an example, as they do in Model Garden, or a whole batch
-if they say so, which is several times faster for small examples: `FeatureDecoder`, `takes_batches`
-and `vectorize`. Stages between them that are handed examples get examples; the data are the same.
-docs/input.md says which way when.
+The decoder, the parser and the filter process single examples, as in the Model Garden. They can
+also process whole batches, which is several times faster for small examples; see `FeatureDecoder`,
+`takes_batches` and `vectorize`. Stages that take single examples still receive single examples, and
+the resulting data is the same. docs/input.md explains when to use which.
 """
 
 import os
@@ -50,27 +50,46 @@ __all__ = [
 
 Files = list[str] | dict[str, list[str]]
 
-# Examples that are mapped at the same time. More than there are cores: starting a call and waiting
-# for it takes longer than to map a small example.
+# The number of examples that are mapped in parallel. It exceeds the number of cores, because
+# starting a call and waiting for it takes longer than mapping a small example.
 _PARALLEL_CALLS = max(32, os.cpu_count() or 1)
 
-# More don't make it faster, and left alone tf.data's own number grows with every pause of training.
+# More batches do not help, and tf.data's autotuned number grows with every pause in training.
 _PREFETCHED_BATCHES = 2
 
-# Examples that are decoded in one call where the size of the batches is unknown.
+# The number of examples decoded in one call if the batch size is unknown.
 _CHUNK_SIZE = 256
 
 
 class InputReader:
-    """Reads what a `DataConfig` describes.
+    """Reads the dataset that a `DataConfig` describes.
 
-    Training data repeats without end, and is shuffled: the order of the files first, then examples
-    in a buffer of `shuffle_buffer_size`, where 0 leaves them as they come. With `cache` the order
-    of the files stays, and the buffer shuffles within an epoch. Anything else is read once, in
-    order; set `drop_remainder=False` there, or the examples that don't fill the last batch are
-    left out.
+    Training data repeats indefinitely and is shuffled: first the order of the files, then the
+    examples in a buffer of `shuffle_buffer_size`, where 0 disables example shuffling. With `cache`,
+    the order of the files is fixed and the buffer shuffles within an epoch. Other data is read
+    once, in order; set `drop_remainder=False` for it, or the examples that do not fill the last
+    batch are dropped.
 
     Subclasses may override `get_files` and the underscored methods that `read` calls.
+
+    Args:
+        params: The location of the data and how to read it.
+        dataset_fn: A function that creates a dataset of records from a file or a list of files.
+        decoder_fn: A function that maps a serialized record to raw tensors, or, if it takes
+            batches, a vector of records to batches of raw tensors.
+        combine_fn: A function that combines a mapping of names to datasets into one dataset;
+            required if `input_path` or `tfds_name` is a block of several. See `create_combine_fn`.
+        sample_fn: A function that maps the dataset of raw tensors to another dataset.
+        parser_fn: A function that maps the raw tensors of an example or of a batch to model inputs.
+        filter_fn: A function that returns whether to keep an example, or a vector of these values
+            for a batch.
+        transform_and_batch_fn: A function that batches the dataset. By default the dataset is
+            split into batches of `global_batch_size` over all replicas.
+        postprocess_fn: A function that maps a batch to another one.
+
+    Raises:
+        ConfigValueError: If the config is contradictory or incomplete.
+        DataError: If no files match or the files are empty.
     """
 
     def __init__(
@@ -87,26 +106,6 @@ class InputReader:
         ) = None,
         postprocess_fn: Callable[..., Any] | None = None,
     ) -> None:
-        """Checks the config and finds the files.
-
-        Args:
-            params: Where the data is and how to read it.
-            dataset_fn: Makes a dataset of records from a file or a list of files.
-            decoder_fn: Maps a serialized record to raw tensors, or a vector of them to batches of
-                raw tensors if it takes batches.
-            combine_fn: Makes one dataset of a mapping of names to datasets; needed if `input_path`
-                or `tfds_name` is a block of several. See `create_combine_fn`.
-            sample_fn: Maps the dataset of raw tensors to another one.
-            parser_fn: Maps raw tensors to what the model takes; of an example or of a batch.
-            filter_fn: Maps an example to whether to keep it, or a batch to a vector of that.
-            transform_and_batch_fn: Batches the dataset; otherwise it is cut into batches of
-                `global_batch_size` over all replicas.
-            postprocess_fn: Maps a batch to another one.
-
-        Raises:
-            ConfigValueError: The config contradicts itself or lacks something.
-            DataError: There are no such files, or nothing is in them.
-        """
         _check(params, combine_fn)
         self._params = params
         self._tfds_name = params.tfds_name
@@ -119,9 +118,9 @@ class InputReader:
         self._deterministic = params.deterministic
         self._begin = _take_position(params)
         self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
-        # Whether records come in epochs that can begin anywhere.
+        # Whether records are read in epochs that can start at any record.
         self._in_epochs = False
-        # A single file is opened by `dataset_fn` alone, and what that makes may be in one piece.
+        # A single file is opened by `dataset_fn`, whose dataset may not be divisible.
         self._shares_files = isinstance(self._matched_files, list) and (
             len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
         )
@@ -134,11 +133,11 @@ class InputReader:
         self._filter_fn = filter_fn
         self._transform_and_batch_fn = transform_and_batch_fn
         self._postprocess_fn = postprocess_fn
-        # Only who asks for tf.data's autotuner gets it: see docs/decisions/0010.
+        # tf.data's autotuner is used only if the config requests it: see docs/decisions/0010.
         self._autotune = bool(params.autotune_algorithm or params.ram_budget)
 
     def get_files(self, input_path: Any) -> Files | None:
-        """The files of each source, in the same order on every host; None if there is no path."""
+        """Return the files of each source, in the same order on every host; None without a path."""
         if not input_path:
             return None
         if isinstance(input_path, cfg.base_config.Config):
@@ -150,15 +149,16 @@ class InputReader:
         input_context: tf.distribute.InputContext | None = None,
         dataset: tf.data.Dataset | None = None,
     ) -> tf.data.Dataset:
-        """The batches of one input pipeline, each of one replica's size.
+        """Return the dataset of one input pipeline, with batches for one replica.
 
         Args:
-            input_context: Which of how many pipelines this is, and for how many replicas; as
-                `tf.distribute` passes it. Without one the batches are global.
-            dataset: Records to go on with, instead of those in the files.
+            input_context: The context that `tf.distribute` passes: the number of pipelines and
+                replicas, and the index of this pipeline. Without it, the batches are global.
+            dataset: A dataset of records to use instead of the files.
 
         Raises:
-            ConfigValueError: `global_batch_size` is missing, or the replicas can't share it.
+            ConfigValueError: If `global_batch_size` is missing, or if it can't be divided among
+                the replicas.
         """
         num_examples = self._params.num_examples
         if self._is_training and num_examples and num_examples < self._global_batch_size:
@@ -203,7 +203,7 @@ class InputReader:
         return _for_each(matched_files, read_files)
 
     def _batches_are_records(self) -> bool:
-        """Whether the records that were read are known from the number of batches."""
+        """Return whether the number of batches determines the number of records read so far."""
         has_one_source = isinstance(self._matched_files, list)
         others = (self._sample_fn, self._filter_fn, self._transform_and_batch_fn)
         return has_one_source and not self._cache and not any(others)
@@ -266,7 +266,8 @@ class InputReader:
         return data_service.distribute(dataset, self._data_service, input_context)
 
     def _reading_options(self) -> file_reading.FileReadingOptions:
-        # The workers of a service read everything, or share it among them, in orders of their own.
+        # The workers of a tf.data service read all data or divide it among themselves, each in its
+        # own order.
         is_served = self._data_service is not None
         return file_reading.FileReadingOptions(
             is_training=self._is_training,
@@ -292,7 +293,7 @@ class InputReader:
         )
 
     def _maybe_shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        # With a cache shuffling comes after it: otherwise the first order would be kept.
+        # Shuffling comes after a cache, which would otherwise keep the order of the first epoch.
         is_shuffled_here = self._is_training and not self._cache and not self._in_epochs
         return self._shuffle(dataset) if is_shuffled_here else dataset
 
@@ -303,7 +304,7 @@ class InputReader:
 
     def _cache_and_repeat(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         dataset = dataset.cache()
-        # In this order every example comes once an epoch.
+        # Shuffling before repeating yields every example once per epoch.
         return self._shuffle(dataset).repeat() if self._is_training else dataset
 
     def _shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -357,7 +358,7 @@ def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> Non
 
 
 def _take_position(params: cfg.DataConfig) -> position.Position | None:
-    """The position of the training, if the order of its data depends on nothing but seeds."""
+    """Return the position of the training, if the order of its data depends only on seeds."""
     if (
         params.is_training
         and not params.enable_tf_data_service
@@ -385,14 +386,14 @@ def _data_service_options(
         before_batching=params.apply_tf_data_service_before_batching,
         shared_by_trainers=params.enable_shared_tf_data_service_between_parallel_trainers,
         trainer_id=params.trainer_id,
-        # A field that Model Garden configs add themselves.
+        # Model Garden configs add this field in their own classes.
         round_robin=getattr(params, "enable_round_robin_tf_data_service", False),
         shares_files=shares_files,
     )
 
 
 def _for_each(value: Any, fn: Callable[[Any], Any]) -> Any:
-    """`fn` of the value, or of each one in a block of named values."""
+    """Apply `fn` to the value, or to each value in a block of named values."""
     if isinstance(value, cfg.base_config.Config):
         value = value.as_dict()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Gives a model its variables before anything is compiled, restored or counted."""
+"""The creation of a model's variables before anything is compiled, restored or counted."""
 
 import contextlib
 import functools
@@ -18,16 +18,17 @@ __all__ = ["build_by_task", "build_variables", "has_variables"]
 def build_by_task(
     model: keras.Model, task: base_task.Task, element_spec: Any, *, training: bool
 ) -> None:
-    """Builds a model by the step of its task: that of training, or that of evaluation.
+    """Build a model by tracing the training or validation step of its task.
 
     Args:
         model: The model.
         task: The task.
-        element_spec: `element_spec` of the distributed dataset that the step reads.
-        training: Which step, since the data of the two may differ.
+        element_spec: The `element_spec` of the distributed dataset that the step reads.
+        training: Whether to trace the training step or the validation step, whose inputs may
+            differ.
 
     Raises:
-        errors.ConfigError: As `build_variables`.
+        errors.ConfigError: As in `build_variables`.
     """
     if training:
         sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
@@ -38,16 +39,17 @@ def build_by_task(
 
 
 def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any) -> None:
-    """Builds a model that creates its variables on its first call.
+    """Build a model that creates its variables on its first call.
 
-    The task's own step is traced on the dataset's element spec and never run: so the model sees
-    exactly the inputs that the task gives it, whatever the task does with a batch, and no batch is
-    read. Models that have their variables already are left alone.
+    The task's own step is traced on the element spec of the dataset, but never executed. The model
+    is therefore called with exactly the inputs that the task passes to it, and no batch is read.
+    Models that already have their variables are left unchanged.
 
     Args:
-        model: The model; anything but a Keras model is left alone.
-        step_fn: A replica's step as a function of its inputs, without an update of the weights.
-        element_spec: `element_spec` of the distributed dataset that the step reads.
+        model: The model; any object other than a Keras model is left unchanged.
+        step_fn: A function that takes a replica's inputs and runs its step, without updating the
+            weights.
+        element_spec: The `element_spec` of the distributed dataset that the step reads.
 
     Raises:
         errors.ConfigError: If the model still has no variables, with the step's own error as the
@@ -56,7 +58,8 @@ def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_s
     if has_variables(model):
         return
     try:
-        # Each round builds one more part outside the replicas; the last finds them built.
+        # Each iteration builds one more part outside the replicas. The last iteration finds
+        # nothing left to build.
         while _stops_at_unbuilt_part(model, step_fn, element_spec):
             pass
     except Exception as error:
@@ -71,7 +74,7 @@ def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_s
 
 
 def has_variables(model: Any) -> bool:
-    """Whether a model needs no first call; true for whatever is not a Keras model."""
+    """Return whether a model has its variables; true for objects other than Keras models."""
     if not isinstance(model, keras.Model):
         return True
     layers = model._flatten_layers(include_self=True)
@@ -79,7 +82,7 @@ def has_variables(model: Any) -> bool:
 
 
 def _unbuilt_metrics(model: keras.Model) -> list[Any]:
-    """What is yet to be made of `compile`'s metrics, and of its losses, which have means."""
+    """Return the unbuilt metrics and losses of `compile`; a compiled loss keeps mean metrics."""
     parts = (getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss"))
     return [part for part in parts if part is not None and not part.built]
 
@@ -87,11 +90,11 @@ def _unbuilt_metrics(model: keras.Model) -> list[Any]:
 def _stops_at_unbuilt_part(
     model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any
 ) -> bool:
-    """Traces the step. True if it came to a part without variables, which now has them.
+    """Trace the step; if it stops at an unbuilt part, build that part and return True.
 
-    A `Sequential` builds a functional model of its own on its first call, in whose graph a mirrored
-    variable can't be created; nor can those of metrics in the step. So the trace is stopped there,
-    and the part is built here.
+    A `Sequential` builds an internal functional model on its first call, and mirrored variables
+    can't be created in that model's graph. The variables of metrics can't be created inside the
+    step either. The trace is therefore stopped at such a part, which is then built outside it.
     """
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
@@ -106,9 +109,9 @@ def _stops_at_unbuilt_part(
             tf.function(lambda inputs: strategy.run(step_fn, args=(inputs,))).get_concrete_function(
                 element_spec
             )
-        except Exception:  # Whatever Keras makes of the stop that was asked for.
-            # An error of the step's own comes back in the next round, in which this layer no longer
-            # stops it.
+        except Exception:  # Keras may wrap the error that stops the trace in any other error.
+            # If the error comes from the step itself, it is raised again in the next iteration, in
+            # which this part no longer stops the trace.
             if not requests:
                 raise
     for build in requests[:1]:
@@ -118,7 +121,7 @@ def _stops_at_unbuilt_part(
 
 @contextlib.contextmanager
 def _build_on_request(part: Any, requests: list[Callable[[], None]]) -> Iterator[None]:
-    """Within it, the part does not build itself but notes how it would, and stops."""
+    """While active, stop the trace when `part` is built, and record a request to build it."""
     build = part.build
 
     def note_and_stop(*args: Any, **kwargs: Any) -> None:
@@ -126,7 +129,7 @@ def _build_on_request(part: Any, requests: list[Callable[[], None]]) -> Iterator
         requests.append(lambda: build(*specs, **kwargs))
         raise RuntimeError(f"{part.name} is built outside the replicas.")
 
-    # With the parameters' names, by which Keras decides what shape to pass.
+    # `wraps` keeps the names of the parameters, by which Keras decides which shapes to pass.
     part.build = functools.wraps(build)(note_and_stop)
     try:
         yield
@@ -135,5 +138,5 @@ def _build_on_request(part: Any, requests: list[Callable[[], None]]) -> Iterator
 
 
 def _without_graph(value: Any) -> Any:
-    """A tensor of the trace by its shape and type; all else as it is."""
+    """Replace a tensor of the trace by its shape and dtype; return any other value unchanged."""
     return keras.KerasTensor(value.shape, value.dtype.name) if tf.is_tensor(value) else value

@@ -1,6 +1,6 @@
-"""The registry under its Model Garden path; see `official_lite.common.registry`.
+"""The registry at its Model Garden path; see `official_lite.common.registry`.
 
-It lives in the lowest layer because hooks, writers and strategies have names too.
+The implementation is in the lowest layer because hooks, writers and strategies are registered too.
 """
 
 from official_lite.common.registry import lookup, names, register

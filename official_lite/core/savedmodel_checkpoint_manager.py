@@ -1,7 +1,8 @@
-"""A checkpoint manager that writes a SavedModel beside every checkpoint.
+"""A checkpoint manager that writes SavedModels next to every checkpoint.
 
-`ckpt-1000` gets `ckpt-1000_saved_modules/<name>` for each module, and both go together when newer
-ones come. Another process may wait for them and serve each as it appears.
+The SavedModels of `ckpt-1000` are written to `ckpt-1000_saved_modules/<name>`, one per module, and
+are deleted together with the checkpoint. Another process can wait for new SavedModels and serve
+each one as it appears.
 """
 
 import os
@@ -27,14 +28,23 @@ SAVED_MODULES_PATH_SUFFIX = "saved_modules"
 
 
 def make_saved_modules_directory_name(checkpoint_name: str) -> str:
-    """Where the SavedModels of a checkpoint are."""
+    """Return the directory of a checkpoint's SavedModels."""
     return f"{checkpoint_name}_{SAVED_MODULES_PATH_SUFFIX}"
 
 
 class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpointManager):
-    """A checkpoint manager that also writes SavedModels.
+    """Checkpoint manager that also writes SavedModels.
 
-    A module is written if it has `saved_model_signatures`, the functions to serve by name.
+    A module is exported if it has the attribute `saved_model_signatures`, a mapping of names to the
+    functions to serve.
+
+    Args:
+        modules_to_export: The modules to export, by name.
+
+    The other arguments are those of the base class.
+
+    Raises:
+        ConfigValueError: If a module's name can't be used as the name of a directory.
     """
 
     def __init__(
@@ -49,11 +59,6 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], None] | None = None,
     ) -> None:
-        """Takes the arguments of the base class and the modules by name.
-
-        Raises:
-            ConfigValueError: A name can't be that of a directory.
-        """
         for name in modules_to_export or {}:
             _check_name(name)
         super().__init__(
@@ -71,17 +76,17 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
 
     @property
     def modules_to_export(self) -> Mapping[str, tf.Module] | None:
-        """The modules that are written, by name."""
+        """The modules to export, by name."""
         return self._modules_to_export
 
     @property
     def savedmodels(self) -> list[str]:
-        """The directories of SavedModels that are kept, the oldest first."""
+        """The directories of the SavedModels that are kept, oldest first."""
         return self._savedmodels
 
     @property
     def latest_savedmodel(self) -> str | None:
-        """The newest of them."""
+        """The latest of these directories; None if there is none."""
         return self._savedmodels[-1] if self._savedmodels else None
 
     def save(
@@ -90,7 +95,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         check_interval: bool = True,
         options: tf.train.CheckpointOptions | None = None,
     ) -> str | None:
-        """Saves a checkpoint, then its SavedModels, and removes those whose checkpoint is gone.
+        """Save a checkpoint and its SavedModels, and delete SavedModels without a checkpoint.
 
         Returns:
             The path of the checkpoint; None if none was due.
@@ -108,12 +113,12 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         return checkpoint_path
 
     def get_existing_savedmodels(self) -> list[str]:
-        """All finished SavedModel directories beside the checkpoints, the oldest first."""
+        """Return all complete SavedModel directories next to the checkpoints, oldest first."""
         pattern = make_saved_modules_directory_name(f"{self._checkpoint_prefix}-*")
         return sorted(tf.io.gfile.glob(pattern), key=self._sort_key)
 
     def get_savedmodel_number_from_path(self, savedmodel_path: str) -> int | None:
-        """The number of the checkpoint that it belongs to: the global step, as a rule."""
+        """Return the number of the SavedModel's checkpoint, usually the global step."""
         matched = re.search(rf"(\d+)_{SAVED_MODULES_PATH_SUFFIX}$", savedmodel_path)
         return int(matched.group(1)) if matched else None
 
@@ -123,12 +128,13 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         timeout: float | None = None,
         timeout_fn: Callable[[], bool] | None = None,
     ) -> Iterator[str]:
-        """Gives each SavedModel directory as it appears, in the order of their numbers.
+        """Yield each SavedModel directory as it appears, in the order of their numbers.
 
         Args:
-            min_interval_secs: The least time from one to the next.
-            timeout: How long to wait for the next, in seconds; None waits for ever.
-            timeout_fn: Asked after a timeout whether that was the last; without it it was.
+            min_interval_secs: The minimum time in seconds between two directories.
+            timeout: The maximum time in seconds to wait for the next one; None waits forever.
+            timeout_fn: A function called after a timeout; iteration stops if it returns true.
+                Without it, iteration stops at the first timeout.
         """
         last: str | None = None
         while True:
@@ -149,15 +155,15 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         seconds_to_sleep: float = 1.0,
         timeout: float | None = None,
     ) -> str | None:
-        """Waits for the first SavedModel directory after `last_savedmodel`.
+        """Wait for the first SavedModel directory after `last_savedmodel`.
 
         Args:
-            last_savedmodel: The one before it; None takes any.
-            seconds_to_sleep: How long to sleep between two looks.
-            timeout: How long to wait, in seconds; None waits for ever.
+            last_savedmodel: The preceding directory; None accepts any directory.
+            seconds_to_sleep: The time in seconds between two checks.
+            timeout: The maximum time in seconds to wait; None waits forever.
 
         Returns:
-            None if there was none in time.
+            The directory; None if none appeared in time.
         """
         logging.info("Waiting for a SavedModel in %s.", self._directory)
         stop_time = None if timeout is None else time.monotonic() + timeout
@@ -169,7 +175,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         return None
 
     def _export_modules(self, directory: str) -> None:
-        # Readers look for the final name, so it must not appear before everything is there.
+        # Readers look for the final name, which must not appear before all modules are written.
         unfinished = f"{directory}_temp"
         if tf.io.gfile.exists(unfinished):
             files.remove_all(unfinished)
@@ -177,7 +183,8 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
             signatures = getattr(module, "saved_model_signatures", None)
             if signatures is not None:
                 path = os.path.join(unfinished, name)
-                # A model that puts numbers into the event storage would be saved with the storage.
+                # Otherwise a model that writes scalars to the event storage would be saved
+                # together with the storage.
                 with telemetry.get_event_storage().muted():
                     tf.saved_model.save(module, path, signatures=signatures)
         if not tf.io.gfile.exists(unfinished):

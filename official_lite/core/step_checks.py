@@ -1,6 +1,6 @@
-"""Mistakes in a task's step that TensorFlow carries out without a word.
+"""Checks for mistakes in a task's step that TensorFlow does not report.
 
-Each check is made while a step is traced, once, and costs nothing afterwards.
+Each check runs once, while a step is traced, and adds no per-step cost.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from official_lite.common import errors
 
 __all__ = ["check_class_labels", "check_pairing", "watched_for_training_mode"]
 
-# Two sizes of a batch that no other axis is likely to have.
+# Two batch sizes that no other axis is likely to have.
 _SIZES = (10007, 10009)
 
 _WANT_ONE_HOT = (keras.metrics.CategoricalAccuracy, keras.metrics.TopKCategoricalAccuracy)
@@ -30,27 +30,28 @@ _DIFFER_IN_TRAINING = (
 )
 
 
-# The models and metrics that were warned of.
+# The models and metrics for which a warning was logged.
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def check_pairing(
     build_losses: Callable[..., Any], labels: Any, outputs: Any, task_name: str
 ) -> None:
-    """Refuses a loss that pairs each label with the outputs of all examples.
+    """Raise an error if a loss pairs each label with the outputs of all examples.
 
-    Of labels of shape (batch,) and outputs of shape (batch, 1), `labels - outputs` is
-    (batch, batch). Whether a loss does that is tried with more labels than outputs, in a graph that
-    is never run: only such a loss can be built, and has a tensor with both sizes in it.
+    With labels of shape `(batch,)` and outputs of shape `(batch, 1)`, `labels - outputs` has the
+    shape `(batch, batch)`. To detect this, the loss is built with different numbers of labels and
+    outputs, in a graph that is never run. A correct loss can't be built from them; a loss that
+    broadcasts can, and its graph contains a tensor with both sizes.
 
     Args:
-        build_losses: The loss of labels and outputs.
+        build_losses: A function that computes the loss of labels and outputs.
         labels: The labels of a batch.
-        outputs: What the model returned.
+        outputs: The outputs of the model.
         task_name: The name of the task, for the message.
 
     Raises:
-        errors.ConfigValueError: It does.
+        errors.ConfigValueError: If the loss broadcasts labels and outputs to a matrix.
     """
     if not _may_be_broadcast(labels, outputs):
         return
@@ -63,7 +64,7 @@ def check_pairing(
         ]
         try:
             build_losses(*resized)
-        except Exception:  # Sizes that differ are an error where examples are paired one by one.
+        except Exception:  # Expected: a correct loss pairs examples, so the sizes must be equal.
             return
     for operation in graph.get_operations():
         for tensor in operation.outputs:
@@ -78,7 +79,7 @@ def check_pairing(
 
 
 def check_class_labels(metrics: Sequence[Any], labels: Any, outputs: Any, task_name: str) -> None:
-    """Warns of metrics for one-hot labels that are given the numbers of classes."""
+    """Warn about metrics that expect one-hot labels but are given integer class labels."""
     if not (_has_rank(labels, 1) and _has_rank(outputs, 2)) or outputs.shape[-1] in (None, 1):
         return
     for metric in metrics:
@@ -100,8 +101,11 @@ def check_class_labels(metrics: Sequence[Any], labels: Any, outputs: Any, task_n
 
 @contextlib.contextmanager
 def watched_for_training_mode(model: Any, task_name: str) -> Iterator[None]:
-    """Warns if the step within calls the model, and never in training mode, where that matters."""
-    # The step of another replica, on a thread of its own, may be watched already.
+    """Warn if the step calls the model, but never in training mode.
+
+    Only models with layers that behave differently in training, such as dropout, are checked.
+    """
+    # The step of another replica, on another thread, may already be watching the model.
     is_watched = "call" in getattr(model, "__dict__", ())
     if is_watched or not isinstance(model, keras.Model) or not _has_layers_that_differ(model):
         yield
@@ -113,7 +117,7 @@ def watched_for_training_mode(model: Any, task_name: str) -> Iterator[None]:
         modes.append(bool(model._get_call_context().training))
         return call(*args, **kwargs)
 
-    # Past Keras' `__setattr__`, which looks for things to track.
+    # Write to `__dict__` to bypass Keras' `__setattr__`, which would track the value.
     model.__dict__["call"] = noting_call
     try:
         yield

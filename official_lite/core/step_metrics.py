@@ -1,4 +1,4 @@
-"""The metrics of steps: groups that are reset and read together, and means over examples."""
+"""Utilities for the metrics of steps: groups of metrics, and means over examples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,13 +21,13 @@ __all__ = [
 
 
 def install() -> None:
-    """Lets `metric.reset_states()` mean `metric.reset_state()`, for every Keras metric."""
+    """Add `reset_states` to all Keras metrics, as an alias of `reset_state`."""
     if not hasattr(keras.metrics.Metric, "reset_states"):
         keras.metrics.Metric.reset_states = _reset_states
 
 
 def reset_metric(metric: Any) -> None:
-    """Resets a metric by the method that its author wrote, whichever word that was."""
+    """Reset a metric with its own `reset_states`, if its class defines one, or `reset_state`."""
     own_word = getattr(type(metric), "reset_states", _reset_states)
     if own_word is _reset_states:
         metric.reset_state()
@@ -39,11 +39,11 @@ def _reset_states(self: keras.metrics.Metric) -> None:
     self.reset_state()
 
 
-# Tracing takes as long as so many calls op by op.
+# Tracing takes about as long as this number of eager calls.
 _CALLS_BEFORE_TRACING = 20
 
-# Metrics of which any update changes a variable. Of others, such as a sum or a recall, all may
-# still be 0 after one.
+# Metrics in which every update changes a variable. In others, such as a sum or a recall, all
+# variables may still be 0 after an update.
 _COUNTING = (
     keras.metrics.Mean,
     keras.metrics.AUC,
@@ -57,13 +57,13 @@ _COUNTING = (
 
 
 def model_metrics(model: Any) -> list[keras.metrics.Metric]:
-    """The metrics that a model brings, but for Keras' own mean of the loss, which is `fit`'s."""
+    """Return a model's metrics, without the loss tracker that Keras adds for `fit`."""
     loss_tracker = getattr(model, "_loss_tracker", None)
     return [metric for metric in getattr(model, "metrics", ()) if metric is not loss_tracker]
 
 
 def compiled_metrics(model: Any) -> Any:
-    """The one metric in which Keras keeps those given to `compile`; None if there are none."""
+    """Return the metric in which Keras wraps the metrics of `compile`; None if there are none."""
     if not getattr(model, "compiled", False):
         return None
     found = (metric for metric in model.metrics if metric.name == "compile_metrics")
@@ -71,14 +71,14 @@ def compiled_metrics(model: Any) -> Any:
 
 
 class MetricGroup:
-    """Resets and reads metrics, in one compiled call each where that is possible.
+    """Group of metrics that are reset and read together, in one compiled call if possible.
 
-    Op by op a metric takes a millisecond under a strategy, which is as long as a hundred steps of a
-    tiny model. Metrics that somebody wrote a `reset_state` or a `result` for are called as they
-    are: they may do something in Python. So are all metrics of several replicas.
+    In eager mode, a metric takes about a millisecond under a strategy, as long as a hundred steps
+    of a tiny model. Metrics with a custom `reset_state` or `result` are called eagerly, because
+    they may run Python code. So are all metrics if there are several replicas.
 
     Args:
-        metrics: The metrics, whose variables are there.
+        metrics: The metrics, whose variables must exist.
     """
 
     def __init__(self, metrics: Sequence[Any]) -> None:
@@ -86,14 +86,14 @@ class MetricGroup:
         is_single = tf.distribute.get_strategy().num_replicas_in_sync == 1
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
-        # By their ids: those that a step has updated, and those that were found without an update.
+        # The ids of the metrics that a step has updated, and of those found without an update.
         self._updated: set[int] = set()
         self._missed: set[int] = set()
         self._reset: Callable[[], None] = tf.function(self._reset_traceable, autograph=False)
         self._read: Callable[[], list[Any]] = tf.function(self._read_traceable, autograph=False)
 
     def reset(self) -> None:
-        """Lets all begin anew."""
+        """Reset all metrics."""
         self._calls += 1
         traced: list[Any] = []
         if self._traceable and self._calls > _CALLS_BEFORE_TRACING:
@@ -104,9 +104,10 @@ class MetricGroup:
                 reset_metric(metric)
 
     def results(self) -> dict[str, Any]:
-        """The values by name, in the order of the metrics.
+        """Return the values by name, in the order of the metrics.
 
-        A metric that no step has updated is left out, with a warning: its value, mostly 0, is none.
+        A metric that no step has updated is omitted with a warning, because its value, usually 0,
+        is meaningless.
         """
         found: dict[int, Any] = {}
         if self._traceable and self._calls > _CALLS_BEFORE_TRACING:
@@ -120,7 +121,7 @@ class MetricGroup:
         return logs
 
     def _is_reported(self, metric: Any) -> bool:
-        """False as long as no step has updated the metric."""
+        """Return whether a step has updated the metric; warn once if not."""
         if id(metric) in self._updated:
             return True
         if _has_counted(metric):
@@ -162,12 +163,12 @@ def _has_counted(metric: Any) -> bool:
 
 
 class BatchMean(keras.metrics.Mean):
-    """A mean over examples that is given the means of batches.
+    """Mean over examples that is updated with the means of batches.
 
-    A scalar counts by the number of examples in its batch, which may be partial or empty. Where the
-    batch is not given, it is the one that the current step has fetched on this replica; so a step
-    written for a plain `keras.metrics.Mean` gives the mean over all examples, too. With a
-    `sample_weight`, and for other values than scalars, this is a plain `keras.metrics.Mean`.
+    A scalar is weighted by the number of examples in its batch, which may be partial or empty. If
+    no batch is given, the batch that the current step has fetched on this replica is used. A step
+    written for a plain `keras.metrics.Mean` therefore also yields the mean over all examples. With
+    a `sample_weight`, or for values other than scalars, this is a plain `keras.metrics.Mean`.
     """
 
     @user_code.not_converted
@@ -202,5 +203,5 @@ def _fetched_size() -> tf.Tensor | None:
     sizes = [_batch_size(part) for part in parts]
     if not sizes or sizes[0] is None:
         return None
-    # Every worker has as many replicas.
+    # Every worker has the same number of replicas.
     return tf.stack(sizes)[context.replica_id_in_sync_group % len(sizes)] if sizes[1:] else sizes[0]

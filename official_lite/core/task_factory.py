@@ -1,7 +1,7 @@
-"""Which task a config class stands for.
+"""The registry that maps config classes to task classes.
 
-The link may be a string that is followed only when the task is made, so that a module of configs
-needs no TensorFlow::
+A task class can be registered as a string, which is imported only when the task is created. A
+module of configs then does not need to import TensorFlow::
 
     task_factory.register_task_cls(DigitsConfig, "experiments.vision.digits.task:DigitsTask")
 """
@@ -25,43 +25,44 @@ def register_task_cls(task_config_cls: type, target: str) -> str: ...
 def register_task_cls(
     task_config_cls: type, target: str | None = None
 ) -> Callable[[TaskClass], TaskClass] | str:
-    """Makes `get_task` answer `task_config_cls` with a task class, or a callable that makes one.
+    """Register the task class, or a callable that creates the task, of a config class.
 
-    Without `target` this is a decorator for the class; `target` names it instead, as
-    `package.module:Class`.
+    Without `target` this function returns a decorator for the task class. With `target`, it
+    registers the class at that path, `package.module:Class`.
 
     Raises:
-        DuplicateNameError: (a `KeyError`) The config class already has another task.
+        DuplicateNameError: (a `KeyError`) If the config class already has another task.
     """
     decorator = registry.register(_REGISTERED_TASK_CLS, task_config_cls)
     return decorator if target is None else decorator(target)
 
 
 def get_task(task_config: Any, **kwargs: Any) -> Any:
-    """The task that `task_config` describes; `kwargs` go to its constructor.
+    """Create the task of `task_config`; `kwargs` are passed to its constructor.
 
-    A builder that `base_config.bind` gave to the config class comes first.
+    A builder bound to the config class with `base_config.bind` takes precedence.
 
     Raises:
-        UnknownNameError: (a `LookupError`) No task is registered for the class of `task_config`.
+        UnknownNameError: (a `LookupError`) If no task is registered for the class of
+            `task_config`.
     """
     return find_task_cls(task_config)(task_config, **kwargs)
 
 
 def find_task_cls(task_config: Any) -> Any:
-    """What `get_task` makes the task of a config with.
+    """Return the class or callable with which `get_task` creates the task of a config.
 
     Raises:
-        UnknownNameError: (a `LookupError`) There is nothing.
+        UnknownNameError: (a `LookupError`) If no task is registered.
     """
     return getattr(task_config, "BUILDER", None) or get_task_cls(type(task_config))
 
 
 def get_task_cls(task_config_cls: type) -> Any:
-    """The task of `task_config_cls`, or of the nearest class that it derives from.
+    """Return the task class of `task_config_cls` or of its nearest registered base class.
 
     Raises:
-        UnknownNameError: (a `LookupError`) None of them is registered.
+        UnknownNameError: (a `LookupError`) If none of them is registered.
     """
     for cls in task_config_cls.__mro__:
         if cls in _REGISTERED_TASK_CLS:

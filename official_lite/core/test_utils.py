@@ -1,4 +1,4 @@
-"""Small models that tests may train and export in the place of real ones."""
+"""Small models that tests can train and export instead of real ones."""
 
 import keras
 import tensorflow as tf
@@ -7,7 +7,7 @@ __all__ = ["FakeKerasModel", "FakeModule"]
 
 
 class FakeKerasModel(keras.Model):
-    """Two dense layers of four units, on inputs `[batch, features]`."""
+    """Keras model of two dense layers with four units, for inputs of shape `[batch, features]`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class FakeKerasModel(keras.Model):
 
 
 class FakeModule(tf.Module):
-    """The same as a plain `tf.Module`, for inputs of `input_size` features."""
+    """The same network as a plain `tf.Module`, for inputs with `input_size` features."""
 
     def __init__(self, input_size: int, name: str | None = None) -> None:
         super().__init__(name=name)

@@ -1,4 +1,4 @@
-"""Builds a `tf.train.Example` feature by feature."""
+"""A builder that creates a `tf.train.Example` feature by feature."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -12,7 +12,9 @@ BytesValueType = bytes | str | Sequence[bytes] | Sequence[str]
 
 
 class TfExampleBuilder:
-    """Gathers features; every method that adds one returns the builder, so that calls chain::
+    """Builder of a `tf.train.Example`.
+
+    Every method that adds a feature returns the builder, so that calls can be chained::
 
         example = (
             TfExampleBuilder()
@@ -21,7 +23,7 @@ class TfExampleBuilder:
             .example
         )
 
-    A feature that is added again replaces the first.
+    Adding a feature under an existing key replaces the earlier feature.
     """
 
     def __init__(self) -> None:
@@ -29,48 +31,48 @@ class TfExampleBuilder:
 
     @property
     def example(self) -> tf.train.Example:
-        """A copy of what has been built so far."""
+        """A copy of the example built so far."""
         return _copy(self._example)
 
     @property
     def serialized_example(self) -> bytes:
-        """What has been built so far, as it is written to a file."""
+        """The example built so far, serialized as bytes."""
         return self._example.SerializeToString()
 
     def set(self, example: tf.train.Example) -> Self:
-        """Starts over from a copy of `example`."""
+        """Replace the builder's state with a copy of `example`."""
         self._example = _copy(example)
         return self
 
     def reset(self) -> Self:
-        """Starts over from nothing."""
+        """Reset the builder to an empty example."""
         self._example = tf.train.Example()
         return self
 
     def add_feature_dict(self, feature_dict: Mapping[str, tf.train.Feature]) -> Self:
-        """Adds ready-made features by their names."""
+        """Add several `tf.train.Feature` objects, keyed by name."""
         for key, feature in feature_dict.items():
             self.add_feature(key, feature)
         return self
 
     def add_feature(self, key: str, feature: tf.train.Feature) -> Self:
-        """Adds a ready-made feature."""
+        """Add a `tf.train.Feature`."""
         self._example.features.feature[key].CopyFrom(feature)
         return self
 
     def add_bytes_feature(self, key: str, value: BytesValueType) -> Self:
-        """Adds bytes, or text as UTF-8; one value or several."""
+        """Add one or more byte strings; text is encoded as UTF-8."""
         values = [item.encode() if isinstance(item, str) else item for item in _as_list(value)]
         return self.add_feature(key, tf.train.Feature(bytes_list=tf.train.BytesList(value=values)))
 
     def add_ints_feature(self, key: str, value: int | Sequence[int]) -> Self:
-        """Adds whole numbers, as int64; one value or several."""
+        """Add one or more integers, stored as int64."""
         return self.add_feature(
             key, tf.train.Feature(int64_list=tf.train.Int64List(value=_as_list(value)))
         )
 
     def add_floats_feature(self, key: str, value: float | Sequence[float]) -> Self:
-        """Adds numbers, as float32; one value or several."""
+        """Add one or more numbers, stored as float32."""
         return self.add_feature(
             key, tf.train.Feature(float_list=tf.train.FloatList(value=_as_list(value)))
         )

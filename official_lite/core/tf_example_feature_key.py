@@ -1,4 +1,4 @@
-"""Names of the features of a `tf.train.Example`, gathered in dataclasses.
+"""Dataclasses that hold the feature names of a `tf.train.Example`.
 
 ::
 
@@ -17,16 +17,19 @@ T = typing.TypeVar("T")
 
 @typing.dataclass_transform()
 def dataclass(cls: type[T]) -> type[T]:
-    """A dataclass that keeps the constructor of `TfExampleFeatureKeyBase`."""
+    """Turn a class into a dataclass that keeps the constructor of `TfExampleFeatureKeyBase`."""
     return dataclasses.dataclass(init=False)(cls)
 
 
 @dataclass
 class TfExampleFeatureKeyBase:
-    """Base of feature keys: subclasses list them as fields with defaults."""
+    """Base class of feature keys; subclasses declare them as fields with default values.
+
+    Args:
+        prefix: If given, every key is prefixed with `prefix/`.
+    """
 
     def __init__(self, prefix: str | None = None) -> None:
-        """Puts `prefix/` before every key, if there is a prefix."""
         if not prefix:
             return
         for field in dataclasses.fields(self):

@@ -1,4 +1,4 @@
-"""The training data of a task: from any step on, in micro-batches, or its first batches alone."""
+"""The training data of a task: positioned at any step, in micro-batches, or the first batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,19 +22,19 @@ __all__ = [
 
 
 def count_micro_batches(config: Any) -> int:
-    """How many make an update; 1 also where the config has no word for it."""
+    """Return the number of micro-batches per update; 1 if the config has no such field."""
     return getattr(config.trainer, "grad_accum_steps", 1)
 
 
 def micro_batch_data(config: Any, num_replicas: int) -> Any:
-    """The training data's config, with the batch size of one micro-batch.
+    """Return the config of the training data, with the batch size of one micro-batch.
 
     Args:
         config: The experiment's config.
-        num_replicas: Among which each micro-batch is divided.
+        num_replicas: The number of replicas that share each micro-batch.
 
     Raises:
-        errors.ConfigValueError: There are no training data to divide, or their batches can't be
+        errors.ConfigValueError: If there is no training data to divide, or if its batches can't be
             divided evenly.
     """
     data: Any = config.task.train_data
@@ -59,7 +59,7 @@ _Inputs = Callable[..., Any]
 
 
 def training_inputs(config: Any, build_inputs: _Inputs) -> _Inputs:
-    """What builds the training data: endless, all of them or only the first batches."""
+    """Return the function that builds the repeating training data, or only its first batches."""
     count = _count(config)
     if not count:
         return length.endless(build_inputs)
@@ -72,12 +72,12 @@ def training_inputs(config: Any, build_inputs: _Inputs) -> _Inputs:
 
 
 def evaluation_inputs(config: Any, build_inputs: _Inputs, num_replicas: int) -> tuple[_Inputs, Any]:
-    """What builds the data of an evaluation, and its `DataConfig`.
+    """Return the function that builds the data of an evaluation, and its `DataConfig`.
 
     Args:
         config: The experiment's config.
-        build_inputs: That of the task.
-        num_replicas: Among which each batch is divided.
+        build_inputs: The `build_inputs` of the task.
+        num_replicas: The number of replicas that share each batch.
     """
     count = _count(config)
     if not count:
@@ -88,16 +88,18 @@ def evaluation_inputs(config: Any, build_inputs: _Inputs, num_replicas: int) -> 
 
 
 def validation_steps(config: Any) -> int:
-    """The batches of an evaluation; -1 is all of them."""
+    """Return the number of batches in an evaluation; -1 means all of them."""
     steps: int = config.trainer.validation_steps
     return steps if steps == -1 else _count(config) or steps
 
 
 def check_given_data(config: Any, *datasets: Any) -> None:
-    """Refuses datasets that a trainer was given, of which no first batches can be taken.
+    """Check that a trainer with given datasets does not use `trainer.overfit_batches`.
+
+    The first batches of a distributed dataset can't be selected.
 
     Raises:
-        errors.ConfigValueError: There is one, and there is `trainer.overfit_batches`.
+        errors.ConfigValueError: If `trainer.overfit_batches` is set and a dataset was given.
     """
     if _count(config) and any(dataset is not None for dataset in datasets):
         raise errors.ConfigValueError(
@@ -107,21 +109,22 @@ def check_given_data(config: Any, *datasets: Any) -> None:
 
 
 def _count(config: Any) -> int:
-    """The micro-batches to learn; 0 also where the config has no word for it."""
+    """Return the number of micro-batches to overfit; 0 if the field is missing or off."""
     batches: int = getattr(config.trainer, "overfit_batches", 0)
     return batches * count_micro_batches(config)
 
 
 class TrainData:
-    """Builds them so that they begin with the batch that a step would have been given.
+    """Builds the training data so that it begins with the batch of a given step.
 
     Args:
         config: The experiment's config.
-        build_inputs: That of the task.
-        distribute: Distributes over the replicas what `build_inputs` returns for a `DataConfig`.
+        build_inputs: The `build_inputs` of the task.
+        distribute: A function that distributes the result of `build_inputs` over the replicas,
+            given `build_inputs` and a `DataConfig`.
 
     Attributes:
-        skipped: Batches that were left out, int64; belongs into the checkpoint.
+        skipped: The number of batches that were skipped, int64. It is saved in the checkpoint.
     """
 
     def __init__(
@@ -142,13 +145,13 @@ class TrainData:
         )
 
     def build(self) -> Dataset:
-        """The data from their beginning: reading them moves no other iterator."""
+        """Build the data from its beginning; reading it does not advance any other iterator."""
         return self._build_at(0)[0]
 
     def build_at(self, step: int) -> Dataset:
-        """The data as they go on after so many steps.
+        """Build the data that follows after `step` steps.
 
-        A source that can't begin there begins anew, which is said in the log.
+        A source that can't start at that position starts from its beginning, with a warning.
         """
         count = count_micro_batches(self._config)
         batch = step * count + int(self.skipped.numpy())

@@ -1,4 +1,4 @@
-"""Runs an experiment: `run_experiment`, and the runner whose parts can be replaced."""
+"""`run_experiment`, and the experiment runner whose parts a subclass can replace."""
 
 import contextlib
 import os
@@ -49,16 +49,21 @@ Logs = Mapping[str, Any]
 
 
 class OrbitExperimentRunner:
-    """Builds the parts of a run, then runs it by its mode.
+    """Builds the parts of a run and executes the run in its mode.
 
-    Each part has a method of its own, so that a subclass can replace one and keep the others::
+    Each part is built by its own method, so that a subclass can replace one and keep the others::
 
         _build_trainer  _build_best_checkpoint_exporter  _maybe_build_checkpoint_manager
         _build_writers  _build_hooks  _build_train_actions  _build_eval_actions
         _build_controller  _find_evaluator
 
-    `run` is all of a run; its parts, which can be called by themselves, are `restore` (if
-    construction did not), `run_mode`, `train`, `evaluate`, `close`, `show_summary`.
+    `run` executes a complete run. Its parts can also be called separately: `restore` (if the
+    constructor did not restore), `run_mode`, `train`, `evaluate`, `close` and `show_summary`.
+
+    Args:
+        restore: Whether the constructor restores the latest checkpoint; if not, call `restore`.
+
+    The other arguments are those of `run_experiment`.
     """
 
     def __init__(
@@ -80,13 +85,6 @@ class OrbitExperimentRunner:
         hooks: Sequence[orbit.Hook] = (),
         restore: bool = True,
     ) -> None:
-        """Builds the parts.
-
-        Args:
-            restore: Whether to restore the newest checkpoint now; if not, call `restore`.
-
-        The other arguments are those of `run_experiment`.
-        """
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
         if not driver.is_driven(model_dir):
             reads_files = restore and trainer is None
@@ -120,10 +118,10 @@ class OrbitExperimentRunner:
                 controller_cls=controller_cls,
                 enable_async_checkpointing=enable_async_checkpointing,
             )
-            # A controller of one's own may have no files of its own to close.
+            # A custom controller may have no `close`.
             on_exit.callback(getattr(self._controller, "close", lambda: None))
             self._opened = on_exit.pop_all()
-        # A trainer that is only Orbit's may have no model.
+        # A plain Orbit trainer may have no model.
         model = getattr(self.trainer, "model", None)
         if model is not None and (description := model_summary.describe(model)):
             logging.info("%s", description)
@@ -134,7 +132,7 @@ class OrbitExperimentRunner:
 
     @property
     def model_dir(self) -> str:
-        """The directory of the run."""
+        """The model directory of the run."""
         return self._model_dir
 
     @property
@@ -179,7 +177,7 @@ class OrbitExperimentRunner:
     def run_mode(
         self, train: Callable[[], Logs | None], evaluate: Callable[[], Logs | None]
     ) -> Logs:
-        """Calls what the mode is made of: `train` and `evaluate`, or others in their place.
+        """Call the given `train` and `evaluate` functions as the mode requires.
 
         Returns:
             The metrics of the last evaluation; an empty dictionary if there was none.
@@ -200,22 +198,25 @@ class OrbitExperimentRunner:
         return self._mode.evaluates_last or self._run_post_eval
 
     def restore(self) -> str | None:
-        """Restores the newest checkpoint; without one lets the task load pretrained weights.
+        """Restore the latest checkpoint, or let the task load pretrained weights if there is none.
 
         Returns:
             The path of the checkpoint; None if there was none.
 
         Raises:
-            errors.CheckpointError: It does not fit; or there is nothing to evaluate.
+            errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
+                evaluates and there is no checkpoint.
         """
         preflight.check_evaluation(self.params, self._mode, self.model_dir)
         return self.controller.restore_checkpoint() if self.checkpoint_manager else None
 
     def train(self) -> Logs | None:
-        """Trains, and evaluates on the way if the mode says so; call it in the strategy's scope.
+        """Train, with evaluations during training if the mode includes them.
+
+        Call this method in the strategy's scope.
 
         Returns:
-            The metrics of the last evaluation; None in modes without evaluation on the way.
+            The metrics of the last evaluation; None if the mode does not evaluate during training.
         """
         config = self.params.trainer
         if config.train_steps == 0:
@@ -227,7 +228,7 @@ class OrbitExperimentRunner:
         self.choose_execution()
         self._save_a_point_to_recover_to()
         if self._mode is Mode.TRAIN_AND_EVAL:
-            # An interval of 0 is the Model Garden's word for once, at the end.
+            # As in the Model Garden, an interval of 0 means one evaluation at the end.
             return self.controller.train_and_evaluate(
                 train_steps=config.train_steps,
                 eval_steps=train_data.validation_steps(self.params),
@@ -239,7 +240,7 @@ class OrbitExperimentRunner:
         return None
 
     def evaluate(self) -> Logs | None:
-        """Evaluates what the mode says: the current state once, or every checkpoint.
+        """Evaluate the current state once, or every new checkpoint in `continuous_eval`.
 
         Returns:
             The metrics of the last evaluation.
@@ -252,7 +253,7 @@ class OrbitExperimentRunner:
         return self.controller.evaluate(steps=steps)
 
     def choose_execution(self) -> None:
-        """Decides `runtime.execution: auto`; `train` begins with it."""
+        """Choose the execution mode for `runtime.execution: auto`; `train` calls this first."""
         trains_steps = isinstance(self.trainer, base_trainer.Trainer)
         num_steps = self.params.trainer.train_steps - self.controller.step
         if not trains_steps or modes.execution_of(self.params.runtime) != "auto":
@@ -271,15 +272,15 @@ class OrbitExperimentRunner:
 
     @property
     def execution_record(self) -> execution_record.ExecutionRecord | None:
-        """How `runtime.execution: auto` was decided; None if there was nothing to decide."""
+        """The outcome of `runtime.execution: auto`; None if no mode had to be chosen."""
         return self._execution_record
 
     def close(self) -> None:
-        """Closes writers and event files. May be called more than once."""
+        """Close writers and event files. It is safe to call this method more than once."""
         self._opened.close()
 
     def show_summary(self) -> None:
-        """Prints the last numbers of each split, if they were written anywhere."""
+        """Print the last metrics of each split, if the run has writers."""
         if self._writers:
             rows = dict(self._last_records.rows())
             if self._execution_record is not None:
@@ -299,7 +300,7 @@ class OrbitExperimentRunner:
             )
 
     def _find_evaluator(self) -> Any:
-        """What evaluates: the trainer, or a part of its own that a subclass has."""
+        """Return the evaluator: the trainer, unless a subclass has a separate one."""
         return self.trainer
 
     def _build_best_checkpoint_exporter(self) -> best_checkpoint.BestCheckpointExporter | None:
@@ -329,11 +330,11 @@ class OrbitExperimentRunner:
         )
 
     def _describe_model(self) -> Mapping[str, Any]:
-        """What has to be as it was in training where nothing is trained."""
+        """Return the state that an evaluation must have in common with the training."""
         return state_description.describe(getattr(self.trainer, "model", None), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
-        """The variables of the checkpoint that the mode does not read: none if it trains."""
+        """Return the variables of the checkpoint that the mode does not need; none if it trains."""
         if self.trains:
             return ()
         optimizer = getattr(self.trainer, "optimizer", None)
@@ -352,13 +353,14 @@ class OrbitExperimentRunner:
         return [*writer_factory.create_writers(factories, run), self._last_records]
 
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
-        """Those of the trainer, of the config and of the caller; the first two only to train.
+        """Build the hooks of the trainer and of the config, and append the caller's hooks.
 
-        And one that nobody has to ask for: it speaks up if the training does not get on.
+        Without training, only the caller's hooks are used. With training, a `StallWarning`, which
+        warns if training makes no progress, is always added.
         """
         if trainer is None:
             return list(self._hooks)
-        # A trainer that is only Orbit's brings none.
+        # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
         return [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
@@ -398,7 +400,8 @@ class OrbitExperimentRunner:
                 if writes_events
                 else None
             ),
-            # On all workers: it cuts loops, and loops of other lengths wait for one another.
+            # Set on all workers: the interval splits loops, and workers whose loops differ in
+            # length would wait for one another.
             summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,
@@ -418,7 +421,7 @@ class OrbitExperimentRunner:
         )
 
     def _build_eval_actions(self, evaluator: base_trainer.Trainer) -> list[orbit.Action]:
-        # A job that only evaluates does not write into the directory of a training.
+        # A job that only evaluates does not write to the directory of the training job.
         if not self._mode.trains:
             return []
         return actions.get_eval_actions(self.params, evaluator, self.model_dir)
@@ -429,13 +432,13 @@ class OrbitExperimentRunner:
         driver.note_results(record, error, lambda: int(step.numpy()), model)
 
     def _save_a_point_to_recover_to(self) -> None:
-        """Recovery needs a checkpoint to go back to before the first interval is over."""
+        """Save the initial state if recovery is enabled, which needs a checkpoint to restore."""
         wanted = self.params.trainer.recovery_max_trials > 0
         if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
             self.controller.save_checkpoint()
 
     def _export_averaged_weights(self) -> None:
-        """Without an evaluation nothing else would export them."""
+        """Export the averaged weights, which otherwise only an evaluation would do."""
         for action in self.controller.eval_actions:
             if isinstance(action, actions.EMACheckpointing):
                 action()
@@ -467,32 +470,32 @@ def run_experiment(
     hooks: Sequence[orbit.Hook] = (),
     allow_config_change: bool = False,
 ) -> tuple[keras.Model, Logs]:
-    """Trains or evaluates a task as the config says, resuming from `model_dir` if it can.
+    """Train or evaluate a task, resuming from the latest checkpoint in `model_dir`, if any.
 
     Args:
-        distribution_strategy: Where to run; None for the default strategy.
+        distribution_strategy: The strategy; None for the default strategy.
         task: The task.
         mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
         params: The experiment's config.
-        model_dir: The directory of the run; see `run_record` for what it will hold.
+        model_dir: The model directory; `run_record` describes its contents.
         run_post_eval: Whether to evaluate once after training and return the metrics.
         save_summary: Whether to write metrics and event files.
-        train_actions: Called with the training metrics after each reporting interval.
-        eval_actions: Called with the metrics after each evaluation.
-        trainer: A trainer in place of the one that the config asks for.
+        train_actions: Functions called with the training metrics after each reporting interval.
+        eval_actions: Functions called with the metrics after each evaluation.
+        trainer: A trainer to use instead of the one in the config.
         controller_cls: A subclass of `orbit.Controller`.
-        summary_manager: Where training summaries go, in place of event files.
-        eval_summary_manager: The same for evaluation.
-        enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
-        hooks: Run after those of the trainer and of the config.
+        summary_manager: The summary manager for training, instead of event files.
+        eval_summary_manager: The summary manager for evaluation, instead of event files.
+        enable_async_checkpointing: Whether training continues while a checkpoint is written.
+        hooks: Hooks that run after the hooks of the trainer and of the config.
         allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:
-        The model, and the metrics of the evaluation after training if one was asked for; else an
+        The model, and the metrics of the evaluation after training if one was requested; else an
         empty dictionary.
 
     Raises:
-        errors.OfficialLiteError: For whatever a user can mend; see `common.errors`.
+        errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
     params = epochs.resolve(params, task)
     return execute(
@@ -537,7 +540,7 @@ def execute(
     """Check a run, then build and run its runner under the config's seed and precision.
 
     Args:
-        build_runner: Function that builds the runner.
+        build_runner: A function that builds the runner.
         strategy: The strategy.
         params: The config of the experiment.
         mode: The mode.

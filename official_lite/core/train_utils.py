@@ -1,4 +1,4 @@
-"""The Model Garden's names for what a training script needs.
+"""The utilities of training scripts under their Model Garden names.
 
 Names that need TensorFlow are imported on first use, so that parsing a config does not wait for it.
 """

@@ -1,8 +1,8 @@
-"""Builds the optimizer and the trainer that a config asks for.
+"""Factories for the optimizer and the trainer of a config.
 
-A trainer of one's own is named in the config, `trainer.name`, by its registered name or as
-`package.module:Class` or `{workspace}/file.py:Class`; in gin, `create_trainer.trainer_cls =
-@MyTrainer`; or in Python, as an argument::
+To use a custom trainer, set `trainer.name` in the config to its registered name, to
+`package.module:Class` or to `{workspace}/file.py:Class`. In gin, set `create_trainer.trainer_cls =
+@MyTrainer`; in Python, pass the class as an argument. Register a trainer with::
 
     @trainer_factory.register_trainer_cls("distillation")
     class DistillationTrainer(base_trainer.Trainer): ...
@@ -22,7 +22,7 @@ __all__ = ["create_optimizer", "create_trainer", "get_trainer_cls", "register_tr
 
 TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
-# Those of `official_lite.nas`, which is imported when one of them is asked for.
+# The trainers of `official_lite.nas`, which is imported only when one of them is looked up.
 _REGISTERED_TRAINER_CLS: registry.Collection = {
     name: f"official_lite.nas.{name}:{name.capitalize()}Trainer"
     for name in ("darts", "enas", "gumbel", "proxyless", "spos")
@@ -30,7 +30,7 @@ _REGISTERED_TRAINER_CLS: registry.Collection = {
 
 
 def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:
-    """A decorator that gives a trainer a name for `trainer.name`.
+    """Return a decorator that registers a trainer class for `trainer.name`.
 
     Raises:
         errors.ConfigError: If the name belongs to another trainer.
@@ -41,7 +41,10 @@ def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:
 def create_optimizer(
     task: base_task.Task, params: config_definitions.ExperimentConfig
 ) -> keras.optimizers.Optimizer:
-    """The task's optimizer. Tasks that override `create_optimizer` without `dp_config` will do."""
+    """Create the task's optimizer.
+
+    An overridden `Task.create_optimizer` may omit the argument `dp_config`.
+    """
     dp_config = getattr(params.task, "differential_privacy_config", None)
     args = (params.trainer.optimizer_config, params.runtime)
     if "dp_config" in inspect.signature(task.create_optimizer).parameters:
@@ -65,23 +68,24 @@ def create_trainer(
     model: keras.Model | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,
 ) -> base_trainer.Trainer:
-    """Builds model, optimizer and trainer; call it in the strategy's scope.
+    """Build the model, the optimizer and the trainer; call it in the strategy's scope.
 
     Args:
         params: The experiment's config.
         task: The task.
         train: Whether the trainer will train.
         evaluate: Whether it will evaluate.
-        checkpoint_exporter: Shown every evaluation; see `Trainer`.
-        trainer_cls: The trainer's class; by default what `trainer.name` names, or `Trainer`.
-        model: The model; by default one that the task builds.
-        optimizer: The optimizer; by default one that the task creates.
+        checkpoint_exporter: An object that is called after every evaluation; see `Trainer`.
+        trainer_cls: The trainer's class; by default the class named by `trainer.name`, or
+            `Trainer`.
+        model: The model; by default the task builds it.
+        optimizer: The optimizer; by default the task creates it.
 
     Raises:
-        errors.UnknownNameError: If there is no trainer of that name.
+        errors.UnknownNameError: If `trainer.name` is unknown.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
-    # Not `or`: a model may have a length, and be empty.
+    # `model or ...` would replace a model that defines `__len__` and is empty.
     return trainer_cls(
         params,
         task,
@@ -94,10 +98,10 @@ def create_trainer(
 
 
 def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_trainer.Trainer]:
-    """The class that `trainer.name` names; `Trainer` where it names none.
+    """Return the class named by `trainer.name`; `Trainer` if the name is not set.
 
     Raises:
-        errors.UnknownNameError: If there is none of that name.
+        errors.UnknownNameError: If the name is unknown.
     """
     name = getattr(params.trainer, "name", None)
     if not name:

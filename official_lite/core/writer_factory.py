@@ -1,13 +1,13 @@
-"""The writers that a config names, in `trainer.writers`.
+"""The registry of the writers that a config lists in `trainer.writers`.
 
-A writer is made from the run that it is to write down, and from the arguments in the config. One of
-one's own gets a name here, or is named by its place, `my_package.writers:Pager`::
+A writer is constructed from a `RunInfo` and from the arguments in the config. Register a custom
+writer under a name, or refer to it by its path, such as `my_package.writers:Pager`::
 
     @writer_factory.register_writer("pager")
     class Pager(telemetry.Writer):
         def __init__(self, run: telemetry.RunInfo, number: str): ...
 
-Nothing here needs TensorFlow until a writer is looked up.
+This module does not import TensorFlow until a writer is looked up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WRITERS: registry.Collection = {
 
 
 def register_writer(name: str) -> Callable[[_Registered], _Registered]:
-    """A decorator that gives a writer, or a function that makes one, a name for `trainer.writers`.
+    """Return a decorator that registers a writer class or factory for `trainer.writers`.
 
     Raises:
         errors.ConfigError: If the name belongs to another writer.
@@ -56,16 +56,15 @@ def register_writer(name: str) -> Callable[[_Registered], _Registered]:
 
 
 def find_writers(entries: Sequence[Any], workspace: str | None = None) -> list[WriterFactory]:
-    """What creates the writers of a config, in their order; none is created yet.
+    """Return the factories of a config's writers, in their order, without creating the writers.
 
     Args:
-        entries: Names, or dictionaries of `name` and arguments. `async: true` among the arguments
-            lets the writer work in a thread of its own. `tensorboard`, which takes no arguments, is
-            left out.
-        workspace: What `{workspace}` stands for.
+        entries: Names, or dictionaries with a `name` and arguments. The argument `async: true` runs
+            the writer in its own thread. `tensorboard`, which takes no arguments, is skipped.
+        workspace: The directory that replaces `{workspace}`.
 
     Raises:
-        errors.ConfigError: There is no such writer, or it takes other arguments.
+        errors.ConfigError: If a writer is unknown or does not accept the given arguments.
     """
     return [_find_writer(entry, workspace) for entry in entries if not _is_tensorboard(entry)]
 
@@ -73,7 +72,7 @@ def find_writers(entries: Sequence[Any], workspace: str | None = None) -> list[W
 def create_writers(
     factories: Sequence[WriterFactory], run: telemetry.RunInfo
 ) -> list[telemetry.Writer]:
-    """The writers of a run; if one can't be made, those before it are closed."""
+    """Create the writers of a run; if one can't be created, close those created before it."""
     writers: list[telemetry.Writer] = []
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(close_all, writers)
@@ -84,7 +83,7 @@ def create_writers(
 
 
 def close_all(writers: Sequence[telemetry.Writer]) -> None:
-    """Closes all of them, whatever the closing of one raises."""
+    """Close all writers, even if closing one of them raises an error."""
     with contextlib.ExitStack() as stack:
         for writer in writers:
             stack.callback(writer.close)

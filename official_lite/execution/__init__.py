@@ -1,1 +1,1 @@
-"""The ways in which steps are executed: graph, XLA, parameter servers, and the choice of one."""
+"""Execution modes of steps: graph, XLA and parameter servers, and the choice between them."""

@@ -1,4 +1,4 @@
-"""The choice that `runtime.execution: auto` makes: the mode chosen before, or the fastest one."""
+"""The implementation of `runtime.execution: auto`: reuse the recorded mode, or find the fastest."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -16,14 +16,14 @@ __all__ = ["VariableSnapshot", "choose_execution", "choose"]
 
 
 class VariableSnapshot:
-    """The values of all variables that compiled functions can touch.
+    """Snapshot of all variables that compiled functions can change.
 
-    Not only what a checkpoint holds: metrics, sums that reports wait for and variables that nothing
-    else knows of are among them. On a CPU it costs no copy, since a value that is still in use is
-    not overwritten.
+    Besides the contents of a checkpoint, the snapshot includes metrics, sums for pending reports
+    and variables that no other object refers to. On a CPU it makes no copies, because TensorFlow
+    does not overwrite a value that is still in use.
 
     Args:
-        functions: Concrete functions.
+        functions: The concrete functions.
     """
 
     def __init__(self, functions: Iterable[Any]) -> None:
@@ -39,7 +39,7 @@ class VariableSnapshot:
         ]
 
     def restore(self) -> None:
-        """Gives all of them the values that they had."""
+        """Restore the values of all variables."""
         for handle, value in self._values:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
@@ -48,50 +48,52 @@ class VariableSnapshot:
 
 
 def _value_dtype(handle: Any) -> tf.DType | None:
-    """The type of the variable's value; None for a resource that is no variable."""
+    """Return the dtype of the variable's value; None if the resource is not a variable."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     return tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
 
 
-# A shorter training is over before anything could be found out.
+# A shorter training would end before the modes could be compared.
 _FEWEST_STEPS = 100
 
-# What finding out may cost, as a part of the time that the training would take in graph mode.
+# The maximum cost of the comparison, as a fraction of the training time in graph mode.
 _BUDGET = 0.05
 
-# XLA takes about as long as two or three traces.
+# Compiling with XLA takes about as long as two or three traces.
 _TRACES_PER_COMPILATION = 3.0
 
-# Steps below it are mostly overhead, which is what a loop inside of XLA saves.
+# Shorter steps consist mostly of overhead, which a loop inside XLA avoids.
 _SHORT_STEP_SECONDS = 2e-3
 
-# What it must gain to be preferred, so that the choice does not hang on a moment's noise.
+# A mode must need less than this fraction of the time of graph mode to be chosen, so that the
+# choice does not depend on measurement noise.
 _GAIN = 0.95
 
-# Many short goes, of which the best one counts, find a moment in which the machine is not busy.
+# The best of many short measurements counts; some of them find the machine idle.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_GO = 0.02
 
 _FEWEST_GOES = 3
 
-# Not less is spent on a mode before it is hopeless: three goes may all meet a busy machine.
+# The minimum time spent on a mode before it is rejected: the machine may be busy during the first
+# three measurements.
 _FEWEST_SECONDS = 0.1
 
 _GROWING_GOES = 9
 
 
 def choose_execution(trainer: Any, num_steps: int, num_eval_steps: int = 0) -> ExecutionRecord:
-    """Tries the modes on a trainer, and leaves it in the fastest one.
+    """Benchmark the execution modes on a trainer and set the fastest one.
 
-    The state of the training is what it was before, the trainer's data are at their beginning.
+    Afterwards the training state is unchanged and the trainer's data is at its beginning.
 
     Args:
-        trainer: A `Trainer` that has not begun yet, in graph mode.
-        num_steps: The steps that it is going to train.
-        num_eval_steps: The steps of all evaluations on the way.
+        trainer: A `Trainer` in graph mode that has not started training.
+        num_steps: The number of steps to train.
+        num_eval_steps: The total number of steps of all evaluations during training.
     """
     return _Tuner(trainer, num_steps, num_eval_steps).choose()
 
@@ -136,7 +138,7 @@ class _Tuner:
         return None
 
     def _candidates(self) -> Iterator[str]:
-        """What may be faster than what is known, the most promising first."""
+        """Yield modes that may be faster than the measured ones, the most promising first."""
         stackable = modes.why_not_xla_loop(self._trainer) is None
         if self._seconds["graph"] < _SHORT_STEP_SECONDS and stackable:
             yield "xla_loop"
@@ -148,7 +150,7 @@ class _Tuner:
             yield "xla_loop"
 
     def _try(self, mode: str) -> None:
-        """Measures a mode. One that fails is left out, and said so."""
+        """Measure a mode; a mode that fails is skipped with a warning."""
         self._trainer.execution = mode
         snapshot = None
         try:
@@ -158,19 +160,19 @@ class _Tuner:
             if mode == "graph":
                 self._trace_seconds = time.monotonic() - started
             snapshot = VariableSnapshot(functions)
-            # The first step compiles.
+            # The first step includes the compilation.
             loop(tf.constant(1))
             self._setup_seconds[mode] = time.monotonic() - started
             self._seconds[mode] = self._measure(loop)
             self._loops[mode] = loop
-        except Exception as error:  # Whatever XLA or the step may raise: there are other modes.
+        except Exception as error:  # XLA or the step may raise any error; try the other modes.
             logging.warning("The mode of execution %s is left out: %s", mode, _first_line(error))
         finally:
             if snapshot is not None:
                 snapshot.restore()
 
     def _measure(self, loop: Any) -> float:
-        """Seconds a step, at its best of several goes."""
+        """Return the time per step in seconds: the best of several measurements."""
         started = time.monotonic()
         deadline = started + _SECONDS_PER_TRIAL
         best, num_steps, goes = float("inf"), 1, 0
@@ -181,7 +183,8 @@ class _Tuner:
             is_known = goes >= _FEWEST_GOES and time.monotonic() - started > _FEWEST_SECONDS
             if is_known and not self._is_worth_a_closer_look(best, seconds):
                 break
-            # At first whatever a go takes: a busy machine makes single steps slow.
+            # The first measurements grow up to a larger limit, because single steps are slow on a
+            # busy machine.
             if seconds < (_SECONDS_PER_TRIAL / 2 if goes <= _GROWING_GOES else _SECONDS_PER_GO):
                 num_steps *= 2
         return best
@@ -189,13 +192,13 @@ class _Tuner:
     def _is_worth_a_closer_look(self, seconds_per_step: float, seconds: float) -> bool:
         if "graph" not in self._seconds:
             return self._pays_for_another(seconds_per_step)
-        # A short go says more of the call than of the steps. And only what is far from the others
-        # is hopeless, since a few goes may meet a busy machine.
+        # A short measurement is dominated by the overhead of the call. And a mode is rejected only
+        # if it is far slower than the others, because the machine may have been busy.
         is_long = seconds > _SECONDS_PER_GO
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
     def _pays_for_another(self, graph_seconds: float) -> bool:
-        """Whether the training is long enough to try one more mode."""
+        """Return whether the training is long enough to try one more mode."""
         spent = time.monotonic() - self._started
         expected = spent + _TRACES_PER_COMPILATION * self._trace_seconds
         return expected < _BUDGET * graph_seconds * self._num_steps
@@ -206,10 +209,10 @@ class _Tuner:
         return fastest if gains else "graph"
 
     def _eval_execution(self, mode: str) -> str:
-        """The same mode for evaluation, if there is enough of it to pay for one more program."""
+        """Return the mode of evaluation: `mode`, if evaluation is long enough to compile for it."""
         if mode == "graph":
             return mode
-        # A step without backward pass and update is about a third of one.
+        # Without the backward pass and the update, a step takes about a third of the time.
         saved_a_step = (self._seconds["graph"] - self._seconds[mode]) / 3
         pays = self._num_eval_steps * saved_a_step > 2 * self._setup_seconds[mode]
         return mode if pays else "graph"
@@ -244,13 +247,13 @@ def _first_line(error: BaseException) -> str:
 def choose(
     trainer: Any, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
-    """Puts a trainer into the mode that was chosen for its directory, or finds out and notes it.
+    """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
 
     Args:
-        trainer: A `Trainer` that has not begun yet.
-        num_steps: The steps that it is going to train.
-        model_dir: The directory of the run.
-        evaluates: Whether it evaluates on the way.
+        trainer: A `Trainer` that has not started training.
+        num_steps: The number of steps to train.
+        model_dir: The model directory.
+        evaluates: Whether the run evaluates during training.
     """
     train_steps = int(trainer.global_step.numpy()) + num_steps
     known = execution_record.load(model_dir)
@@ -266,14 +269,17 @@ def choose(
 
 
 def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool:
-    """The directory may have come to a machine with more devices, or to several machines."""
+    """Return whether the trainer supports the recorded mode.
+
+    The run may have been moved to a machine with more devices, or to several machines.
+    """
     if trainer.has_coordinator:
         return record.execution == "graph"
     return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
 
 
 def _count_eval_steps(trainer: Any, num_steps: int) -> int:
-    """Of all evaluations during so many steps of training; 0 if nobody knows."""
+    """Return the total steps of all evaluations during the training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:
         return 0

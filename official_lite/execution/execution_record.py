@@ -1,4 +1,4 @@
-"""Which mode of execution was chosen for a run, and why; it is kept in the run's directory."""
+"""The record of the execution mode chosen for a run, and why; it is kept in `model_dir`."""
 
 import dataclasses
 import json
@@ -15,15 +15,15 @@ _FILE = "execution.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionRecord:
-    """A choice of the mode `auto`.
+    """The outcome of `runtime.execution: auto`.
 
     Attributes:
-        execution: The mode of training: `graph`, `xla` or `xla_loop`.
-        eval_execution: That of evaluation.
-        reason: Why it was chosen.
-        train_steps: The steps that the choice was made for.
-        seconds_per_step: What was measured, by mode; empty if nothing was.
-        seconds: What the choice has cost.
+        execution: The execution mode of training: `graph`, `xla` or `xla_loop`.
+        eval_execution: The execution mode of evaluation.
+        reason: Why the mode was chosen.
+        train_steps: The training length, in steps, for which the mode was chosen.
+        seconds_per_step: The measured time per step, by mode; empty if nothing was measured.
+        seconds: The time in seconds that the choice took.
     """
 
     execution: str
@@ -39,11 +39,11 @@ class ExecutionRecord:
         return len(self.seconds_per_step) > 1
 
     def holds_for(self, train_steps: int) -> bool:
-        """Whether a longer training need not choose anew."""
+        """Return whether the choice is still valid for a training of `train_steps` steps."""
         return self.was_compared or train_steps <= self.train_steps
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return a one-line description."""
         figures = ", ".join(
             f"{mode} {1e6 * seconds:,.0f}" for mode, seconds in self.seconds_per_step.items()
         )
@@ -52,16 +52,16 @@ class ExecutionRecord:
 
 
 def save(record: ExecutionRecord, model_dir: str) -> None:
-    """Writes the record into `model_dir`."""
+    """Write the record to `model_dir`."""
     text = json.dumps(dataclasses.asdict(record), indent=2)
     files.write_text(os.path.join(model_dir, _FILE), text + "\n")
 
 
 def load(model_dir: str) -> ExecutionRecord | None:
-    """The record in `model_dir`; None if there is none.
+    """Read the record in `model_dir`; return None if there is none.
 
     Raises:
-        errors.ConfigValueError: It is damaged.
+        errors.ConfigValueError: If the file is corrupt.
     """
     path = os.path.join(model_dir, _FILE)
     if not files.exists(path):
@@ -76,6 +76,6 @@ def load(model_dir: str) -> ExecutionRecord | None:
 
 
 def describe_execution(model_dir: str) -> str:
-    """A line for YAML that says what `auto` means in this directory; empty if nothing is known."""
+    """Return a YAML comment with the mode that `auto` chose in `model_dir`; empty if unknown."""
     record = load(model_dir)
     return f"# runtime.execution of {model_dir}: {record.describe()}\n" if record else ""

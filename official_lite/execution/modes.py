@@ -1,4 +1,4 @@
-"""The modes of execution: what a config asks for, what a trainer can do, and its executor."""
+"""Execution modes: the mode of a config, the modes a trainer supports, and their executors."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["check", "create_executor", "execution_of", "why_not_xla", "why_not_x
 
 
 def execution_of(runtime: Any) -> str:
-    """The mode of execution that a config names; `auto` if that is yet to be found out."""
+    """Return the execution mode of a runtime config; `auto` if it is not decided yet."""
     if getattr(runtime, "run_eagerly", False):
         return "eager"
     execution: str = getattr(runtime, "execution", "graph")
@@ -32,7 +32,7 @@ def create_executor(
 
     Args:
         execution: `eager`, `graph`, `xla` or `xla_loop`; without effect under a
-            `ParameterServerStrategy`, which has an executor of its own.
+            `ParameterServerStrategy`, which has its own executor.
         strategy: The strategy of the trainer.
         options: Options for `strategy.run`.
         steps_per_loop: The number of steps that are usually run at once.
@@ -46,10 +46,10 @@ def create_executor(
 
 
 def check(execution: str, trainer: Any) -> None:
-    """Makes sure that a trainer can do what was asked for.
+    """Check that a trainer supports the requested execution mode.
 
     Raises:
-        errors.ConfigValueError: It can't.
+        errors.ConfigValueError: If it does not.
     """
     if execution != "graph" and trainer.has_coordinator:
         raise errors.ConfigValueError(
@@ -64,7 +64,7 @@ def check(execution: str, trainer: Any) -> None:
 
 
 def why_not_xla(trainer: Any) -> str | None:
-    """What keeps the replica's step from being compiled by XLA; None if nothing is known to."""
+    """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
         return "on a TPU everything is compiled anyway"
     if trainer.has_coordinator:
@@ -75,7 +75,7 @@ def why_not_xla(trainer: Any) -> str | None:
 
 
 def why_not_xla_loop(trainer: Any) -> str | None:
-    """What keeps many steps from being one program of XLA; None if nothing is known to."""
+    """Return why many steps can't become one XLA program; None if no reason is known."""
     if reason := why_not_xla(trainer):
         return reason
     if trainer.strategy.num_replicas_in_sync > 1:

@@ -1,4 +1,4 @@
-"""The executor of steps on the workers of a parameter-server strategy, and their data."""
+"""The executor for parameter-server strategies, and the datasets of their workers."""
 
 import functools
 import inspect
@@ -20,24 +20,25 @@ from official_lite.execution.executors import Dataset
 __all__ = ["ParameterServerExecutor", "WorkerDatasets"]
 
 
-# Of the function that runs Python; in the process of a server nobody knows that function.
+# Part of the names of ops that call Python functions, which the server processes do not have.
 _PYTHON = "PyFunc"
 
-# `DatasetToGraphV2`: a dataset with a state, such as that of a shuffle, begins with a new one.
+# A policy of `DatasetToGraphV2`: a dataset with state, such as a shuffle, starts with a new state.
 _NEW_STATE = 1
 
 
 class WorkerDatasets:
-    """Datasets that are built here and read on the workers; `iter` makes the iterators there.
+    """Datasets that are built on the coordinator and read on the workers.
 
-    A worker that was lost and comes back begins its dataset anew.
+    `iter` creates the iterators on the workers. A worker that was lost and comes back reads its
+    dataset from the beginning.
 
     Args:
-        coordinator: Knows the workers.
-        datasets: One for each of them, of batches, all of one structure.
+        coordinator: The coordinator of the workers.
+        datasets: One dataset of batches per worker, all with the same element spec.
 
     Raises:
-        errors.ConfigValueError: One of them can't be read in another process.
+        errors.ConfigValueError: If a dataset can't be read in another process.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class WorkerDatasets:
         def build(graph: tf.Tensor) -> Any:
             variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
             dataset = tf.data.experimental.from_variant(variant, spec)
-            # Over the GPUs of the worker, if it has several.
+            # Distribute the dataset over the worker's GPUs, if it has several.
             return strategy.distribute_datasets_from_function(lambda _: dataset)
 
         with strategy.scope():
@@ -61,7 +62,7 @@ class WorkerDatasets:
 
     @property
     def element_spec(self) -> Any:
-        """What a worker draws."""
+        """The element spec of a worker's dataset."""
         return self._build.structured_outputs.element_spec
 
     def __iter__(self) -> Any:
@@ -77,7 +78,7 @@ class WorkerDatasets:
         return values.PerWorkerDistributedIterator(tuple(iterators))
 
     def _iterate(self, graph: tf.Tensor) -> Any:
-        """Called for a worker, and once more when it has come back."""
+        """Create the iterator of a worker; called again when the worker comes back."""
         return iter(self._build(graph))
 
 
@@ -108,17 +109,17 @@ def _ops(graph: tf.Tensor) -> str:
     return " ".join({node.op for group in nodes for node in group})
 
 
-# A stretch of steps is divided into so many parts for each worker, so that none has to wait long
-# for the slowest, and little is done twice if one is lost.
+# Each call of the loop is divided into this many parts per worker, so that no worker waits long for
+# the slowest one, and little work is repeated if a worker is lost.
 _PARTS_PER_WORKER = 4
 
 
 class ParameterServerExecutor(executors.GraphExecutor):
     """Executes steps on the workers of a `ParameterServerStrategy`, which run asynchronously.
 
-    Each worker makes updates whenever it is ready, with batches of its own share of the data.
-    `run_steps` returns after all of its steps, so the state is at rest between two calls. The chief
-    evaluates by itself, every example once.
+    Each worker makes updates whenever it is ready, with batches from its own share of the data.
+    `run_steps` returns after all its steps are done, so the state does not change between two
+    calls. The chief evaluates alone, and each example once.
 
     Args:
         strategy: The strategy of the trainer.
@@ -135,7 +136,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
     ) -> None:
         super().__init__(strategy, options)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        # TensorFlow would warn of the chief's evaluation, which is intended.
+        # Without this, TensorFlow warns about the evaluation on the chief, which is intended.
         strategy.extended._allow_run_without_coordinator = True
         logging.log_first_n(
             logging.INFO,
@@ -157,7 +158,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
             raise cause from error
 
     def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
-        """Run steps, and count as many in the global step.
+        """Run steps, and advance the global step by the requested number of steps.
 
         If a worker is lost before it can confirm a step, the step is run twice but counted once,
         because intervals and schedules depend on the number of requested steps.
@@ -193,7 +194,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
     def create_eval_loop_fn(
         self, trainer: orbit.StandardEvaluator, has_state: bool
     ) -> Callable[..., Any]:
-        """Create the loop of the chief, or of a worker if the trainer was given its data."""
+        """Create the evaluation loop, which runs on a worker if the trainer was given its data."""
         loop_fn = super().create_eval_loop_fn(trainer, has_state)
         if isinstance(trainer.eval_dataset, tf.data.Dataset):
             return loop_fn
@@ -252,7 +253,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
         training = position.current()
         if training is None:
             return dataset_or_fn(*args, **kwargs)
-        # As if all workers had made the same number of steps.
+        # Assume that all workers have made the same number of steps.
         with position.begin_at(training.batch // self._num_workers, training.seed) as begin:
             dataset = dataset_or_fn(*args, **kwargs)
         training.is_kept |= begin.is_kept
@@ -260,7 +261,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
 
 
 def _divide(num_steps: int, num_parts: int | None) -> Iterator[int]:
-    """Lengths that add up to the steps; each is one where the number of parts is None."""
+    """Divide steps into parts and yield their lengths; if `num_parts` is None, each length is 1."""
     num_parts = min(num_steps, num_parts or num_steps)
     for part in range(num_parts):
         yield num_steps * (part + 1) // num_parts - num_steps * part // num_parts

@@ -1,4 +1,4 @@
-"""Finds random numbers in a training step that no resumed training would draw again."""
+"""The search for random numbers in a training step that a resumed run would not repeat."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from official_lite.modeling import step_seeds
 __all__ = ["find_random_numbers", "warn_of_random_numbers"]
 
 
-# Of `tf.random`, with a state that is no variable.
+# Ops of `tf.random` whose state is not a variable.
 _OPS = frozenset(
     (
         "Multinomial",
@@ -35,12 +35,12 @@ _MOST_NAMES = 5
 
 
 def warn_of_random_numbers(functions: Sequence[Any], model: Any, checkpoint: Any = None) -> None:
-    """Names them in the log, once.
+    """Warn once about random numbers that a resumed run would not repeat.
 
     Args:
         functions: The concrete functions of the training step.
-        model: Whose own seed generators are set by the step.
-        checkpoint: The generators in it go on where they were.
+        model: The model; the step sets the model's own seed generators.
+        checkpoint: The checkpoint; the generators in it are restored when a run resumes.
     """
     found = sorted(set(find_random_numbers(functions, model, checkpoint)))
     if not found:

@@ -1,1 +1,1 @@
-"""What surrounds a training: checks before it, its lock, its record, signals, and recovery."""
+"""The infrastructure of a run: preflight checks, lock, record, signals and recovery."""

@@ -1,4 +1,4 @@
-"""Keeps the checkpoint of the best evaluation, across restarts."""
+"""The export of the checkpoint with the best evaluation, which is kept across restarts."""
 
 import json
 import math
@@ -20,31 +20,29 @@ __all__ = ["BestCheckpointExporter", "check_metric", "maybe_create_best_ckpt_exp
 
 BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
 
-# Words in the names of metrics.
+# Words in metric names that indicate that a lower value is better.
 _LESS_IS_BETTER = frozenset(
     {"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "bits", "divergence"}
 )
 
 
 class BestCheckpointExporter:
-    """Saves a checkpoint whenever an evaluation beats all before it.
+    """Saves a checkpoint whenever an evaluation is better than all earlier ones.
 
     The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
-    evaluation; see `checkpoint.best_checkpoints`. A metric that is not a finite number is never
-    best.
+    evaluation; see `checkpoint.best_checkpoints`. A non-finite metric is never the best.
 
-    A training that restarts calls `rewind`, and knows again what was best at that step. Until the
-    next checkpoint of the training is complete, `protect` and `settle` keep what it may go back to.
+    A training that resumes calls `rewind` to restore what was best at its step. `protect` keeps the
+    current best checkpoint, to which the training may have to return, while the next training
+    checkpoint is written; `settle` releases it afterwards.
+
+    Args:
+        export_dir: The directory; results of an earlier run in it are read.
+        metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
+        metric_comp: Whether a `higher` or a `lower` value is better.
     """
 
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
-        """Reads what an earlier run left.
-
-        Args:
-            export_dir: The directory.
-            metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
-            metric_comp: `higher` or `lower`: which is better.
-        """
         if metric_comp not in ("lower", "higher"):
             raise errors.ConfigValueError(
                 f"best checkpoint metric comp must be one of higher, lower. Got: {metric_comp}"
@@ -63,7 +61,7 @@ class BestCheckpointExporter:
 
     @property
     def best_metric_value(self) -> float | None:
-        """The value to beat; None before the first evaluation with a finite one."""
+        """The best value so far; None before the first evaluation with a finite value."""
         return None if self._best_ckpt_logs is None else self._value_of(self._best_ckpt_logs)
 
     @property
@@ -72,7 +70,7 @@ class BestCheckpointExporter:
 
     @property
     def best_ckpt_path(self) -> str | None:
-        """The best checkpoint, if there is one yet."""
+        """The path of the best checkpoint; None if there is none yet."""
         return latest.latest_checkpoint(self._export_dir)
 
     def maybe_export_checkpoint(
@@ -82,14 +80,14 @@ class BestCheckpointExporter:
         global_step: int,
         write_logs: bool = True,
     ) -> bool:
-        """Saves the checkpoint if the evaluation is the best so far; says whether it did.
+        """Save the checkpoint if the evaluation is the best so far, and return whether it is.
 
         Raises:
             errors.UnknownKeyError: If the metric is not among the logs.
         """
         value = self._value_of(eval_logs)
         if not self._is_better(value):
-            # An export that was cut short may have left that of the one before.
+            # An interrupted export may have left the `info.json` of the previous best checkpoint.
             self._best.write_info()
             return False
         logging.info("Best %s so far: %g.", "|".join(self._metric_name), value)
@@ -100,21 +98,21 @@ class BestCheckpointExporter:
         return True
 
     def export_best_eval_metric(self, eval_logs: Mapping[str, Any], global_step: int) -> None:
-        """Writes `info.json`: the scalar metrics and the step."""
+        """Write the scalar metrics and the step to `info.json`."""
         record = {**_json_scalars(eval_logs), best_checkpoints.STEP_KEY: int(global_step)}
         files.write_text(self.best_ckpt_logs_path, json.dumps(record, indent=4) + "\n")
 
     def rewind(self, step: int) -> None:
-        """Forgets the evaluations after `step`, from which training starts again."""
+        """Discard the evaluations after `step`, from which training resumes."""
         self._best.rewind(step)
         self._best_ckpt_logs = self._read_best_logs()
 
     def protect(self) -> None:
-        """Keeps what is best now: training is about to save a state that it may go back to."""
+        """Protect the best checkpoint from deletion while training saves a checkpoint."""
         self._best.protect()
 
     def settle(self, step: int) -> None:
-        """Lets go of what only states before `step` need, which is saved."""
+        """Release checkpoints that only states before `step` need, now that `step` is saved."""
         self._best.settle(step)
 
     def _is_better(self, value: float) -> bool:
@@ -136,7 +134,7 @@ class BestCheckpointExporter:
 def maybe_create_best_ckpt_exporter(
     params: config_definitions.ExperimentConfig, data_dir: str
 ) -> BestCheckpointExporter | None:
-    """The exporter that the config asks for, in a subdirectory of `data_dir`; or None."""
+    """Create the exporter of a config in a subdirectory of `data_dir`; None if it is disabled."""
     trainer = params.trainer
     if not (
         data_dir and trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric
@@ -158,10 +156,10 @@ def _warn_if_less_is_better(metric: str, comp: str) -> None:
 
 
 def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> None:
-    """Looks for the metric before training, where what is reported can be known.
+    """Check before training that the evaluation reports the metric, if this can be known.
 
     Raises:
-        errors.UnknownNameError: The evaluation does not report it.
+        errors.UnknownNameError: If the evaluation does not report the metric.
     """
     name = getattr(params.trainer, "best_checkpoint_eval_metric", "")
     if not name or not _reports_only_its_metrics(trainer):
@@ -176,7 +174,7 @@ def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> N
 
 
 def _reports_only_its_metrics(trainer: Any) -> bool:
-    """Whether no code of the user's own adds to the results of an evaluation."""
+    """Return whether no custom code adds results to an evaluation."""
     return (
         isinstance(trainer, base_trainer.Trainer)
         and type(trainer).eval_end is base_trainer.Trainer.eval_end
@@ -187,7 +185,7 @@ def _reports_only_its_metrics(trainer: Any) -> bool:
 
 
 def _is_scalar(value: Any) -> bool:
-    # Images and tables of an evaluation stay out of a small text file.
+    # Images and tables of an evaluation are not written to the small text file.
     return len(getattr(orbit.utils.get_value(value), "shape", ())) == 0
 
 

@@ -30,31 +30,32 @@ _NOT_STATE = (
     base_task.Task,
     orbit.AbstractTrainer,
     orbit.AbstractEvaluator,
-    # Takes gradients in a step and keeps nothing.
+    # A sink for gradients, which has no state.
     gradient_accumulator.GradientSink,
 )
 
 
 def add_attributes(checkpoint: tf.train.Checkpoint, trainer: Any, *, trains: bool = True) -> None:
-    """Add to a checkpoint what a trainer and its tasks hold as attributes and it does not have yet.
+    """Add the stateful attributes of a trainer and its tasks to a checkpoint.
 
     These are Keras models, layers and optimizers, variables, random generators and modules, also
-    in lists and dictionaries. A trainer with a second model and a second optimizer needs no more
-    than to hold them. Metrics are left out: they are empty whenever a checkpoint is saved.
+    in lists and dictionaries, unless the checkpoint already has them. A trainer with a second model
+    and a second optimizer therefore only needs to keep them as attributes. Metrics are excluded,
+    because they are empty whenever a checkpoint is saved.
 
     Args:
-        checkpoint: That of the trainer.
-        trainer: The trainer, when all its attributes are there.
-        trains: Whether it is going to train.
+        checkpoint: The checkpoint of the trainer.
+        trainer: The trainer, with all its attributes set.
+        trains: Whether the trainer will train.
 
     Raises:
-        errors.ConfigValueError: It trains, and an optimizer or a model has no variables yet, so
-            that a resumed training could not restore them.
+        errors.ConfigValueError: If the trainer trains and an optimizer or a model has no variables
+            yet, so that a resumed run could not restore them.
     """
     known = {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
     for name, owner in {"trainer_attributes": trainer, **_tasks(trainer)}.items():
         attributes = {
-            # Not what TensorFlow notes of the same attributes.
+            # Skip TensorFlow's own tracking records of the same attributes.
             attribute: value
             for attribute, value in vars(owner).items()
             if not attribute.startswith("_self_")
@@ -76,7 +77,7 @@ def _tasks(trainer: Any) -> dict[str, Any]:
 
 
 def _find_state(value: Any, known: set[int]) -> Any:
-    """What of a value belongs in a checkpoint; None if nothing does, or all of it is there."""
+    """Return the parts of a value that a checkpoint must save; None if there are none."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
@@ -93,9 +94,9 @@ def _find_state(value: Any, known: set[int]) -> Any:
 
 
 def _require_variables(where: str, items: Any, is_of_trainer: bool) -> None:
-    """Refuse an optimizer without variables, and a model of a trainer.
+    """Raise an error for an optimizer, or a trainer's model, that has no variables yet.
 
-    A task may hold a model without any, which augments examples.
+    Unbuilt models of tasks are allowed; they may augment examples and have no variables.
     """
     attribute = where.partition(".")[2]
     for value in tf.nest.flatten(items):
@@ -115,8 +116,8 @@ def _require_variables(where: str, items: Any, is_of_trainer: bool) -> None:
 def find_unneeded(checkpoint: tf.train.Checkpoint, optimizer: Any) -> Iterator[Any]:
     """Yield the variables of a checkpoint that an evaluation does not read.
 
-    These are the states of random generators and of optimizers, but not the averages of the
-    weights, which are what is evaluated if the optimizer keeps them.
+    These are the states of random generators and of optimizers, except for averaged weights, which
+    are evaluated if the optimizer keeps them.
 
     Args:
         checkpoint: The checkpoint of a trainer.
@@ -125,24 +126,29 @@ def find_unneeded(checkpoint: tf.train.Checkpoint, optimizer: Any) -> Iterator[A
     average = ema_optimizer.get_moving_average(optimizer)
     needed: list[Any] = []
     if average is not None:
-        # Without the count inside of it, what was saved is an optimizer that keeps no average.
+        # A checkpoint without the iterations of the inner optimizer was saved with an optimizer
+        # that keeps no average.
         needed = [average.inner_optimizer.iterations, *average.averages]
     needed_ids = {id(variable) for variable in needed}
     for part in tf.train.TrackableView(checkpoint).descendants():
         if isinstance(part, keras.optimizers.Optimizer):
-            # Not all below it, which includes the weights of the model.
+            # The optimizer's children also include the weights of the model, so only its own
+            # variables are taken.
             yield from (v for v in part.variables if id(v) not in needed_ids)
         elif isinstance(part, keras.Variable) and step_seeds.is_seed(part):
             yield part
 
 
 class RunDescription:
-    """Describes a run, for JSON; it is worked out once for all saves with one config.
+    """Callable that describes a run as a JSON-serializable dictionary.
+
+    The description is computed once per config and reused for all saves.
 
     Args:
         trainer: The trainer, whose model and optimizer are described.
-        strategy: Its strategy.
-        get_params: Returns the config, which is another one once epochs or a mode are decided.
+        strategy: The strategy of the trainer.
+        get_params: A function that returns the current config, which changes when epochs are
+            resolved or an execution mode is chosen.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
-"""Fine-tunes from every checkpoint of another job's pretraining, while that goes on.
+"""Continuous fine-tuning from every checkpoint of a pretraining job, while that job is running.
 
 ::
 
     model_dir/
-      metrics-<pretrain step>.json     what the evaluation after fine-tuning found
-      eval/                            the same as event files, over the pretrain steps
-      finetune-<pretrain step>/        the record of that fine-tuning, as of any run
+      metrics-<pretrain step>.json     the metrics of the evaluation after fine-tuning
+      eval/                            the same metrics as event files, over the pretrain steps
+      finetune-<pretrain step>/        the model directory of that fine-tuning run
 
-A checkpoint whose metrics file is there is done: a restarted job goes on with the next one.
-Nothing is ever deleted.
+A checkpoint with a metrics file is done; a restarted job continues with the next checkpoint. This
+job never deletes anything.
 """
 
 import json
@@ -45,27 +45,29 @@ def run_continuous_finetune(
     *,
     finetune: Callable[..., Logs] | None = None,
 ) -> Logs:
-    """Trains and evaluates from each checkpoint that appears in `params.task.init_checkpoint`.
+    """Train and evaluate from each checkpoint that appears in `params.task.init_checkpoint`.
 
-    The checkpoints come in order, none left out but those that were removed before their turn. It
-    ends with the one of step `pretrain_steps`, or when none has come for
-    `params.trainer.continuous_eval_timeout` seconds.
+    Checkpoints are processed in order. None is skipped, except for those that are deleted before
+    their turn. The job ends after the checkpoint of step `pretrain_steps`, or when no new
+    checkpoint has appeared for `params.trainer.continuous_eval_timeout` seconds.
 
     Args:
-        mode: `continuous_train_and_eval`.
-        params: The experiment's config; `task.init_checkpoint` is the directory of the pretraining.
-        model_dir: The directory of this job.
+        mode: The mode; must be `continuous_train_and_eval`.
+        params: The experiment's config; `task.init_checkpoint` is the directory in which the
+            pretraining job saves its checkpoints.
+        model_dir: The model directory of this job.
         run_post_eval: Whether to return the metrics of the last fine-tuning.
         pretrain_steps: The last step of the pretraining.
-        finetune: Called with strategy, task, config and directory in place of
-            `train_lib.run_experiment`; returns the metrics.
+        finetune: A function to call instead of `train_lib.run_experiment`. It takes the strategy,
+            the task, the config and the model directory, and returns the metrics.
 
     Returns:
-        The metrics, with `run_post_eval`; else an empty dictionary.
+        The metrics if `run_post_eval` is set; else an empty dictionary.
 
     Raises:
-        errors.ConfigValueError: The mode is another, or `task.init_checkpoint` is no directory.
-        errors.CheckpointError: No checkpoint appeared at all.
+        errors.ConfigValueError: If the mode is a different one or `task.init_checkpoint` is not a
+            directory.
+        errors.CheckpointError: If no checkpoint appeared at all.
     """
     if task_server.is_server(params.runtime.distribution_strategy):
         task_server.serve()
@@ -111,7 +113,7 @@ def _finetune_all(
 
 
 def write_json_summary(log_dir: str, global_step: int, eval_metrics: Logs) -> None:
-    """Writes metrics to `metrics-<global_step>.json`: every value as text, nested ones nested."""
+    """Write metrics to `metrics-<global_step>.json`, with all values as text; nesting is kept."""
     metrics = nested_dict.cast_leaf_nested_dict(
         nested_dict.filter_leaf_nested_dict(eval_metrics, lambda _: True),
         lambda value: str(orbit.utils.get_value(value)),
@@ -121,12 +123,12 @@ def write_json_summary(log_dir: str, global_step: int, eval_metrics: Logs) -> No
 
 
 def write_summary(summary_writer: Any, global_step: int, eval_metrics: Logs) -> None:
-    """Writes scalar metrics to a `tf.summary` writer.
+    """Write scalar metrics to a `tf.summary` writer.
 
     Args:
         summary_writer: The writer.
-        global_step: The step to write them at.
-        eval_metrics: A number, or a tensor of one, by tag.
+        global_step: The step at which the metrics are recorded.
+        eval_metrics: A mapping of tags to numbers or scalar tensors.
     """
     with summary_writer.as_default():
         for tag, value in eval_metrics.items():
@@ -147,7 +149,7 @@ def _check_arguments(mode: str, pretrain_dir: str) -> None:
 def _pretrain_checkpoints(
     params: config_definitions.ExperimentConfig, last_step: int | None
 ) -> Iterator[tuple[int, str]]:
-    """The step and the path of each checkpoint."""
+    """Yield the step and the path of each checkpoint."""
     paths = checkpointing.watch_checkpoints(
         params.task.init_checkpoint, params.trainer.continuous_eval_timeout
     )
@@ -184,7 +186,7 @@ def _read_json_summary(log_dir: str, step: int) -> Logs | None:
 def _number(text: str) -> float | str:
     try:
         return float(text)
-    except ValueError:  # Such as the text of an array.
+    except ValueError:  # For example the text of an array.
         return text
 
 
@@ -200,8 +202,8 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # A start that was killed before the file below was written has left the same values.
+        # An earlier start that was killed before it wrote the file below has left the same values.
         writer.rewind(step)
         writer.write_values(values, step=step)
-    # Last, since this file says that the checkpoint is done.
+    # Write this file last, because it marks the checkpoint as done.
     write_json_summary(model_dir, step, logs)

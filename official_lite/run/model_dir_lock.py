@@ -1,8 +1,9 @@
-"""One training at a time in a directory.
+"""A lock that allows only one training process at a time in a model directory.
 
-The file `.lock` names the process that trains there, which writes it anew every few seconds. It is
-stale if its process is dead. On the same host that is seen at once; from another one, by watching
-for three beats. No clock is trusted. Needs no TensorFlow, but for a remote directory.
+The file `.lock` names the training process, which rewrites the file every few seconds. The lock is
+stale if that process is dead. On the same host this is detected at once; from another host, by
+watching the file for three heartbeats. The clocks of the hosts are never compared. This module
+needs TensorFlow only for remote directories.
 """
 
 import contextlib
@@ -29,25 +30,26 @@ _FILE = ".lock"
 
 _BEATS_TO_MISS = 3
 
-# States of a process in `/proc`: zombie, dead.
+# The states of ended processes in `/proc`: zombie and dead.
 _ENDED = ("Z", "X")
 
-# The locks that this process holds, by their ids: its number alone may be that of a dead one.
+# The ids of the locks that this process holds. Its PID alone does not identify them, because a dead
+# process may have had the same PID.
 _held: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Holder:
-    """Who holds a lock, and when it was last seen.
+    """The holder of a lock, and its last heartbeat.
 
     Attributes:
-        id: A name of the lock's own.
+        id: A unique id of the lock.
         host: The host.
-        namespace: Where on the host process numbers mean the same, such as a container.
-        pid: The number of the process.
-        process_start: When it began, in a text of the system's.
-        start_time: When it took the lock, in seconds since 1970.
-        beat: When it wrote the lock last.
+        namespace: The PID namespace on the host, such as that of a container.
+        pid: The PID of the process.
+        process_start: The start time of the process, as the system reports it.
+        start_time: The time when the process acquired the lock, in seconds since 1970.
+        beat: The time when the process last wrote the lock, in seconds since 1970.
     """
 
     id: str
@@ -64,7 +66,7 @@ class _Holder:
 
 
 class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
-    """Held while a process trains in a directory.
+    """Lock that the training process holds while it trains in a directory.
 
     ::
 
@@ -72,9 +74,9 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
             ...
 
     Args:
-        directory: The directory; it has to exist.
-        sleep: Waits for a number of seconds.
-        clock: Returns the time in seconds since 1970.
+        directory: The directory, which must exist.
+        sleep: A function that waits for a number of seconds.
+        clock: A function that returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -101,10 +103,10 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         )
 
     def __enter__(self) -> "ModelDirLock":
-        """Takes the lock, also from a process that is dead.
+        """Acquire the lock, taking it over if its process is dead.
 
         Raises:
-            errors.ModelDirBusyError: Another process trains there.
+            errors.ModelDirBusyError: If another process is training in the directory.
         """
         while not self._try_to_create():
             holder = self._read()
@@ -129,7 +131,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         if self._thread is not None:
             self._thread.join()
         _held.discard(self._me.id)
-        # Nothing that goes wrong here may hide how the run ended.
+        # An error here must not hide how the run ended.
         with contextlib.suppress(OSError):
             if self._is_mine():
                 files.remove(self._path)
@@ -145,14 +147,14 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return json.dumps(dataclasses.asdict(dataclasses.replace(self._me, beat=self._clock())))
 
     def _read(self) -> _Holder | None:
-        """Who holds the lock; None if nobody does, or the file stays unreadable."""
+        """Return the holder of the lock; None if there is none or the file stays unreadable."""
         for _ in range(3):
             try:
                 return _Holder(**json.loads(files.read_text(self._path)))
             except FileNotFoundError:
                 return None
             except (OSError, TypeError, ValueError):
-                # It may be about to be written.
+                # Another process may be writing the file.
                 self._sleep(0.2)
         return None
 
@@ -169,7 +171,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return False
 
     def _is_alive_here(self, holder: _Holder) -> bool | None:
-        """None for a process of another host, or of another container."""
+        """Return whether the holder is alive; None if it is on another host or container."""
         if (holder.host, holder.namespace) != (self._me.host, self._me.namespace):
             return None
         if holder.pid == os.getpid():
@@ -178,7 +180,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return _process_exists(holder.pid) and start == holder.process_start
 
     def _take_away(self, holder: _Holder | None) -> None:
-        """Removes a stale lock; not one that another process has put in its place meanwhile."""
+        """Remove a stale lock, unless another process has replaced it in the meantime."""
         aside = f"{self._path}.{uuid.uuid4().hex}"
         try:
             files.rename(self._path, aside)
@@ -211,9 +213,9 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
 
 
 def is_held(directory: str) -> bool | None:
-    """Whether a living process trains in a directory; None if it is one of another host.
+    """Return whether a live process is training in a directory; None if it is on another host.
 
-    Waits for nobody, unlike a lock that is to be taken.
+    Unlike acquiring the lock, this function does not wait.
     """
     lock = ModelDirLock(directory)
     holder = lock._read()
@@ -238,15 +240,15 @@ def _process_namespace() -> str:
 
 
 def _process_start(pid: int) -> str:
-    """When a process began, in a text of the system's own; empty where that is not known.
+    """Return the start time of a process, as the system reports it; empty if unknown.
 
-    The number of a dead process is given to another one some day, this not. One that has ended is
-    empty, too, though it keeps its number until its parent asks how it ended, which the first
-    process of a container may never do.
+    The system may reuse the PID of a dead process, but not together with its start time. The result
+    is also empty for a zombie process, which keeps its PID until its parent waits for it; the first
+    process of a container may never do so.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            # The name of the program, in brackets, may hold anything.
+            # The name of the program, in parentheses, may contain any characters.
             fields = stat.read().rpartition(")")[2].split()
         return "" if fields[0] in _ENDED else fields[19]
     except (OSError, IndexError):

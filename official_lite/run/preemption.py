@@ -1,8 +1,9 @@
-"""SIGTERM and SIGINT as a wish to stop, which loops see at their next step.
+"""Graceful stops on SIGTERM and SIGINT, which loops notice at their next step.
 
-A handler in Python has to wait for compiled code to return. What the operating system writes into
-a pipe at once (`signal.set_wakeup_fd`) is read by a thread here, so that the wish is known, and the
-second signal ends the process, whatever the main thread is doing.
+A signal handler in Python has to wait until compiled code returns. This module therefore uses
+`signal.set_wakeup_fd`, with which the interpreter writes each signal to a pipe immediately, and
+reads the pipe in a thread. The stop request is recorded, and a second signal ends the process,
+regardless of what the main thread is doing.
 """
 
 import builtins
@@ -36,18 +37,19 @@ __all__ = [
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# A launcher may pass on what the terminal has sent to the whole group of processes.
+# A launcher may forward a signal that the terminal has already sent to the whole process group.
+# Signals within this time therefore count as one request.
 _SECONDS_OF_ONE_WISH = 0.5
 
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[None]:
-    """Within it, the first SIGTERM or SIGINT is a wish to stop; the second ends the process.
+    """Treat the first SIGTERM or SIGINT as a stop request; the second one ends the process.
 
-    The handlers that were there come back afterwards. A signal that is ignored stays so. Does
-    nothing outside of the main thread, or within another one of its kind.
+    The previous handlers are restored on exit. A signal that is ignored stays ignored. This context
+    has no effect outside the main thread, or inside another `catch_signals`.
 
-    In an interactive session the second SIGINT is a `KeyboardInterrupt`, which leaves the session
+    In an interactive session, a second SIGINT raises `KeyboardInterrupt`, which keeps the session
     alive.
     """
     global _watch
@@ -63,51 +65,52 @@ def catch_signals() -> Iterator[None]:
 
 
 def is_caught() -> bool:
-    """Whether signals are caught now."""
+    """Return whether signals are currently caught."""
     return _watch is not None
 
 
 def requested() -> signal.Signals | None:
-    """The signal that has asked to stop; None if none has."""
+    """Return the signal that has requested a stop; None if there was none."""
     return _watch.first if _watch is not None else None
 
 
 def check() -> None:
-    """For loops of a single process: raises if a signal has asked to stop.
+    """Raise an error if a signal has requested a stop; for loops of a single process.
 
-    Of several workers none may leave on its own: there it does nothing.
+    This function does nothing if there are several workers, because none may stop on its own.
 
     Raises:
-      errors.PreemptedError: One has; a `StoppedByUserError` if it was SIGINT.
+      errors.PreemptedError: If a stop was requested; a `StoppedByUserError` if it was by SIGINT.
     """
     if requested() is not None and not is_one_of_several():
         raise error_of(requested())
 
 
 def error_of(asked: signal.Signals | None) -> errors.PreemptedError:
-    """What a loop that was asked to stop ends with."""
+    """Return the error that a loop raises when a stop was requested."""
     name = (asked or signal.SIGTERM).name
     kind = errors.StoppedByUserError if asked == signal.SIGINT else errors.PreemptedError
     return kind(f"{name} has ended this run. The same command goes on with it.")
 
 
 def is_one_of_several() -> bool:
-    """Whether this process trains together with others, of which none may leave on its own.
+    """Return whether this process is one of several workers, none of which may stop on its own.
 
-    The chief of parameter servers may: the others do nothing but what it says.
+    The chief of parameter servers may stop on its own, because the other processes only execute its
+    commands.
     """
     found = tf_config.read_tf_config()
     return found is not None and found.num_workers > 1 and "ps" not in found.jobs
 
 
 def rearm() -> None:
-    """Puts the handlers in place again, after libraries that may have put in their own."""
+    """Install the handlers again, after libraries that may have installed their own."""
     if _watch is not None and threading.current_thread() is threading.main_thread():
         _watch.install()
 
 
 class _Watch:
-    """The handlers, the thread, and what has come so far."""
+    """The signal handlers, the listening thread, and the first signal received."""
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
@@ -124,7 +127,7 @@ class _Watch:
         )
         thread.start()
         handlers = {one: signal.getsignal(one) for one in _SIGNALS}
-        # None is a handler that Python does not know, and could not put back.
+        # None stands for a handler that was not installed by Python, which can't be restored.
         self._old_handlers = {
             one: old for one, old in handlers.items() if old not in (None, signal.SIG_IGN)
         }
@@ -145,7 +148,7 @@ class _Watch:
             signal.signal(one, self._on_signal)
 
     def _on_signal(self, number: int, _: Any) -> None:
-        """Called in the main thread, sooner or later; without it the signal would kill."""
+        """Handle a signal in the main thread, which would otherwise kill the process."""
         if not self._may_exit and self._is_second(number):
             raise KeyboardInterrupt
 
@@ -178,26 +181,27 @@ def _is_interactive() -> bool:
     return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
 
 
-# A loop that reads a flag in every step is 7 to 17 % slower where steps are short; one that is cut
-# is as fast as one that is not.
+# A compiled loop that reads a flag in every step is 7 to 17 % slower if steps are short. A loop
+# that is split into slices is as fast as an unsplit one.
 _SECONDS_PER_SLICE = 0.5
 
 _MOST_GROWTH = 10
 
 
 class StopCheck:
-    """Cuts the stretches of a training into slices, and looks for a signal between them.
+    """Splits training loops into slices and checks for a stop request between them.
 
-    All workers of a training look at the same steps, and agree on whether to stop: then they stop
-    at the same one, whichever of them was asked. Where signals are not caught, nothing is cut.
+    All workers check at the same steps and agree on whether to stop. They therefore stop at the
+    same step, whichever of them received the signal. If signals are not caught, loops are not
+    split.
 
     Args:
-      strategy: Whose workers have to agree.
+      strategy: The strategy whose workers have to agree.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        # The steps from one look to the next, and the one at which it comes.
+        # The number of steps between two checks, and the step of the next check.
         self._length = 1
         self._due = 0
         self._seconds = 0.0
@@ -205,10 +209,10 @@ class StopCheck:
         self._sum: Callable[[tf.Tensor], Any] | None = None
 
     def slices(self, start: int, stop: int, is_splittable: bool) -> Iterator[tuple[int, int]]:
-        """The beginning and the end of each slice; each is to be run before the next is asked for.
+        """Yield the start and end of each slice; run each slice before requesting the next one.
 
         Raises:
-          errors.PreemptedError: It is time to stop, between two slices.
+          errors.PreemptedError: If a stop was requested, between two slices.
         """
         if not is_caught():
             yield start, stop
@@ -225,17 +229,17 @@ class StopCheck:
             start = end
 
     def check(self) -> None:
-        """For between two stretches.
+        """Raise an error if a stop was requested; call this method between two loops.
 
         Raises:
-          errors.PreemptedError: It is time to stop.
+          errors.PreemptedError: If a stop was requested.
         """
         asked = self._agreed if self._has_other_workers() else requested()
         if asked is not None:
             raise error_of(asked)
 
     def _next_look(self, step: int) -> int:
-        # Neither in a new training nor after going back to a checkpoint it is where it should be.
+        # The recorded step is not valid in a new training or after a checkpoint was restored.
         if not step < self._due <= step + self._length:
             self._due = step + self._length
         return self._due
@@ -243,7 +247,8 @@ class StopCheck:
     def _look(self, step: int) -> None:
         if self._has_other_workers():
             self._agree()
-        # The first step is traced and compiled, so the first slices say little.
+        # Growth is limited because the first slices include tracing and compilation, so their time
+        # says little.
         growth = min(_MOST_GROWTH, _SECONDS_PER_SLICE / max(self._seconds, 1e-9))
         self._length = max(1, int(self._length * growth))
         self._due, self._seconds = step + self._length, 0.0
@@ -253,7 +258,7 @@ class StopCheck:
         return is_several and is_caught() and is_one_of_several()
 
     def _agree(self) -> None:
-        """On what any of the workers was asked, and on the time that steps take."""
+        """Agree with all workers on the requested stop, and on the average time of a slice."""
         self._sum = self._sum or _create_sum(self._strategy)
         votes = [float(requested() == one) for one in _SIGNALS]
         *votes, seconds, replicas = self._sum(tf.constant([*votes, self._seconds, 1.0]))
@@ -262,11 +267,11 @@ class StopCheck:
 
 
 def _create_sum(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
-    """The sum over the replicas of all workers."""
+    """Create a function that sums values over the replicas of all workers."""
 
     @tf.function(input_signature=[tf.TensorSpec([4], tf.float32)])
     def add_all(values: tf.Tensor) -> tf.Tensor:
-        # A copy of its own on each device.
+        # `tf.identity` creates a copy on each device.
         of_replicas = strategy.run(tf.identity, args=(values,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
 

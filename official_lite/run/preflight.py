@@ -1,4 +1,4 @@
-"""What can be known to be wrong with a run before anything is built or written."""
+"""Checks that find errors of a run before anything is built or written."""
 
 import contextlib
 import os
@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 
-# For configs that have no such field.
+# The writers of configs that have no `writers` field.
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
 
 def check(params: Any, mode: str) -> None:
-    """Check the mode, and everything that the config names.
+    """Check the mode, and the trainer, hooks and writers of the config.
 
     Raises:
-        errors.UnknownNameError: There is no such mode, trainer, hook or writer.
-        errors.ConfigTypeError: A hook or a writer takes other arguments.
+        errors.UnknownNameError: If the mode, the trainer, a hook or a writer is unknown.
+        errors.ConfigTypeError: If a hook or a writer does not accept its arguments.
     """
     _check_mode(mode)
     trainer_factory.get_trainer_cls(params)
@@ -69,15 +69,15 @@ def check_run(
         params: The config of the run.
         mode: The mode.
         model_dir: The model directory.
-        earlier_phases: The model directories of earlier phases by name, in which there will be
-            files and checkpoints.
-        task: The task of the run, if it exists already.
-        reads_weights: Whether the run reads weights where the config says so. Custom code may
-            download them, or load them from elsewhere.
-        reads_files: Whether the run reads input files where the config says so.
+        earlier_phases: The model directories of earlier phases by name. They will contain files and
+            checkpoints when the run starts.
+        task: The task of the run, if it already exists.
+        reads_weights: Whether the run reads weights from the location in the config. Custom code
+            may download them, or load them from elsewhere.
+        reads_files: Whether the run reads input files from the location in the config.
 
     Raises:
-        errors.OfficialLiteError: The run cannot succeed.
+        errors.OfficialLiteError: If the run cannot succeed.
     """
     check(params, mode)
     run_record.check_model_dir(model_dir)
@@ -91,10 +91,10 @@ def check_run(
 
 
 def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
-    """Looks whether there is something to evaluate, if that is all that the mode does.
+    """Check that there is a checkpoint to evaluate, if the mode is `eval`.
 
     Raises:
-        errors.CheckpointError: There is not.
+        errors.CheckpointError: If there is none.
     """
     init_checkpoint = getattr(params.task, "init_checkpoint", "")
     if mode != "eval" or init_checkpoint:
@@ -114,22 +114,22 @@ def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
 
 
 def check_own_checkpoint(model_dir: str) -> None:
-    """Refuse a directory whose newest checkpoint is of Keras 2, before anything is written there.
+    """Check, before anything is written, that the latest checkpoint was not saved by Keras 2.
 
     Raises:
-        errors.CheckpointError: It is.
+        errors.CheckpointError: If it was saved by Keras 2.
     """
     if path := latest.latest_checkpoint(model_dir):
         completeness.refuse_keras2(path)
 
 
 def check_evaluation_data(params: Any, trainer: Any) -> None:
-    """Looks whether an evaluation of all the data can end.
+    """Check that an evaluation of the whole dataset can end.
 
     Raises:
-        errors.ConfigValueError: It is known that it can't.
+        errors.ConfigValueError: If the dataset is known to be infinite.
     """
-    # A trainer that is only Orbit's, or that only trains, has no data for it.
+    # A plain Orbit trainer, or one that only trains, has no evaluation dataset.
     dataset = getattr(trainer, "eval_dataset", None)
     if dataset is not None and params.trainer.validation_steps == -1:
         length.require_end(dataset)
@@ -141,19 +141,20 @@ def check_init_checkpoint(
     earlier_phases: Mapping[str, str] | None = None,
     task_cls: type[base_task.Task] | None = None,
 ) -> None:
-    """Looks for the checkpoint of `task.init_checkpoint`, if the run is going to read it.
+    """Check that the checkpoint of `task.init_checkpoint` exists, if the run will read it.
 
-    A task or a trainer with an `initialize` of its own may take the field for something else than
-    a path, so there it is left alone.
+    The field is not checked if the task or the trainer overrides `initialize`, because custom code
+    may use the field for something other than a path.
 
     Args:
         params: The config of the run.
-        model_dir: The directory of the run, whose own checkpoint comes first.
-        earlier_phases: The directories, by phase, in which there may be one by then.
-        task_cls: The class of the task, if it is not the one that the config stands for.
+        model_dir: The model directory, whose own checkpoint takes precedence.
+        earlier_phases: The model directories of earlier phases by name, in which the checkpoint may
+            be created before the run starts.
+        task_cls: The class of the task, if it differs from the class registered for the config.
 
     Raises:
-        errors.CheckpointError: There is none.
+        errors.CheckpointError: If the checkpoint does not exist.
     """
     path = getattr(params.task, "init_checkpoint", "")
     earlier = earlier_phases or {}
@@ -170,17 +171,17 @@ def check_init_checkpoint(
 
 
 def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()) -> None:
-    """Looks for the local files of each `input_path` that the mode is going to read.
+    """Check that the local files of each `input_path` that the mode reads exist.
 
-    What is in them, and whether a folder will do, is for whoever reads them to say.
+    The contents of the files are not checked, and neither is whether a path is a directory.
 
     Args:
         params: The config of the run.
-        mode: Its mode.
-        earlier_phases: The directories of phases that may have written files by then.
+        mode: The mode of the run.
+        earlier_phases: The directories of phases that may write files before the run starts.
 
     Raises:
-        errors.DataError: There are none.
+        errors.DataError: If a path or pattern matches no file.
     """
     for path, patterns in _input_paths(params.task, mode):
         for pattern in ",".join(patterns).split(","):
@@ -194,17 +195,17 @@ def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()
 
 
 def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
-    """What creates the hooks of `params.trainer.hooks`."""
+    """Return the factories of the hooks in `params.trainer.hooks`."""
     return hook_factory.find_hooks(_entries(params, "hooks"), _workspace(params))
 
 
 def find_writers(params: Any) -> list[writer_factory.WriterFactory]:
-    """What creates the writers of `params.trainer.writers`, all but that of event files."""
+    """Return the factories of the writers in `params.trainer.writers`, except for `tensorboard`."""
     return writer_factory.find_writers(_entries(params, "writers", _WRITERS), _workspace(params))
 
 
 def writes_event_files(params: Any) -> bool:
-    """Whether `tensorboard` is among `params.trainer.writers`."""
+    """Return whether `tensorboard` is in `params.trainer.writers`."""
     return writer_factory.TENSORBOARD in _entries(params, "writers", _WRITERS)
 
 
@@ -218,7 +219,7 @@ def _check_mode(name: str) -> None:
 
 
 def _is_read_by_default_code(params: Any, task_cls: type[base_task.Task] | None) -> bool:
-    # A stage of one's own may make a task that is registered nowhere.
+    # A custom stage may create a task that is not registered.
     with contextlib.suppress(errors.UnknownNameError):
         task_cls = task_cls or task_factory.find_task_cls(params.task)
     trainer_cls = trainer_factory.get_trainer_cls(params)
@@ -229,7 +230,7 @@ def _is_read_by_default_code(params: Any, task_cls: type[base_task.Task] | None)
 
 
 def _input_paths(task: Any, mode: str) -> Iterator[tuple[str, list[str]]]:
-    """Those of a task, or of several, by the paths of their fields."""
+    """Yield the field and the texts of each `input_path` of one or several tasks."""
     parts = [("task", task)]
     for index, routine in enumerate(getattr(task, "task_routines", ())):
         parts.append((f"task.task_routines[{index}].task_config", routine.task_config))
@@ -246,8 +247,8 @@ def _input_paths(task: Any, mode: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _is_local_path(name: str) -> bool:
-    # A bare word may be a name of the task's own: the Model Garden's `dummy` is made-up data. What
-    # `~` stands for is for the task to say.
+    # A bare word may have a special meaning for the task, such as the Model Garden's `dummy` for
+    # generated data. The task also decides how to interpret `~`.
     is_path = any(sign in name for sign in "/.*")
     return is_path and not name.startswith("~") and not files.is_remote(name)
 
@@ -260,7 +261,7 @@ def _texts(input_path: Any) -> Iterator[str]:
 
 
 def _entries(params: Any, field: str, default: Sequence[str] = ()) -> list[Any]:
-    """A list of names and of configs with a `name`, as strings and dictionaries."""
+    """Return the names, and the configs with a `name`, as strings and dictionaries."""
     entries = getattr(params.trainer, field, default)
     return [_plain(entry if isinstance(entry, str) else entry.as_dict()) for entry in entries]
 

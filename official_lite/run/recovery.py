@@ -1,4 +1,4 @@
-"""Recovery from non-finite values: back to the last checkpoint, and past the bad batches."""
+"""Recovery from blow-ups: restore the last checkpoint and skip the bad batches."""
 
 import dataclasses
 import json
@@ -21,24 +21,25 @@ from official_lite.run import preemption
 __all__ = ["FiniteState", "RECORD_NAME", "BadStep", "RecoveryAction", "RecoveryCondition"]
 
 
-# Large tables are passed over at most once in so many steps that each has this many numbers of
-# them to bear: it is less than what an update reads and writes anyway.
+# Large tables are checked so rarely that the cost per step is at most that of reading this many
+# numbers, which is less than an update reads and writes.
 _NUMBERS_A_STEP = 50_000
 
 _ROWS_AT_ONCE = 2**15
 
 
 class FiniteState:
-    """Looks through the variables of a trainer, in one compiled pass over them.
+    """Checks the variables of a trainer for non-finite values, in one compiled pass.
 
-    The loss of a step says nothing of the update that follows it: a gradient may be bad though the
-    loss was not.
+    The loss of a step does not show whether the update after it was good: a gradient may be
+    non-finite although the loss is finite.
 
-    Tables of which a step updates some rows may be so large that a pass takes as long as hundreds
-    of steps. They are looked at less often; a bad row shows in the loss when it is looked up.
+    Embedding tables, of which a step updates only some rows, may be so large that a pass takes as
+    long as hundreds of steps. They are checked less often; a bad row also shows in the loss when it
+    is looked up.
 
     Args:
-        trainer: Its `model`, `optimizer` and `global_step` are looked at.
+        trainer: The trainer, whose `model`, `optimizer` and `global_step` are used.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -49,7 +50,7 @@ class FiniteState:
         self._last_look: int | None = None
 
     def bad_variables(self) -> list[str]:
-        """The paths of variables that hold infinities or NaN."""
+        """Return the paths of the variables that contain infinities or NaN."""
         if self._all_but_tables is None or self._tables is None:
             self._all_but_tables, self._tables = self._build()
         bad = self._all_but_tables.bad_variables()
@@ -57,7 +58,7 @@ class FiniteState:
         if bad or not self._is_time_for_tables(step):
             return bad
         bad = self._tables.bad_variables()
-        # The step that did it is searched for one by one.
+        # After a bad result, single steps are repeated to find the bad one, so check every time.
         self._last_look = None if bad else step
         return bad
 
@@ -79,7 +80,7 @@ class FiniteState:
 
 
 class _Search:
-    """Looks for bad ones among variables, on all replicas of this host."""
+    """Checks variables for non-finite values on all replicas of this host."""
 
     def __init__(
         self, variables: Sequence[Any], is_finite: Callable[[tf.Variable], tf.Tensor]
@@ -110,7 +111,7 @@ def _is_finite(variable: tf.Variable) -> tf.Tensor:
 
 
 def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
-    """Some rows after others: to read it as a whole would be to copy it."""
+    """Check a table in blocks of rows, because reading it as a whole would copy it."""
     num_rows = table.shape[0]
 
     def look(first: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -133,12 +134,12 @@ RECORD_NAME = "recovery.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BadStep:
-    """The first step of which the loss or the update was bad.
+    """The first step whose loss or update was bad.
 
     Attributes:
-        step: Its number, from 1.
-        batches: Those that it drew, from 0, counted over the whole training.
-        num_batches: All that were drawn since the last checkpoint, to the end of the step.
+        step: The number of the step, counted from 1.
+        batches: The batches that the step read, counted from 0 over the whole training.
+        num_batches: The number of batches read from the last checkpoint to the end of the step.
     """
 
     step: int
@@ -152,7 +153,13 @@ class BadStep:
 
 
 class RecoveryAction:
-    """Goes back to the last checkpoint, and leaves out the batches up to the one that was bad."""
+    """Action that restores the last checkpoint and skips the batches up to the bad one.
+
+    Args:
+        checkpoint_manager: The manager of the training checkpoints.
+        trainer: A `Trainer`; without it, the same batches are read again.
+        is_bad: A function that returns whether the output of a single step is a blow-up.
+    """
 
     def __init__(
         self,
@@ -160,19 +167,15 @@ class RecoveryAction:
         trainer: Any = None,
         is_bad: Callable[[orbit.runner.Output], bool] = lambda _: False,
     ) -> None:
-        """Does nothing yet.
-
-        Args:
-            checkpoint_manager: Knows the last checkpoint.
-            trainer: A `Trainer`; without it the same batches come again.
-            is_bad: Whether the output of a single step is a blow-up.
-        """
         self.checkpoint_manager = checkpoint_manager
         self._trainer = trainer
         self._is_bad = is_bad
 
     def __call__(self, _: orbit.runner.Output) -> None:
-        """Restores.
+        """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
+
+        If steps can't be repeated, only the checkpoint is restored. If the blow-up does not occur
+        again, training continues from the repeated steps.
 
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
@@ -189,11 +192,11 @@ class RecoveryAction:
         self._trainer.skip_batches(found.num_batches)
 
     def find_bad_step(self) -> BadStep | None:
-        """Goes back, and runs one by one the steps that had been run, up to the bad one.
+        """Restore the last checkpoint and repeat the steps after it one by one, up to the bad one.
 
         Returns:
-            The step; None if it did not come up again, with the training where it was before, or
-            if nothing would be repeated.
+            The bad step. None if the blow-up did not occur again, in which case the training is at
+            the same step as before, or if the steps can't be repeated.
         """
         if not self._can_repeat():
             return None
@@ -201,7 +204,7 @@ class RecoveryAction:
         self._restore()
         start = self._step
         found = next((step for step in range(start + 1, last + 1) if self._runs_badly()), None)
-        # What came up in these steps has been reported before.
+        # The events of these steps were reported the first time.
         self._trainer.event_storage.take()
         if found is None:
             return None
@@ -223,11 +226,14 @@ class RecoveryAction:
             )
         logging.warning("Recovering the model from checkpoint: %s.", path)
         if self._trainer is not None:
-            # What was left out since, when it went back to the same checkpoint before, stays out.
+            # Batches that an earlier recovery from the same checkpoint skipped stay skipped.
             self._trainer.skip_batches(max(0, skipped - self._skipped))
 
     def _can_repeat(self) -> bool:
-        """Not on workers that run on their own: they go on with batches that they have not read."""
+        """Return whether steps can be repeated.
+
+        They can't on asynchronous workers, which continue with batches that they have not read yet.
+        """
         return self._trainer is not None and not self._trainer.has_coordinator
 
     def _runs_badly(self) -> bool:
@@ -236,7 +242,7 @@ class RecoveryAction:
 
     @property
     def _skipped(self) -> int:
-        """Batches that were left out so far."""
+        """The number of batches skipped so far."""
         return int(self._trainer.checkpoint.skipped_batches.numpy()) if self._trainer else 0
 
     @property
@@ -245,9 +251,19 @@ class RecoveryAction:
 
 
 class RecoveryCondition:
-    """Whether the training blew up: a loss that is not finite or above a bound, or bad weights.
+    """Condition that is true if the training blew up.
 
-    The first four arguments of the constructor are the fields of the same names in `TrainerConfig`.
+    A blow-up is a loss that is non-finite or above a bound, or a non-finite variable.
+
+    Args:
+        global_step: The variable with the global step.
+        loss_upper_bound: See `TrainerConfig`.
+        recovery_begin_steps: See `TrainerConfig`.
+        recovery_max_trials: See `TrainerConfig`.
+        model_dir: The directory in which blow-ups are counted across restarts. Earlier blow-ups of
+            the run are read from it.
+        state: Checks the variables if the loss is good.
+        find_bad_step: A function that finds the step to name in the final error.
     """
 
     def __init__(
@@ -261,17 +277,6 @@ class RecoveryCondition:
         state: FiniteState | None = None,
         find_bad_step: Callable[[], BadStep | None] | None = None,
     ) -> None:
-        """Looks up how often this run has blown up before.
-
-        Args:
-            global_step: The variable.
-            loss_upper_bound: A loss above it is a blow-up.
-            recovery_begin_steps: The step from which the bound holds.
-            recovery_max_trials: How often to recover.
-            model_dir: Where blow-ups are counted over restarts.
-            state: Looked at where the loss is good.
-            find_bad_step: Finds the step to name when it gives up.
-        """
         self.recovery_begin_steps = recovery_begin_steps
         self.recovery_max_trials = recovery_max_trials
         self.loss_upper_bound = loss_upper_bound
@@ -284,10 +289,10 @@ class RecoveryCondition:
         self._last_good_step: int | None = None
 
     def __call__(self, outputs: orbit.runner.Output) -> bool:
-        """Looks at `outputs["training_loss"]`, and at the state.
+        """Check `outputs["training_loss"]` and the variables for a blow-up.
 
         Raises:
-            errors.DivergedError: If it blew up more often than `recovery_max_trials` allows.
+            errors.DivergedError: If there were more blow-ups than `recovery_max_trials` allows.
         """
         if "training_loss" not in outputs:
             return False
@@ -306,8 +311,9 @@ class RecoveryCondition:
         )
 
     def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
-        """What is wrong with the output of a report, or with the state; None if nothing is."""
-        # Of several values, such as one from each replica, the worst decides; NaN is the worst.
+        """Describe what is wrong with the outputs or the variables; return None if nothing is."""
+        # If there are several values, such as one per replica, the largest counts. `np.max` returns
+        # NaN if there is one.
         loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
         step = int(orbit.utils.get_value(self.global_step))
         is_high = step >= self.recovery_begin_steps and loss > self.loss_upper_bound
@@ -326,8 +332,8 @@ class RecoveryCondition:
             files.write_text(self._path, text + "\n")
 
     def _where(self, step: int) -> str:
-        """Where it was, and what to do."""
-        # Without trials an end at once is what was asked for.
+        """Describe where the blow-up occurred and what to do."""
+        # Without recovery trials, the run must end immediately, so the step is not searched for.
         find = self._find_bad_step if self.recovery_max_trials > 0 else None
         found = find() if find else None
         if found is not None:

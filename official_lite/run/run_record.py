@@ -1,23 +1,23 @@
-"""What a run leaves in its directory besides checkpoints and metrics.
+"""The record of a run in its model directory: config, command, versions, log and outcome.
 
 ::
 
     model_dir/
-      params.yaml                   the resolved config, without what gin bound besides it
+      params.yaml                   the resolved config, without gin's other bindings
                                     (training modes)
-      params.<n>.yaml               the one before, if another one was allowed
-      .lock                         who trains there, while he does
-      operative_config.<mode>.gin   the same, and gin's bindings, for --gin_file
+      params.<n>.yaml               earlier configs, if a config change was allowed
+      .lock                         held by the training process while it runs
+      operative_config.<mode>.gin   the config and gin's other bindings, for --gin_file
       run.json                      versions, command, seed, host, and how the run ended
-      log.txt                       everything that was logged, tracebacks included
-      metrics.json                  one JSON object a line for each report and each evaluation
+      log.txt                       the complete log, including tracebacks
+      metrics.json                  one JSON object per line for each report and evaluation
       train/  validation/           event files
       ckpt-<step>.*                 checkpoints, see docs/checkpoints.md
-      best_ckpt/                    the best one, with info.json
+      best_ckpt/                    the best checkpoint, with info.json
 
-A job that only evaluates may look at the directory of a running training: it writes
-`run.<mode>.json` and `log.<mode>.txt`. Only the chief writes. The last line of a log says how the
-run ended.
+A job that only evaluates can use the directory of a running training job, because it writes
+`run.<mode>.json` and `log.<mode>.txt` instead. Only the chief writes files. The last line of a log
+says how the run ended.
 """
 
 import contextlib
@@ -57,13 +57,22 @@ _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
 
 
 class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
-    """Writes the record when a run starts, and how it ended when it ends.
+    """Context that writes the record of a run when it starts, and its outcome when it ends.
 
     ::
 
         with RunRecord(params, mode, model_dir) as record:
             ...
             record.note(global_step=1000)
+
+    Args:
+        params: The config of the run.
+        mode: The mode of the run.
+        model_dir: The model directory.
+        is_chief: Whether this process writes the record; other processes only log how the run
+            ended.
+        allow_config_change: Whether training may resume from checkpoints of a different config; see
+            `config.compatibility`. Changes are always logged.
     """
 
     def __init__(
@@ -75,16 +84,6 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         is_chief: bool = True,
         allow_config_change: bool = False,
     ) -> None:
-        """Writes nothing yet.
-
-        Args:
-            params: The config of the run.
-            mode: Its mode.
-            model_dir: Its directory.
-            is_chief: Whether this process is the one that writes; others only log how it ended.
-            allow_config_change: Whether a training may go on with the checkpoints of another
-                config; see `config.compatibility`. It is logged in any case.
-        """
         self._params = params
         self._mode = mode
         self._model_dir = model_dir
@@ -102,11 +101,11 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         return self._model_dir
 
     def note(self, **entries: Any) -> None:
-        """Adds entries to `run.json`; they are written when the run ends."""
+        """Add entries to `run.json`, which are written when the run ends."""
         self._entries |= entries
 
     def replace_params(self, params: hyperparams.Config) -> None:
-        """Records another config, such as one whose epochs have become steps."""
+        """Replace the recorded config, for example after epochs were converted to steps."""
         self._params = params
         if self._is_chief:
             self._write_params()
@@ -129,9 +128,10 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         return self
 
     def _claim(self) -> list[compatibility.Change]:
-        """Makes sure that nobody else trains there, and that the config is that of before."""
+        """Acquire the lock, and check that the config matches that of the checkpoints."""
         self._lock.enter_context(model_dir_lock.ModelDirLock(self._model_dir))
-        # Of trainings that were killed: another job may be about to rename a file of its own.
+        # Remove temporary files of killed training processes, but not those of evaluation jobs,
+        # which may be about to rename them.
         files.remove_temporaries(self._model_dir, lambda name: not _is_of_evaluation(name))
         return compatibility.check(
             self._params, self._model_dir, is_allowed=self._allow_config_change
@@ -162,7 +162,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "pid": os.getpid(),
             "platform": platform.platform(),
             "versions": versions(),
-            # As given: what became of it is in `params.yaml`.
+            # The config as it was given; `params.yaml` has the resolved config.
             "params": compatibility.flatten(self._params.as_dict()),
         }
         self._write()
@@ -193,7 +193,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if error is not None and not isinstance(error, errors.PreemptedError):
             self._log_traceback(error)
         self._write()
-        # Again, since the run may have bound more of gin than was known at its start.
+        # Write gin's config again, because the run may have added bindings.
         save_gin_config(self._mode, self._model_dir, self._params)
 
     def _keep_old_params(self) -> None:
@@ -221,7 +221,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             self._log_handler.close()
 
     def _log_traceback(self, error: BaseException) -> None:
-        """Into the file only: on the terminal, an error is shown once, by whoever catches it."""
+        """Write the traceback to the log file only; the caller shows the error on the terminal."""
         if self._log_handler is None:
             return
         told = error_report.unwrapped(error)
@@ -242,10 +242,10 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 def save_gin_config(
     filename_suffix: str, model_dir: str, params: hyperparams.Config | None = None
 ) -> None:
-    """Writes `operative_config.<suffix>.gin`, which repeats the run when fed back to it.
+    """Write `operative_config.<suffix>.gin`, which repeats the run if passed as `--gin_file`.
 
-    `run_experiment` writes it by itself. Without `params` (as the Model Garden calls it) a file
-    that is there already is left as it is, since it holds more than gin knows.
+    `run_experiment` writes this file automatically. Without `params`, as in the Model Garden's
+    calls, an existing file is not overwritten, because it contains more than gin's own config.
     """
     path = os.path.join(model_dir, f"operative_config.{filename_suffix}.gin")
     if params is None:
@@ -257,11 +257,11 @@ def save_gin_config(
 
 
 def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
-    """Whether a training run of this directory has nothing left to do; if so, logs it.
+    """Return whether the training run in this directory is finished; if so, log it.
 
-    It has not, even if the config is another one by now; then there is a warning as well. A run
-    with phases has a directory for each of them, and is not finished by itself. Needs no
-    TensorFlow.
+    A finished run counts as finished even if the config has changed since, but then a warning is
+    logged. A run with phases is never finished in this sense, because each phase has its own
+    directory. This function does not need TensorFlow.
     """
     path = os.path.join(model_dir, "run.json")
     trains = run_mode.Mode(mode).trains
@@ -285,7 +285,7 @@ def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
 
 def _has_reached_the_end(record: dict[str, Any], params: Any, mode: str, model_dir: str) -> bool:
     step, train_steps = record.get("global_step"), _train_steps(params, record)
-    # A run that also evaluated has trained, too; one that only trained may lack an evaluation.
+    # A finished run of any mode has also trained. A run that only trained may lack evaluations.
     has_run = mode in (record.get("mode"), "train")
     if record.get("status") != "done" or not has_run or step is None or train_steps is None:
         return False
@@ -294,24 +294,25 @@ def _has_reached_the_end(record: dict[str, Any], params: Any, mode: str, model_d
 
 
 def _train_steps(params: Any, record: dict[str, Any]) -> int | None:
-    """How long the training has to be; None if that can't be known yet."""
+    """Return the required number of training steps; None if it can't be known yet."""
     if getattr(params.trainer, "train_epochs", None) is None:
         return int(params.trainer.train_steps)
-    # Only the data say how long an epoch is. The same config was told so before.
+    # Only the data determines the length of an epoch. An earlier run of the same config has
+    # recorded the resulting number of steps.
     has_same_config = record.get("config_sha256") == config_sha256(params)
     return record.get("train_steps") if has_same_config else None
 
 
 def config_sha256(params: hyperparams.Config) -> str:
-    """A checksum that two configs share only if they say the same."""
+    """Return a checksum of a config; two configs share it only if all their values are equal."""
     return hashlib.sha256(parsing.to_yaml(params).encode()).hexdigest()
 
 
 def check_model_dir(model_dir: str) -> None:
-    """Makes sure that a run could write there, before anything expensive. Writes nothing.
+    """Check that a run can write to `model_dir`, without writing anything.
 
     Raises:
-        errors.ConfigValueError: If it could not, or could not read it again.
+        errors.ConfigValueError: If the run can't write there, or could not read its checkpoints.
     """
     if special := sorted(set(model_dir) & set("*?[\\")):
         raise errors.ConfigValueError(
@@ -330,7 +331,7 @@ def check_model_dir(model_dir: str) -> None:
 
 
 def _is_of_evaluation(name: str) -> bool:
-    """Whether a job that only evaluates writes a file, such as `run.continuous_eval.json`."""
+    """Return whether a file, such as `run.continuous_eval.json`, belongs to an evaluation job."""
     return any(f".{mode}." in name for mode in ("eval", "continuous_eval"))
 
 
@@ -340,9 +341,11 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
     handler = python_logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.PythonFormatter())
     if not python_logging.root.handlers:
-        # What absl does before its first line. It would take our handler for the terminal's.
+        # absl does this before its first line, unless the root logger has a handler. It would
+        # mistake the handler added here for that of the terminal.
         python_logging.basicConfig()
-    # Not on absl's logger: code of the user's may have one of Python's own.
+    # The handler is added to the root logger instead of absl's logger, because user code may use
+    # Python's loggers.
     python_logging.root.addHandler(handler)
     return handler
 
@@ -356,7 +359,7 @@ def _entries_of(params: hyperparams.Config) -> dict[str, Any]:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """The versions of Python and of the libraries that decide what a run computes."""
+    """Return the versions of Python and of the libraries that affect the results of a run."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

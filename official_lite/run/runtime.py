@@ -1,4 +1,4 @@
-"""What `RuntimeConfig` means: a strategy to run under, a seed, and a precision."""
+"""Functions that apply a `RuntimeConfig`: strategy, threads, seed and precision."""
 
 import contextlib
 import gc
@@ -16,10 +16,10 @@ __all__ = ["build_strategy", "forget_last_run", "seed_and_precision", "set_intra
 
 
 def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
-    """The distribution strategy, in the cluster that the config or `TF_CONFIG` describes.
+    """Build the distribution strategy, in the cluster that the config or `TF_CONFIG` describes.
 
     Raises:
-        errors.ConfigValueError: If the devices or the cluster can't be as described.
+        errors.ConfigValueError: If the devices or the cluster do not exist as described.
     """
     set_intra_op_threads(config.intra_op_parallelism_threads)
     distribute_utils.configure_cluster(config.worker_hosts, config.task_index)
@@ -34,16 +34,16 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
 
 
 def set_intra_op_threads(num_threads: int | None) -> None:
-    """Sets how many CPU threads share an op; None leaves what is set.
+    """Set the number of CPU threads that share an op; None keeps the current setting.
 
-    It has to come before anything is run. Later there is a warning, and no effect.
+    Call this function before TensorFlow runs anything. A later call only logs a warning.
     """
     if num_threads is None:
         return
     try:
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     except RuntimeError:
-        # A matter of speed alone, and of a process that has run something before.
+        # A warning is enough: the setting affects only speed, and the process has already run ops.
         logging.warning(
             "`runtime.intra_op_parallelism_threads` is %d, which has no effect: TensorFlow has "
             "started its threads already.",
@@ -53,9 +53,9 @@ def set_intra_op_threads(num_threads: int | None) -> None:
 
 @contextlib.contextmanager
 def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[None]:
-    """Sets all seeds, and inside it the precision that layers are created with.
+    """Set all seeds, and within the context also the precision of new layers.
 
-    A precision of None leaves the one that is set.
+    If the precision is None, the current one is kept.
     """
     keras.utils.set_random_seed(config.seed)
     with performance.mixed_precision_policy(config.mixed_precision_dtype):
@@ -63,9 +63,9 @@ def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[Non
 
 
 def forget_last_run() -> None:
-    """Makes names that Keras counts up begin anew, and frees what nobody has kept of the last run.
+    """Reset the counters of Keras' automatic names, and free unused objects of the last run.
 
-    Else a metric without a name of its own would be `mean_squared_error_1` in the second run.
+    Otherwise an unnamed metric would be called `mean_squared_error_1` in the second run.
     """
     policy = keras.mixed_precision.dtype_policy()
     keras.utils.clear_session()

@@ -1,4 +1,4 @@
-"""Checks that all workers of a run were started with the same config, code and data."""
+"""The check that all workers of a run were started with the same config, code and data."""
 
 import concurrent.futures
 import contextlib
@@ -23,7 +23,9 @@ __all__ = ["list_code", "require_agreement"]
 
 
 def list_code(params: Any) -> list[str]:
-    """Name and checksum of each Python file, sorted; the same on hosts with the same code.
+    """Return the sorted names and checksums of all Python files that a run uses.
+
+    Hosts with the same code return the same list.
 
     Args:
         params: The config of the run.
@@ -35,7 +37,7 @@ def list_code(params: Any) -> list[str]:
 
 
 def _modules_of(params: Any) -> set[str]:
-    """The modules that define what the config names."""
+    """Return the names of the modules that define the configs, the task and the trainer."""
     classes = [type(config) for config in _configs_in(params)]
     with contextlib.suppress(errors.UnknownNameError):
         classes.append(task_factory.get_task_cls(type(params.task)))
@@ -55,7 +57,7 @@ def _configs_in(value: Any) -> Iterator[Any]:
 
 
 def _files_of(module_name: str) -> dict[str, pathlib.Path]:
-    """All files of the package that a module is in, by their names there; or the module's own."""
+    """Return all files of a module's top-level package, by name, or the file of the module."""
     top = module_name.partition(".")[0]
     package = sys.modules.get(top)
     roots = [pathlib.Path(root) for root in getattr(package, "__path__", ())]
@@ -73,25 +75,26 @@ def _checksum(path: pathlib.Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-# Of what is shown of a line.
+# The maximum length of a line in an error message, in bytes.
 _MOST_BYTES = 240
 
-# Sizes that are asked for at the same time: a file in a bucket takes some 50 ms.
+# The number of parallel requests for file sizes; each takes some 50 ms for a file in a bucket.
 _MOST_THREADS = 32
 
 _Gather = Callable[[Sequence[int]], np.ndarray[Any, Any]]
 
 
 def require_agreement(params: Any, strategy: tf.distribute.Strategy, mode: str = "train") -> None:
-    """Compares the workers of a `MultiWorkerMirroredStrategy`; each of them calls it.
+    """Check that all workers of a `MultiWorkerMirroredStrategy` agree; every worker must call this.
 
     Args:
-        params: The config of the run. That of its place in the cluster may differ.
-        strategy: The strategy; of any other class there is nothing to compare.
-        mode: The mode of the run; the files of training data count if it trains.
+        params: The config of the run. The fields with a worker's place in the cluster may differ.
+        strategy: The strategy; nothing is compared under strategies of other classes.
+        mode: The mode of the run; the files of the training data are compared if it trains.
 
     Raises:
-        errors.ConfigValueError: They differ; on all workers. It says what the first difference is.
+        errors.ConfigValueError: If the workers differ. The error is raised on all workers and shows
+            the first difference.
     """
     found = tf_config.read_tf_config()
     is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -107,7 +110,7 @@ def require_agreement(params: Any, strategy: tf.distribute.Strategy, mode: str =
 
 
 def _parts(params: Any, mode: str) -> dict[str, list[str]]:
-    """What has to be the same, as lines that have to be the same."""
+    """Return the parts of a run that must be equal on all workers, each as lines of text."""
     runtime = params.runtime.replace(task_index=-1, worker_hosts=None)
     config = hyperparams.flatten(params.replace(runtime=runtime))
     return {
@@ -120,7 +123,7 @@ def _parts(params: Any, mode: str) -> dict[str, list[str]]:
 
 
 def _data_files(value: Any) -> Iterator[str]:
-    """Name and size of each file that a block of training data in the config names."""
+    """Yield the name and size of each training data file in the config."""
     if isinstance(value, config_definitions.DataConfig):
         if value.is_training and value.input_path and not value.enable_tf_data_service:
             yield from _sizes(value.input_path)
@@ -138,7 +141,8 @@ def _sizes(input_path: Any) -> list[str]:
     try:
         found = file_patterns.match_files(input_path)
     except errors.OfficialLiteError as error:
-        # Perhaps on this worker only. On all of them, whoever reads the data will say it.
+        # Compare the message, because the error may occur on this worker only. If it occurs on all
+        # workers, reading the data will raise it.
         return [str(error)]
     with concurrent.futures.ThreadPoolExecutor(_MOST_THREADS) as pool:
         sizes = pool.map(files.size, found)
@@ -146,7 +150,7 @@ def _sizes(input_path: Any) -> list[str]:
 
 
 def _describe(part: str, lines: Sequence[str], names: Sequence[str], gather: _Gather) -> str:
-    """What the first line is that differs, and what each worker has there."""
+    """Describe the first line that differs, and what each worker has in its place."""
     length = int(gather([len(lines)]).max())
     padded = [*lines, *[""] * (length - len(lines))]
     numbers = gather([_number_of(line) for line in padded])
@@ -166,12 +170,12 @@ def _describe(part: str, lines: Sequence[str], names: Sequence[str], gather: _Ga
 
 
 def _create_gather(strategy: tf.distribute.Strategy, num_workers: int) -> _Gather:
-    """Makes of each worker's numbers a row of a matrix that all of them have."""
+    """Create a function that gathers the numbers of all workers in a matrix, one row per worker."""
 
     def gather(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
         own = tf.constant([numbers], tf.int64)
         rows = strategy.gather(strategy.run(lambda: own), axis=0).numpy()
-        # Each worker's row comes once for each of its replicas.
+        # Each worker's row is repeated for each of its replicas.
         return np.asarray(rows[:: len(rows) // num_workers])
 
     return gather

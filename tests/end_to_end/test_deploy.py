@@ -141,7 +141,10 @@ def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig
     return found
 
 
-MEET = "from official_lite.common import cluster, roll_call; roll_call.meet(cluster.find_cluster())"
+MEET = """
+from official_lite.cluster import rendezvous, tf_config
+rendezvous.meet(tf_config.find_cluster())
+"""
 
 
 def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:

@@ -22,7 +22,8 @@ def test_list_shows_names_and_what_they_are_without_tensorflow() -> None:
     assert all(name.startswith("vision/") for name in listed)
     assert listed["vision/digits_mlp"] == {
         "name": "vision/digits_mlp",
-        "summary": "Two dense layers; a few seconds, for trying things out.",
+        "summary": "Return a network of two dense layers that trains in a few seconds, for "
+        "experimenting.",
         "module": "experiments.vision.digits.configs",
     }
 
