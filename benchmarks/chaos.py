@@ -144,9 +144,10 @@ def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
     left = {**_tensors("last", model_dir), **_metrics(model_dir), **_tables(model_dir)}
     left |= _events(model_dir)
     for info in sorted(model_dir.glob("*/info.json")):
-        left |= _tensors("best", info.parent)
-        left["best/info"] = _unclocked(json.loads(info.read_text()))
-        left["best/checkpoints"] = sorted(path.name for path in info.parent.glob("*.index"))
+        name = info.parent.name
+        left |= _tensors(name, info.parent)
+        left[f"{name}/info"] = _unclocked(json.loads(info.read_text()))
+        left[f"{name}/checkpoints"] = sorted(path.name for path in info.parent.glob("*.index"))
     left["temporary files"] = sorted(path.name for path in model_dir.rglob("*.tmp"))
     return left
 

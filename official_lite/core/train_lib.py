@@ -363,7 +363,10 @@ class OrbitExperimentRunner:
         # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
-        return [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
+        hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
+        keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
+        best_checkpoint.check_directories(self.params, self.model_dir, keepers)
+        return hooks
 
     def _build_controller(
         self,

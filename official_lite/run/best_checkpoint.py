@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,12 @@ from official_lite.checkpoint import best_checkpoints, latest
 from official_lite.common import errors, files, nested_dict, suggestions
 from official_lite.core import base_task, base_trainer, config_definitions
 
-__all__ = ["BestCheckpointExporter", "check_metric", "maybe_create_best_ckpt_exporter"]
+__all__ = [
+    "BestCheckpointExporter",
+    "check_directories",
+    "check_metric",
+    "maybe_create_best_ckpt_exporter",
+]
 
 
 BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
@@ -171,6 +176,52 @@ def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> N
             f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
             f"report. {suggestions.did_you_mean(name, known)}"
         )
+
+
+def check_directories(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    hooks: Sequence[orbit.hooks.BestCheckpoint],
+) -> None:
+    """Check that all best checkpoints of a run have a directory of their own.
+
+    Two that shared one would delete each other's checkpoints.
+
+    Args:
+        params: The config of the run.
+        model_dir: The model directory.
+        hooks: The hooks that keep a best checkpoint.
+
+    Raises:
+        errors.ConfigValueError: Two share a directory, or one uses a directory of the run itself.
+    """
+    trainer = params.trainer
+    taken = {
+        "": "the checkpoints of the run",
+        "train": "the event files of training",
+        trainer.validation_summary_subdir: "the event files of evaluations",
+        "ema_checkpoints": "the averaged weights",
+    }
+    owners = {_normalized(model_dir, name): owner for name, owner in taken.items()}
+    keepers = []
+    if trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric:
+        metric = trainer.best_checkpoint_eval_metric
+        owner = f"`trainer.best_checkpoint_export_subdir`, which keeps the best `{metric}`"
+        keepers.append((owner, trainer.best_checkpoint_export_subdir))
+    keepers += [(f"the hook `best_checkpoint` on `{h.metric}`", h.directory) for h in hooks]
+    for owner, directory in keepers:
+        path = _normalized(model_dir, directory)
+        if path in owners:
+            raise errors.ConfigValueError(
+                f"The directory `{directory}` would be shared by {owners[path]}, and {owner}. "
+                "Give each a directory of its own: `trainer.best_checkpoint_export_subdir`, or "
+                "`directory` of the hook."
+            )
+        owners[path] = owner
+
+
+def _normalized(model_dir: str, directory: str) -> str:
+    return os.path.normpath(os.path.join(model_dir, directory))
 
 
 def _reports_only_its_metrics(trainer: Any) -> bool:

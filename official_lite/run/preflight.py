@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.checkpoint import completeness, latest, warm_start
 from official_lite.common import errors, files, run_mode, suggestions
 from official_lite.config import phase_configs
@@ -81,6 +82,8 @@ def check_run(
     """
     check(params, mode)
     run_record.check_model_dir(model_dir)
+    if run_mode.Mode(mode).trains:
+        best_checkpoint.check_directories(params, model_dir, _best_checkpoint_hooks(params))
     earlier = earlier_phases or {}
     if reads_weights:
         check_evaluation(params, mode, model_dir)
@@ -197,6 +200,14 @@ def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()
 def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
     """Return the factories of the hooks in `params.trainer.hooks`."""
     return hook_factory.find_hooks(_entries(params, "hooks"), _workspace(params))
+
+
+def _best_checkpoint_hooks(params: Any) -> list[orbit.hooks.BestCheckpoint]:
+    """Return the hooks of the config that keep a best checkpoint; creating one has no effect."""
+    entries = [entry for entry in _entries(params, "hooks") if isinstance(entry, dict)]
+    own = [entry for entry in entries if entry["name"] == "best_checkpoint"]
+    created = [create() for create in hook_factory.find_hooks(own, _workspace(params))]
+    return [hook for hook in created if isinstance(hook, orbit.hooks.BestCheckpoint)]
 
 
 def find_writers(params: Any) -> list[writer_factory.WriterFactory]:

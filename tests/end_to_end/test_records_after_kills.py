@@ -9,6 +9,9 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -158,3 +161,78 @@ def test_kill_at_any_file_that_is_put_in_its_place(unbroken, tmp_path, monkeypat
     for copy in copies:
         _train(copy)
         assert chaos.differences(unbroken, chaos.what_is_left(copy)) == [], copy
+
+
+KILLS_ITSELF = '''
+import os, pathlib, signal
+
+replace = os.replace
+
+def replace_or_die(source, target):
+    """At the third file that is put in its place in a directory, once."""
+    folder, once = os.environ["DIES_IN"], pathlib.Path(os.environ["DIED"])
+    if f"/{folder}/" in str(target) and not once.exists():
+        with open(f"{once}.count", "a") as count:
+            count.write(".")
+        if os.path.getsize(f"{once}.count") == 3:
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+
+os.replace = replace_or_die
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_best_checkpoints_survive_a_kill_in_either_export(tmp_path):
+    """By accuracy and by loss, which are best at steps of their own."""
+    plugin = tmp_path / "kills_itself.py"
+    plugin.write_text(KILLS_ITSELF)
+
+    def run(name, dies_in):
+        keepers = [
+            {
+                "name": "best_checkpoint",
+                "metric": metric,
+                "direction": way,
+                "directory": f"best_{metric}",
+            }
+            for metric, way in (("accuracy", "maximize"), ("validation_loss", "minimize"))
+        ]
+        overrides = {
+            "runtime": {"execution": "graph"},
+            "trainer": {
+                "train_steps": 60,
+                "steps_per_loop": 10,
+                "checkpoint_interval": 20,
+                "validation_interval": 10,
+                "writers": ["jsonl"],
+                "hooks": keepers,
+            },
+        }
+        died = tmp_path / f"{name}.died"
+        command = [
+            *(sys.executable, "train.py", "--experiment=vision/digits_mlp"),
+            *("--mode=train_and_eval", f"--model_dir={tmp_path / name}", f"--import={plugin}"),
+            f"--params_override={json.dumps(overrides)}",
+        ]
+        environment = {**os.environ, "DIES_IN": dies_in, "DIED": str(died)}
+        codes = []
+        while not codes or codes[-1] == -signal.SIGKILL:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            codes.append(done.returncode)
+        assert codes[-1] == 0, done.stderr[-3000:]
+        assert died.exists() == (dies_in != "nowhere")
+        return chaos.what_is_left(tmp_path / name)
+
+    unbroken = run("unbroken", "nowhere")
+    for folder in ("best_accuracy", "best_validation_loss"):
+        assert chaos.differences(unbroken, run(f"killed_in_{folder}", folder)) == []
+        best = json.loads((tmp_path / "unbroken" / folder / "info.json").read_text())
+        lines = (tmp_path / "unbroken" / "metrics.json").read_text().splitlines()
+        found = [r for r in map(json.loads, lines) if r["split"] == "validation"]
+        sign = 1 if folder == "best_accuracy" else -1
+        metric = folder.removeprefix("best_")
+        highest = max(found, key=lambda record: (sign * record[metric], -record["step"]))
+        assert best["best_ckpt_global_step"] == highest["step"]

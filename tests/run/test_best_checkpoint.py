@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import base_trainer
-from official_lite.run import best_checkpoint
+from official_lite.run import best_checkpoint, preflight
 
 
 def _exporter(
@@ -110,3 +110,32 @@ def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -
     assert restarted.best_metric_value == 0.1
     assert restarted.best_ckpt_path == str(tmp_path / "best_ckpt-0")
     assert _exports(restarted, checkpoint, [0.0, 0.05, 0.2]) == [False, False, True]
+
+
+def _hook(metric: str, directory: str) -> dict[str, str]:
+    return {"name": "best_checkpoint", "metric": metric, "directory": directory}
+
+
+@pytest.mark.parametrize(
+    ("hooks", "subdir", "message"),
+    [
+        ([_hook("mae", "best")], "best", "best_checkpoint_export_subdir.*hook.*`mae`"),
+        ([_hook("mae", "a"), _hook("validation_loss", "./a/")], "", "`mae`.*`validation_loss`"),
+        ([_hook("mae", "train")], "", "event files of training"),
+        ([], ".", "the checkpoints of the run"),
+    ],
+)
+def test_best_checkpoints_that_would_share_a_directory_are_refused_before_anything_is_written(
+    experiment, tmp_path, hooks, subdir, message
+) -> None:
+    params = experiment(
+        trainer={
+            "hooks": hooks,
+            "best_checkpoint_export_subdir": subdir,
+            "best_checkpoint_eval_metric": "validation_loss",
+            "best_checkpoint_metric_comp": "lower",
+        }
+    )
+    with pytest.raises(errors.ConfigValueError, match=message):
+        preflight.check_run(params, "train", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

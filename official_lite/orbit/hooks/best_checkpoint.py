@@ -39,7 +39,8 @@ class BestCheckpoint(Hook):
         max_to_keep: int = 1,
     ) -> None:
         self._metric = WatchedMetric(metric, direction)
-        self._directory = directory
+        self.metric = metric
+        self.directory = directory
         self._max_to_keep = max_to_keep
         self._best: best_checkpoints.BestCheckpoints | None = None
 
@@ -92,7 +93,7 @@ class BestCheckpoint(Hook):
         if self._best is None:
             self._checkpoint_manager()
             self._best = best_checkpoints.BestCheckpoints(
-                output_directory(self, self._directory),
+                output_directory(self, self.directory),
                 max_to_keep=self._max_to_keep,
                 strategy=self.controller.strategy,
             )
