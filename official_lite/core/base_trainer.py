@@ -191,7 +191,7 @@ class Trainer(_AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
-        freezing.freeze(model, getattr(config.trainer, "freeze", []))
+        freezing.freeze(model, config.trainer.freeze)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         runner.set_untracked(
             self,
@@ -620,14 +620,14 @@ class Trainer(_AsyncTrainer):
         build_inputs, data = train_data.evaluation_inputs(
             self.config, self.task.build_inputs, self.strategy.num_replicas_in_sync
         )
-        if getattr(self.config.trainer, "validation_steps", 0) == -1:
+        if self.config.trainer.validation_steps == -1:
             build_inputs = length.timed(build_inputs)
         return self.distribute_eval_dataset(build_inputs, data)
 
     def _with_private_threads(
         self, dataset_or_fn: Dataset | Callable[..., Dataset]
     ) -> Dataset | Callable[..., Dataset]:
-        num_threads = getattr(self.config.runtime, "dataset_num_private_threads", None)
+        num_threads = self.config.runtime.dataset_num_private_threads
         return tf_data_options.with_private_threads(dataset_or_fn, num_threads)
 
     # Construction.

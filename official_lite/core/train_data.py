@@ -23,7 +23,7 @@ __all__ = [
 
 def count_micro_batches(config: Any) -> int:
     """Return the number of micro-batches per update; 1 if the config has no such field."""
-    return getattr(config.trainer, "grad_accum_steps", 1)
+    return config.trainer.grad_accum_steps
 
 
 def micro_batch_data(config: Any, num_replicas: int) -> Any:
@@ -110,7 +110,7 @@ def check_given_data(config: Any, *datasets: Any) -> None:
 
 def _count(config: Any) -> int:
     """Return the number of micro-batches to overfit; 0 if the field is missing or off."""
-    batches: int = getattr(config.trainer, "overfit_batches", 0)
+    batches: int = config.trainer.overfit_batches
     return batches * count_micro_batches(config)
 
 

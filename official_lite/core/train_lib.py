@@ -275,6 +275,11 @@ class OrbitExperimentRunner:
         """The outcome of `runtime.execution: auto`; None if no mode had to be chosen."""
         return self._execution_record
 
+    @property
+    def lacks_evaluation(self) -> bool:
+        """Whether the mode only evaluates and no metrics have been recorded."""
+        return not self.trains and bool(self._writers) and not self._last_records.rows()
+
     def close(self) -> None:
         """Close writers and event files. It is safe to call this method more than once."""
         self._opened.close()
@@ -412,8 +417,8 @@ class OrbitExperimentRunner:
             eval_summary_manager=self._eval_summary_manager,
             writers=self._writers,
             hooks=self._build_hooks(trainer),
-            log_interval=getattr(config, "log_interval", 0) or None,
-            steps_per_epoch=getattr(config, "steps_per_epoch", 0) or None,
+            log_interval=config.log_interval or None,
+            steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
             restore=self._restore,
         )

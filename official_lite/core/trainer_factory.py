@@ -45,7 +45,7 @@ def create_optimizer(
 
     An overridden `Task.create_optimizer` may omit the argument `dp_config`.
     """
-    dp_config = getattr(params.task, "differential_privacy_config", None)
+    dp_config = params.task.differential_privacy_config
     args = (params.trainer.optimizer_config, params.runtime)
     if "dp_config" in inspect.signature(task.create_optimizer).parameters:
         return task.create_optimizer(*args, dp_config=dp_config)
@@ -103,14 +103,14 @@ def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_tr
     Raises:
         errors.UnknownNameError: If the name is unknown.
     """
-    name = getattr(params.trainer, "name", None)
+    name = params.trainer.name
     if not name:
         return base_trainer.Trainer
     found: type[base_trainer.Trainer] = plugins.resolve(
         name,
         registry=_REGISTERED_TRAINER_CLS,
         base=base_trainer.Trainer,
-        workspace=getattr(params, "workspace", "") or None,
+        workspace=params.workspace or None,
         kind="trainer",
     )
     return found

@@ -14,9 +14,9 @@ __all__ = ["check", "create_executor", "execution_of", "why_not_xla", "why_not_x
 
 def execution_of(runtime: Any) -> str:
     """Return the execution mode of a runtime config; `auto` if it is not decided yet."""
-    if getattr(runtime, "run_eagerly", False):
+    if runtime.run_eagerly:
         return "eager"
-    execution: str = getattr(runtime, "execution", "graph")
+    execution: str = runtime.execution
     if execution == "auto" and runtime.enable_xla:
         return "xla"
     return execution

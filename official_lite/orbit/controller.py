@@ -632,8 +632,9 @@ class Controller:
 
 def missing(argument: str, for_method: str) -> errors.ConfigValueError:
     """That a controller lacks what one of its methods needs."""
+    hint = " In a run, only the modes that train have one." if argument == "trainer" else ""
     return errors.ConfigValueError(
-        f"`{for_method}` needs a `{argument}`; pass one to `Controller`."
+        f"`{for_method}` needs a `{argument}`; pass one to `Controller`.{hint}"
     )
 
 

@@ -86,6 +86,14 @@ def _run_to_the_last(
         if ctx.params is not params:
             record.replace_params(ctx.params)
         name = _next_stage(name, jump)
+    if ctx.runner is not None and ctx.runner.lacks_evaluation:
+        logging.warning(
+            "The mode `%s` has evaluated nothing; the %s decides what a mode does. To keep the "
+            "default evaluation, let the stage override only `train` of `pipeline.Run`, or leave "
+            "it out of the config in this mode.",
+            ctx.mode,
+            describe("run", stages["run"]),
+        )
 
 
 def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) -> str | None:
@@ -260,7 +268,7 @@ class _Plan:
 def _plans(
     params: Any, mode: str, model_dir: str, stages: Mapping[str, Any] | None
 ) -> Iterator[_Plan]:
-    phases = getattr(params, "phases", [])
+    phases = params.phases
     if not phases:
         found = find_stages(params, stages)
         yield _Plan(params=params, mode=mode, model_dir=model_dir, stages=found)
@@ -298,7 +306,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
     """Warn if a phase resumes from its checkpoint although its source was trained since."""
-    path = getattr(plan.params.task, "init_checkpoint", "")
+    path = plan.params.task.init_checkpoint
     if not path or not plan.trains or not latest.latest_checkpoint(plan.model_dir):
         return
     for source in trained:

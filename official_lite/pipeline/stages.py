@@ -172,7 +172,7 @@ class Initialize(Stage):
         return path
 
     def _log(self, ctx: ExperimentContext, path: str | None) -> None:
-        pretrained = getattr(ctx.params.task, "init_checkpoint", "")
+        pretrained = ctx.params.task.init_checkpoint
         if path is not None:
             total = ctx.params.trainer.train_steps
             logging.info("initialize: resumed at step %d of %d", ctx.global_step, total)
@@ -268,8 +268,8 @@ def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[st
             raise errors.UnknownNameError(
                 f"There is no stage {name!r}. {suggestions.did_you_mean(name, STAGES)}"
             )
-    config = getattr(params, "pipeline", None)
-    workspace = getattr(params, "workspace", "") or None
+    config = params.pipeline
+    workspace = params.workspace or None
     return {
         name: _find(name, chosen.get(name) or getattr(config, name, ""), workspace)
         for name in STAGES

@@ -166,7 +166,7 @@ def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> N
     Raises:
         errors.UnknownNameError: If the evaluation does not report the metric.
     """
-    name = getattr(params.trainer, "best_checkpoint_eval_metric", "")
+    name = params.trainer.best_checkpoint_eval_metric
     if not name or not _reports_only_its_metrics(trainer):
         return
     known = [metric.name for metric in trainer.validation_metrics]

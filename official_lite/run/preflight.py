@@ -99,7 +99,7 @@ def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
     Raises:
         errors.CheckpointError: If there is none.
     """
-    init_checkpoint = getattr(params.task, "init_checkpoint", "")
+    init_checkpoint = params.task.init_checkpoint
     if mode != "eval" or init_checkpoint:
         return
     path = latest.latest_checkpoint(model_dir)
@@ -159,7 +159,7 @@ def check_init_checkpoint(
     Raises:
         errors.CheckpointError: If the checkpoint does not exist.
     """
-    path = getattr(params.task, "init_checkpoint", "")
+    path = params.task.init_checkpoint
     earlier = earlier_phases or {}
     if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
         return
@@ -282,4 +282,4 @@ def _plain(entry: str | dict[str, Any]) -> str | dict[str, Any]:
 
 
 def _workspace(params: Any) -> str | None:
-    return getattr(params, "workspace", "") or None
+    return params.workspace or None

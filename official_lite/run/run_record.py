@@ -265,7 +265,7 @@ def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
     """
     path = os.path.join(model_dir, "run.json")
     trains = run_mode.Mode(mode).trains
-    if not trains or getattr(params, "phases", None) or not files.exists(path):
+    if not trains or params.phases or not files.exists(path):
         return False
     try:
         record = json.loads(files.read_text(path))
@@ -295,7 +295,7 @@ def _has_reached_the_end(record: dict[str, Any], params: Any, mode: str, model_d
 
 def _train_steps(params: Any, record: dict[str, Any]) -> int | None:
     """Return the required number of training steps; None if it can't be known yet."""
-    if getattr(params.trainer, "train_epochs", None) is None:
+    if params.trainer.train_epochs is None:
         return int(params.trainer.train_steps)
     # Only the data determines the length of an epoch. An earlier run of the same config has
     # recorded the resulting number of steps.
@@ -352,8 +352,8 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
 
 def _entries_of(params: hyperparams.Config) -> dict[str, Any]:
     return {
-        "seed": getattr(getattr(params, "runtime", None), "seed", None),
-        "train_steps": getattr(getattr(params, "trainer", None), "train_steps", None),
+        "seed": params.runtime.seed,
+        "train_steps": params.trainer.train_steps,
     }
 
 

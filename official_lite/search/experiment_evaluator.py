@@ -30,7 +30,7 @@ class ExperimentEvaluator:
     """
 
     def __init__(self, params: Any, *, allow_config_change: bool = False) -> None:
-        if getattr(params, "phases", None):
+        if params.phases:
             raise errors.ConfigValueError(
                 "An experiment with `phases` can't be searched: which of them would count? Search "
                 "each by itself."

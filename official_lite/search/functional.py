@@ -129,8 +129,6 @@ def evaluator_of(config: search_config.SearchConfig, params: Any) -> ModelEvalua
     """
     entry = search_config.entry_of(config.evaluator)
     named = {"name": entry} if isinstance(entry, str) else entry
-    fit = plugins.resolve(
-        named["name"], workspace=getattr(params, "workspace", "") or None, kind="evaluator"
-    )
+    fit = plugins.resolve(named["name"], workspace=params.workspace or None, kind="evaluator")
     kwargs = {key: value for key, value in named.items() if key != "name"}
     return ModelEvaluator(TaskModel(params), FunctionalTrainer(fit, **kwargs))

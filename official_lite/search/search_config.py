@@ -121,7 +121,7 @@ def search_config_of(params: Any) -> SearchConfig:
     Raises:
         errors.ConfigError: If the block is missing or invalid.
     """
-    block = getattr(params, "search", None)
+    block = params.search
     if block is None:
         raise errors.ConfigValueError(
             "The config has no `search`, so there is nothing to look for. Give it a `space`, a "

@@ -219,3 +219,36 @@ def test_exit_stack_is_closed_last(experiment, recorders, tmp_path) -> None:
 
     _run(experiment(), tmp_path, **stages | {"prepare": Prepare})
     assert calls[-2:] == ["finalize", "closed"]
+
+
+class _OnlyTrains(pipeline.Run):
+    """Does not ask for the mode."""
+
+    def __call__(self, ctx):
+        while ctx.global_step < ctx.params.trainer.train_steps:
+            ctx.controller.train(ctx.global_step + 4)
+
+
+class _EvaluatesAsWell(pipeline.Run):
+    def __call__(self, ctx):
+        self.evaluate(ctx)
+
+
+@pytest.mark.parametrize(("stage", "is_told"), [(_OnlyTrains, True), (_EvaluatesAsWell, False)])
+def test_mode_that_should_evaluate_and_does_not_is_told(
+    experiment, log_of, tmp_path, stage, is_told
+) -> None:
+    _run(experiment(), tmp_path, run=_OnlyTrains)
+    assert "evaluated nothing" not in log_of()
+    _run(experiment(), tmp_path, "eval", run=stage)
+    log = (tmp_path / "log.eval.txt").read_text()
+    told = "The mode `eval` has evaluated nothing; the stage run: _OnlyTrains"
+    assert (told in log) == is_told
+    assert (tmp_path / "metrics.eval.json").exists() != is_told
+
+
+def test_stage_that_trains_in_a_mode_that_does_not_is_told_why(experiment, tmp_path) -> None:
+    _run(experiment(), tmp_path)
+    longer = experiment(trainer={"train_steps": 12})
+    with pytest.raises(errors.ConfigValueError, match="only the modes that train have one"):
+        _run(longer, tmp_path, "eval", run=_OnlyTrains)

@@ -38,7 +38,7 @@ def train(
         errors.ConfigValueError: The experiment has phases.
         errors.OfficialLiteError: The training failed.
     """
-    if getattr(params, "phases", None):
+    if params.phases:
         raise errors.ConfigValueError(
             "The experiment has `phases`: which of them is meant? Give the folder of a phase's "
             "run, or set `phases=[]` and the fields of that phase."

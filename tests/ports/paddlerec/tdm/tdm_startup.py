@@ -28,8 +28,8 @@ class Startup(StartupBase):
         logger.info("cluster startup of %d replicas", context.strategy.num_replicas_in_sync)
 
     def _load_all(self, context):
-        # A checkpoint of the run has the tree in it, with what was learnt since.
-        if self.load(context) is None:
+        # A checkpoint has the tree in it, with what was learnt since.
+        if self.load(context) is None and not context.params.task.init_checkpoint:
             self._load_tree(context)
 
     def _load_tree(self, context):
