@@ -114,8 +114,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         moves_damaged: bool = True,
     ) -> None:
         directory = os.fspath(directory)
-        # Pass a directory without a `checkpoint` file, because a damaged one would make this call
-        # fail.
+        # This class has to inherit, because TensorFlow's preemption handler takes no other manager.
+        # The inherited constructor reads the `checkpoint` file and fails if that is damaged, so it
+        # is given a directory without one.
         super().__init__(
             checkpoint,
             os.path.join(directory, "no", "such", "directory"),
