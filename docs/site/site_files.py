@@ -21,7 +21,7 @@ _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
 def on_config(config: Any) -> None:
-    """Lists the pages of the folders that the navigation names."""
+    """List the pages of the folders that the navigation names."""
     listed = {
         "decisions/": sorted(f"decisions/{path.name}" for path in DOCS.glob("decisions/*.md")),
         "reference/": list(_reference_pages()),
@@ -34,7 +34,7 @@ def on_config(config: Any) -> None:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the reference and the copies."""
+    """Add the reference and the copies."""
     for uri, content in _reference_pages().items():
         files.append(File.generated(config, uri, content=content))
     pages = [pathlib.Path(f.abs_src_path) for f in files.documentation_pages() if f.abs_src_path]
@@ -85,7 +85,7 @@ def _linked_outside(pages: list[pathlib.Path]) -> Iterator[pathlib.Path]:
 
 
 def _target(page: pathlib.Path, link: str) -> pathlib.Path | None:
-    """The file that a link means; of a folder, its README. None if there is none."""
+    """Return the file that a link points to, or a folder's README; None if there is none."""
     path = (page.parent / link).resolve()
     path = path / "README.md" if path.is_dir() else path
     return path if path.is_file() and path.is_relative_to(ROOT) else None

@@ -14,7 +14,7 @@ __all__ = [
 
 
 def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """The value under a path of keys.
+    """Return the value under a path of keys.
 
     Raises:
         errors.UnknownKeyError: If the path does not exist, or ends at a dictionary.
@@ -37,7 +37,7 @@ def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def cast_leaf_nested_dict(d: dict[str, Any], cast_fn: Callable[[Any], Any]) -> dict[str, Any]:
-    """Replaces each leaf by `cast_fn(leaf)`, in place, and returns the dictionary."""
+    """Replace each leaf by `cast_fn(leaf)`, in place, and return the dictionary."""
     for key, value in d.items():
         if isinstance(value, dict):
             cast_leaf_nested_dict(value, cast_fn)
@@ -72,7 +72,7 @@ def flatten_nested_dict(
 def filter_leaf_nested_dict(
     d: Mapping[str, Any], predicate: Callable[[Any], bool]
 ) -> dict[str, Any]:
-    """A new dictionary with only the leaves that satisfy the predicate."""
+    """Return a new dictionary with only the leaves that satisfy the predicate."""
     return {
         key: filter_leaf_nested_dict(value, predicate) if isinstance(value, Mapping) else value
         for key, value in d.items()

@@ -40,7 +40,7 @@ def describe(model: Any) -> str | None:
 
 
 def write_model_params(model: Any, output_path: str) -> None:
-    """Writes one line a variable, with its path and shape, and the total, to a text file."""
+    """Write a line for each variable, with its path and shape, and the total to a text file."""
     lines = [f"{keras_variables.path_of(v)} {list(v.shape)}" for v in model.variables]
     files.write_text(
         output_path, "\n".join([*lines, "", f"Total params: {_size(model.variables)}", ""])
@@ -48,7 +48,7 @@ def write_model_params(model: Any, output_path: str) -> None:
 
 
 def try_count_params(model: Any, trainable_only: bool = False) -> int | None:
-    """The number of parameters; None while the model has no variables yet."""
+    """Return the number of parameters; None while the model has no variables yet."""
     variables = model.trainable_variables if trainable_only else _parameters(model)
     return _size(variables) if variables else None
 

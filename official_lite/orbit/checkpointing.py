@@ -1,4 +1,4 @@
-"""The checkpoints of a controller: when one is due, and the way to the disk and back."""
+"""The checkpoints of a controller: when one is due, and how it is saved and restored."""
 
 import contextlib
 import time
@@ -31,7 +31,7 @@ _NAME = "evaluation_is_pending"
 
 @contextlib.contextmanager
 def marked(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
-    """What is saved within it says that the evaluation at its step has yet to be made."""
+    """Mark checkpoints that are saved inside as lacking the evaluation of their step."""
     mark = tf.Variable(True, trainable=False)
     setattr(checkpoint, _NAME, mark)
     try:
@@ -41,7 +41,7 @@ def marked(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
 
 
 def find_mark(checkpoint: tf.train.Checkpoint, path: str) -> tf.Variable | None:
-    """The mark in what was restored from `path`, if it has one.
+    """Return the mark in the checkpoint that was restored from `path`, if it has one.
 
     Keep it: TensorFlow warns of values in a checkpoint that nothing was restored with.
     """
@@ -60,7 +60,7 @@ def watch_checkpoints(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """Yields every checkpoint of a directory once, in the order in which they were saved.
+    """Yield every checkpoint of a directory once, in the order in which they were saved.
 
     Args:
       directory: Where a checkpoint manager saves, ours or TensorFlow's.
@@ -91,7 +91,7 @@ def _new_checkpoints(directory: str, seen: set[str]) -> list[str]:
 
 
 class Checkpointing(triggers.Trigger):
-    """Is due when a checkpoint is to be saved: at the multiples of each of its intervals.
+    """Trigger of checkpoints, due at the multiples of each interval, and access to them.
 
     Args:
       manager: Where checkpoints go; the first interval is the manager's, if it has one.
@@ -130,7 +130,7 @@ class Checkpointing(triggers.Trigger):
         return bool(self._intervals)
 
     def add_interval(self, num_steps: int) -> None:
-        """Adds an interval; one that is there already changes nothing."""
+        """Add an interval; adding it again has no effect."""
         self._intervals.add(num_steps)
         self._trigger = triggers.AnyOf(map(triggers.every, self._intervals))
 
@@ -164,7 +164,7 @@ class Checkpointing(triggers.Trigger):
             return path
 
     def save(self, step: int) -> str | None:
-        """Saves, or begins to; returns the path, or `None` if this step has been saved before."""
+        """Save, or start to save; return the path, or `None` if this step is already saved."""
         self._prepare_manager()
         if self._on_save is not None and not _is_committed(self._manager):
             self._on_save()()
@@ -181,7 +181,7 @@ class Checkpointing(triggers.Trigger):
             self._manager.on_save = self._on_save
 
     def take_complete(self) -> str | None:
-        """The path of the last checkpoint if its files are complete; every path once.
+        """Return the path of the last checkpoint once its files are complete; each path once.
 
         Raises:
           BaseException: What the save failed with.
@@ -194,7 +194,7 @@ class Checkpointing(triggers.Trigger):
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:
-        """Waits for a save that is under way in the background, and raises what it failed with."""
+        """Wait for a save in the background, and raise its error if it failed."""
         self._manager.sync()
 
 
@@ -215,7 +215,7 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Turns the many errors of a restore into one that names the checkpoint."""
+    """Turn the many errors of a restore into one that names the checkpoint."""
     try:
         yield
     except (errors.OfficialLiteError, tf.errors.NotFoundError):

@@ -1,4 +1,4 @@
-"""The controller: training, evaluation and checkpoints of a run, and what belongs to each."""
+"""The controller, which decides when a run trains, evaluates, reports and saves."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ Action = Callable[[runner.Output], None]
 
 @dataclasses.dataclass(kw_only=True)
 class _Plan:
-    """One training run: where it ends, what happens on the way, and what came of it."""
+    """One training run: its end, its evaluations, and their results."""
 
     last_step: int
     evaluate: triggers.Trigger = dataclasses.field(default_factory=triggers.Never)
@@ -35,7 +35,7 @@ class _Plan:
 
 
 class Controller:
-    """Runs a trainer, an evaluator, and whatever is to happen between steps.
+    """The outer loop of a run: trainer, evaluator, and everything that happens between steps.
 
     The loop, with everything that `train_and_evaluate` adds::
 
@@ -191,7 +191,7 @@ class Controller:
         self._iter = self.step
 
     def train(self, steps: int, checkpoint_at_completion: bool = True) -> None:
-        """Trains until the global step is `steps`.
+        """Train until the global step is `steps`.
 
         Args:
           steps: The global step at which to end, not the number of steps to add.
@@ -208,7 +208,7 @@ class Controller:
     def train_and_evaluate(
         self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None
     ) -> runner.Output | None:
-        """Trains until the global step is `train_steps`, evaluates on the way and at the end.
+        """Train until the global step is `train_steps`, with evaluations on the way and at the end.
 
         A run that has nothing left to train is evaluated once.
 
@@ -231,7 +231,7 @@ class Controller:
         return plan.eval_output
 
     def evaluate(self, steps: int = -1) -> runner.Output | None:
-        """Evaluates the current state once.
+        """Evaluate the current state once.
 
         Args:
           steps: Steps of the evaluation; -1 is all the data.
@@ -274,7 +274,7 @@ class Controller:
         timeout: float | None = None,
         timeout_fn: Callable[[], bool] | None = None,
     ) -> runner.Output | None:
-        """Evaluates each checkpoint of the manager's directory once, as they appear, in order.
+        """Evaluate each checkpoint of the manager's directory once, as they appear, in order.
 
         It ends when no new one has come for `timeout` seconds, or on `request_stop`.
 
@@ -307,7 +307,7 @@ class Controller:
         return output
 
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
-        """Restores a checkpoint.
+        """Restore a checkpoint.
 
         A training that starts afterwards has the writers remove the records after its step, and
         whoever keeps the best checkpoint forget what came later.
@@ -337,7 +337,7 @@ class Controller:
         return checkpoint_path
 
     def save_checkpoint(self) -> str | None:
-        """Saves now, whether or not the manager has an interval.
+        """Save now, whether or not the manager has an interval.
 
         With `enable_async_checkpointing` this begins to save, in the midst of a training, and
         waits for the save before, if that is still under way.
@@ -356,7 +356,7 @@ class Controller:
         return path
 
     def request_stop(self, reason: str) -> None:
-        """Ends training, or continuous evaluation, after what is being done now.
+        """End training, or continuous evaluation, after the current stretch of steps.
 
         It is an orderly end: final evaluation, checkpoint and `after_train(True)` follow. May be
         called from a hook, an action, or another thread.
@@ -378,11 +378,11 @@ class Controller:
         return self._iter
 
     def close(self) -> None:
-        """Closes the event files of `summary_dir` and `eval_summary_dir`."""
+        """Close the event files of `summary_dir` and `eval_summary_dir`."""
         self._summaries.close()
 
     def checkpoint_every(self, num_steps: int) -> None:
-        """Saves at the multiples of `num_steps`, beside the manager's own interval, and at the end.
+        """Save at the multiples of `num_steps` and at the end, besides the manager's interval.
 
         Args:
           num_steps: The interval; naming it again changes nothing.
@@ -412,7 +412,7 @@ class Controller:
 
     @contextlib.contextmanager
     def step_context(self) -> Iterator[None]:
-        """What steps run in: for one who traces or tries them outside of `train`."""
+        """Provide the context of steps to code that traces or tries them outside of `train`."""
         with self.storage, self._summaries.of_steps():
             yield
 
@@ -435,7 +435,7 @@ class Controller:
             self._finish(plan)
 
     def _next_event(self, step: int, plan: _Plan) -> int:
-        """The first step after `step` at which something may be due."""
+        """Return the first step after `step` at which something may be due."""
         whens = (
             self._inner,
             self._hooks,
@@ -473,7 +473,7 @@ class Controller:
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
-        """Brings what the end needs and the last events did not, as after a requested stop."""
+        """Complete what the last events left out, as after a requested stop."""
         if self._inner.is_open:
             self._report()
         if plan.evaluate_at_end and plan.evaluated_step != self.step:
@@ -503,12 +503,12 @@ class Controller:
         )
 
     def _prepare_save(self) -> Callable[[], None]:
-        """Has all that belongs to the state in hand; see `CommittedCheckpointManager.on_save`."""
+        """Write everything that belongs to the state; see `CommittedCheckpointManager.on_save`."""
         self._tell_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
-        """Removes what a training that was broken off has left after the current step."""
+        """Remove the records that an interrupted training has left after the current step."""
         self._must_rewind = False
         self._reports.rewind(self.step)
         self._tell_evaluator("before_training", self.step)
@@ -521,7 +521,7 @@ class Controller:
                 listen(*args)
 
     def _write_what_is_left(self, has_failed: bool = False) -> None:
-        """Writes numbers that came up after the last report."""
+        """Write values that were recorded after the last report."""
         self._report_training({}, has_failed)
         self._reports.write()
 
@@ -532,13 +532,13 @@ class Controller:
         self._evaluation_is_pending = False
 
     def _sync_on_async_checkpointing(self) -> None:
-        """Waits for a save that is under way; subclasses written for Orbit call it."""
+        """Wait for a save that is under way; subclasses written for Orbit call this method."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
             self._tell_of_checkpoint()
 
     def _tell_of_checkpoint(self) -> None:
-        """Tells the hooks of a checkpoint that has become complete, on this thread."""
+        """Notify the hooks, on this thread, of a checkpoint that has become complete."""
         path = self._checkpoints.take_complete() if self._checkpoints else None
         if path is not None:
             logging.info("Saved %s.", path)
@@ -547,7 +547,7 @@ class Controller:
 
     @contextlib.contextmanager
     def _running(self, last_step: int) -> Iterator[None]:
-        """Tells the hooks of the beginning and, whatever happens, of the end."""
+        """Notify the hooks of the start and, whatever happens, of the end."""
         self._is_running = True
         self.last_step = last_step
         self.first_step = self._iter = self.storage.step = self.step
@@ -597,7 +597,7 @@ class Controller:
             return self._iter
 
     def _end_early(self) -> None:
-        """Saves what has been trained, without an evaluation: there may be little time."""
+        """Save the current state without an evaluation, because there may be little time."""
         self.storage.step = self.step
         if self._inner.is_open:
             self._report()
@@ -606,7 +606,7 @@ class Controller:
         logging.info("Stopped at step %d, by a signal.", self.step)
 
     def _say_what_is_saved(self, stop: errors.PreemptedError) -> None:
-        """In the error itself, which is the last that a terminal shows."""
+        """Add the saved checkpoint to the error, which is the last thing a terminal shows."""
         manager = self.checkpoint_manager
         if manager is not None and manager.latest_checkpoint:
             stop.args = (f"{str(stop).removesuffix('.')}, from {manager.latest_checkpoint}.",)
@@ -631,7 +631,7 @@ class Controller:
 
 
 def missing(argument: str, for_method: str) -> errors.ConfigValueError:
-    """That a controller lacks what one of its methods needs."""
+    """Return the error for an argument that the controller lacks and one of its methods needs."""
     hint = " In a run, only the modes that train have one." if argument == "trainer" else ""
     return errors.ConfigValueError(
         f"`{for_method}` needs a `{argument}`; pass one to `Controller`.{hint}"

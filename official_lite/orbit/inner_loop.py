@@ -1,4 +1,4 @@
-"""The trainer as the controller sees it: stretches of steps, and a report at the end of some."""
+"""The inner loop: stretches of steps of a trainer, grouped into reporting intervals."""
 
 import functools
 import time
@@ -14,7 +14,7 @@ from official_lite.orbit.utils import common, loop_fns
 
 
 class InnerLoop:
-    """Runs stretches of steps, and collects them into reporting intervals.
+    """The stretches of steps that a trainer runs, grouped into reporting intervals.
 
     A reporting interval is what `train_loop_begin` and `train_loop_end` of a trainer bracket. It
     ends at the next multiple of `log_interval`, or when `report` is called before. A trainer that
@@ -106,7 +106,7 @@ class InnerLoop:
             )
 
     def report(self) -> runner.Output:
-        """Ends the interval and returns the output of the trainer for it."""
+        """End the interval and return the output of the trainer for it."""
         if self.is_splittable:
             self._output = self._trainer.train_loop_end()
         self.is_open = False
@@ -118,7 +118,7 @@ class InnerLoop:
         self._steps, self._seconds = 0, 0.0
 
     def take_steps_per_second(self) -> float:
-        """Steps a second in the trainer, since this was last asked.
+        """Return the steps per second in the trainer since the last call.
 
         What happens between the calls of the trainer (hooks, evaluation, checkpoints) takes no
         part in it.
@@ -128,7 +128,7 @@ class InnerLoop:
         return rate
 
     def length_at(self, step: int) -> int:
-        """The most steps of a stretch that begins at `step`.
+        """Return the maximum length of a stretch that begins at `step`.
 
         Raises:
           errors.ConfigValueError: The function that was given returned less than 1.

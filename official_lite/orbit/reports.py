@@ -1,4 +1,4 @@
-"""Where the numbers of a run go."""
+"""Reports of a run: from the event storage to the writers and event files."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from official_lite.orbit import runner, triggers, utils
 
 
 class Summaries:
-    """Has the managers of a run's summaries, and lets `tf.summary` calls in its steps write.
+    """The summary managers of a run, and the steps whose `tf.summary` calls are written.
 
     Args:
       global_step: The TensorFlow variable that counts the steps; summaries bear it by default.
@@ -55,19 +55,19 @@ class Summaries:
         )
 
     def next_step(self, step: int) -> float:
-        """The first step after `step` in which a training step writes."""
+        """Return the first step after `step` in which a training step writes."""
         return self._trigger.next_step(step)
 
     @contextlib.contextmanager
     def of_steps(self) -> Iterator[None]:
-        """Within it, `tf.summary` calls of training steps write, in those that are due."""
+        """Enable `tf.summary` calls in the training steps that are due."""
         interval = self._interval
         record: Any = (lambda: self._global_step % interval == 0) if interval else False
         with self.manager.summary_writer().as_default(), tf.summary.record_if(record):
             yield
 
     def close(self) -> None:
-        """Closes the event files; a manager that was given is left to whoever made it."""
+        """Close the event files, except those of a manager that the caller created."""
         for manager in self._own_managers:
             manager.close()
 
@@ -80,7 +80,7 @@ class Summaries:
 
 
 class Reports:
-    """Takes numbers as they come up, and hands records to the writers when told to.
+    """Collects values and passes records to the writers when asked to.
 
     Summaries are written at once, since their managers read the step by themselves.
 
@@ -112,7 +112,7 @@ class Reports:
     def report_training(
         self, logs: runner.Output, *, step: int, total_steps: int, from_graphs: bool = True
     ) -> None:
-        """Reports an interval of training, or what came up after the last one if `logs` is empty.
+        """Report an interval of training, or values recorded after the last one if `logs` is empty.
 
         Args:
           logs: NumPy and Python values by name, nested ones too.
@@ -127,17 +127,17 @@ class Reports:
         self._report(logs, "train", step, events, total_steps)
 
     def report_evaluation(self, logs: runner.Output, *, step: int) -> None:
-        """Reports an evaluation. The storage's numbers wait for the next report of training."""
+        """Report an evaluation. Values in the storage wait for the next report of training."""
         self.eval_logs = logs
         self._report(logs, "validation", step, telemetry.Events())
 
     def report_what_is_left(self, *, step: int) -> None:
-        """Reports what came up in an evaluation that is no part of a training."""
+        """Report values that were recorded in an evaluation outside of training."""
         events = self._storage.take()
         self._report(dict(events.scalars), "validation", step, events)
 
     def write(self) -> None:
-        """Hands the records that have come up to the writers, and flushes them.
+        """Pass the collected records to the writers, and flush them.
 
         If a writer fails, the records behind wait for the next call.
         """
@@ -202,5 +202,5 @@ class Reports:
 
 
 def as_numpy(output: runner.Output) -> runner.Output:
-    """A copy of an output with NumPy values for tensors."""
+    """Return a copy of an output with NumPy values for tensors."""
     return tf.nest.map_structure(utils.get_value, output)

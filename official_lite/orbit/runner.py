@@ -1,4 +1,4 @@
-"""What a controller asks of those who train and those who evaluate."""
+"""The interfaces of trainers and evaluators that a controller runs."""
 
 import abc
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class _OfController:
 
 
 class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
-    """Trains a number of steps at a time.
+    """Trainer that runs a number of steps at a time.
 
     A hook finds the names of LiBai's and detectron2's trainers here: `iter`, `start_iter`,
     `max_iter` and `storage`.
@@ -61,7 +61,7 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
     storage = _OfController("storage")
 
     def set_graph_hooks(self, graph_hooks: Sequence[Any]) -> None:
-        """Takes the hooks that are to be traced into the step; a later call replaces them.
+        """Set the hooks that are traced into the step; a later call replaces them.
 
         Args:
           graph_hooks: Of the class `hooks.GraphHook`.
@@ -77,7 +77,7 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
             )
 
     def after_restore(self) -> None:
-        """Called when the state of a checkpoint is in place, for what follows from it."""
+        """Update derived state; called after a checkpoint was restored."""
 
     @abc.abstractmethod
     def train(self, num_steps: tf.Tensor) -> Output | None:
@@ -92,7 +92,7 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
 
 
 class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
-    """Evaluates a number of steps at a time.
+    """Evaluator that runs a number of steps at a time.
 
     Attributes:
       steps_run: The steps that the last evaluation really took, which are fewer than it was asked
@@ -102,21 +102,21 @@ class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
     steps_run: int | None = None
 
     def before_training(self, step: int) -> None:
-        """Called when training starts from the state of `step`, also when it goes back to it.
+        """Prepare for training that starts from, or returns to, the state of `step`.
 
         Whatever has been kept of evaluations after `step` belongs to a training that was broken
         off.
         """
 
     def before_checkpoint(self) -> None:
-        """Called when training is about to save its state, from which it may start again."""
+        """Prepare for a save of the training state, from which training may restart."""
 
     def after_checkpoint(self, step: int) -> None:
-        """Called when the checkpoint of `step` is complete: training never goes back before it."""
+        """Release what only states before `step` need; called when its checkpoint is complete."""
 
     @abc.abstractmethod
     def evaluate(self, num_steps: tf.Tensor) -> Output | None:
-        """Evaluates `num_steps` steps.
+        """Evaluate `num_steps` steps.
 
         Args:
           num_steps: An int32 scalar; -1 stands for all the data there are.

@@ -1,4 +1,4 @@
-"""A trainer and an evaluator that bring the inner loop, and ask for the step."""
+"""Trainer and evaluator that provide the inner loop; subclasses provide the step."""
 
 import abc
 import dataclasses
@@ -29,31 +29,31 @@ __all__ = [
 
 
 class TrainLoop(Protocol):
-    """Runs steps on data that it holds."""
+    """A loop that runs steps on data that it holds."""
 
     def __call__(self, num_steps: tf.Tensor) -> Any:
-        """Runs so many steps (int32) and returns the outputs of the last one.
+        """Run `num_steps` steps (int32) and return the outputs of the last one.
 
         Raises:
           StopIteration, tf.errors.OutOfRangeError: The data ended before.
         """
 
     def trace(self) -> Sequence[Any]:
-        """Traces the steps, if that has not been done yet. Runs nothing.
+        """Trace the steps if they are not traced yet, without running them.
 
         Returns:
           The concrete functions that run them; none if nothing is compiled.
         """
 
     def retrace(self) -> None:
-        """Forgets the trace, as the step has become another one. The data go on."""
+        """Discard the trace because the step has changed. The position in the data is kept."""
 
     def read(self, dataset: tf.data.Dataset) -> None:
-        """Goes on with the beginning of other data of the same structure, not distributed ones."""
+        """Continue from the beginning of another dataset of the same structure."""
 
 
 class IteratorLoop:
-    """Calls a loop function `(iterator, num_steps)` with an iterator over the data.
+    """A training loop that calls `(iterator, num_steps)` with an iterator over the data.
 
     Args:
       create_loop_fn: Makes one of `loop_fns`, compiled or not.
@@ -93,12 +93,12 @@ class IteratorLoop:
 
 
 def make_iterator(dataset: Any) -> Any:
-    """An iterator over a dataset, or over a distributed one."""
+    """Return an iterator over a dataset or a distributed dataset."""
     return iter(tf_data_options.without_idle_autotuner(dataset))
 
 
 def exchange(iterator: Any, dataset: tf.data.Dataset) -> None:
-    """Lets an iterator, which a graph may have captured, begin with another dataset."""
+    """Make an iterator, which a graph may have captured, start over with another dataset."""
     dataset = tf_data_options.without_idle_autotuner(dataset)
     variant = tf.data.experimental.to_variant(dataset)
     tf.raw_ops.MakeIterator(dataset=variant, iterator=iterator._iterator_resource)
@@ -106,7 +106,7 @@ def exchange(iterator: Any, dataset: tf.data.Dataset) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class StandardTrainerOptions:
-    """How the training loop is executed.
+    """Options for the execution of the training loop.
 
     Attributes:
       use_tf_function: Whether to compile; without it every step is run in Python.
@@ -122,7 +122,7 @@ class StandardTrainerOptions:
 
 
 class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
-    """Trains with a compiled loop around `train_step`.
+    """Trainer with a compiled loop around `train_step`.
 
     ::
 
@@ -163,7 +163,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         self._train_dataset = train_dataset
 
     def train(self, num_steps: tf.Tensor) -> runner.Output | None:
-        """Runs one reporting interval of `num_steps` steps. See the class.
+        """Run one reporting interval of `num_steps` steps. See the class.
 
         Raises:
           errors.DataError: The data ended before that.
@@ -173,7 +173,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         return self.train_loop_end()
 
     def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Runs `num_steps` steps in one call, without resetting or reporting anything.
+        """Run `num_steps` steps in one call, without resetting or reporting anything.
 
         Raises:
           errors.DataError: The data ended before that.
@@ -186,7 +186,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     @property
     def train_loop(self) -> TrainLoop:
-        """What runs the steps, and holds the data. It is made when it is needed first."""
+        """The loop that runs the steps and holds the data, created on first use."""
         train_loop = self._train_loop
         if train_loop is None:
             train_loop = self.create_train_loop(self.train_dataset)
@@ -194,18 +194,18 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         return train_loop
 
     def use_train_loop(self, train_loop: TrainLoop | None) -> None:
-        """Puts a loop in the place of the one that is used; None lets one be made anew."""
+        """Replace the current loop; with None, a new loop is created when it is needed."""
         runner.set_untracked(self, _train_loop=train_loop)
 
     def create_train_loop(self, dataset: Any) -> TrainLoop:
-        """Makes the training loop over `dataset`; by default with `create_train_loop_fn`.
+        """Create the training loop over `dataset`; by default with `create_train_loop_fn`.
 
         This is the one place that decides how steps are executed; override it for another way.
         """
         return IteratorLoop(self.create_train_loop_fn, dataset)
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
-        """Makes the function `(iterator, num_steps)` that `create_train_loop` calls."""
+        """Create the function `(iterator, num_steps)` that `create_train_loop` calls."""
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(
                 _maybe_compiled(self.wrap_step(self.train_step), self._train_options)
@@ -216,10 +216,10 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         return tf.function(loop_fn)
 
     def train_loop_begin(self) -> None:
-        """Begins a reporting interval; always eager, before the iterator is created."""
+        """Begin a reporting interval, always eagerly, before the iterator is created."""
 
     def wrap_train_step(self, wrapper: Callable[[loop_fns.StepFn], loop_fns.StepFn]) -> None:
-        """Has each step run as `wrapper(train_step)`; a step traced before is traced anew.
+        """Run each step as `wrapper(train_step)`; a traced step is traced again.
 
         For what has to see the iterator, or to act while the step is being traced.
         """
@@ -228,7 +228,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def train_step(self, iterator: Any) -> Any:
-        """One step, in the cross-replica context: calls `strategy.run` itself.
+        """Run one step in the cross-replica context; it calls `strategy.run` itself.
 
         Args:
           iterator: Of the structure of `train_dataset`.
@@ -238,7 +238,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """
 
     def train_loop_end(self) -> runner.Output | None:
-        """Ends a reporting interval; always eager. What it returns is reported."""
+        """End a reporting interval, always eagerly. The returned values are reported."""
         return None
 
     def _retrace_train_step(self) -> None:
@@ -253,7 +253,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     @property
     def train_options(self) -> StandardTrainerOptions:
-        """How the training loop is executed."""
+        """Options for the execution of the training loop."""
         return self._train_options
 
     @property
@@ -269,7 +269,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
 @dataclasses.dataclass(frozen=True)
 class StandardEvaluatorOptions:
-    """How the evaluation loop is executed.
+    """Options for the execution of the evaluation loop.
 
     Attributes:
       use_tf_function: Whether to compile `eval_step`.
@@ -285,7 +285,7 @@ class StandardEvaluatorOptions:
 
 
 class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
-    """Evaluates with a loop around `eval_step`.
+    """Evaluator with a loop around `eval_step`.
 
     ::
 
@@ -314,7 +314,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
-        """Runs one evaluation of `num_steps` steps, or fewer if the data end; -1 runs them all.
+        """Run an evaluation of `num_steps` steps, or fewer if the data end; -1 runs all of them.
 
         Raises:
           errors.ConfigValueError: -1 with `use_tf_while_loop`.
@@ -337,7 +337,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         return self.eval_end() if state is None else self.eval_end(state)
 
     def create_eval_loop_fn(self, has_state: bool) -> loop_fns.LoopFn:
-        """Makes the function `(iterator, num_steps, state, reduce_fn)` that `evaluate` calls.
+        """Create the function `(iterator, num_steps, state, reduce_fn)` that `evaluate` calls.
 
         A compiled loop that has no state takes the first two arguments only, since a
         `tf.while_loop` can't carry `None`.
@@ -351,7 +351,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         return tf.function(loop_fns.create_tf_while_loop_fn(self.eval_step))
 
     def eval_begin(self) -> Any:
-        """Begins an evaluation; always eager, before the iterator is created.
+        """Begin an evaluation, always eagerly, before the iterator is created.
 
         Returns:
           The first state for `eval_reduce`.
@@ -360,7 +360,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def eval_step(self, iterator: Any) -> Any:
-        """One step, in the cross-replica context: calls `strategy.run` itself.
+        """Run one step in the cross-replica context; it calls `strategy.run` itself.
 
         Args:
           iterator: Of the structure of `eval_dataset`.
@@ -370,7 +370,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
-        """Folds the outputs of a step into the state, and returns the new state.
+        """Fold the outputs of a step into the state, and return the new state.
 
         In Python, unless the loop is compiled. For what metrics can't do, such as collecting
         all predictions.
@@ -378,7 +378,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         return None
 
     def eval_end(self, *args: Any) -> runner.Output | None:
-        """Ends an evaluation; always eager. What it returns is reported.
+        """End an evaluation, always eagerly. The returned values are reported.
 
         Args:
           *args: The last state, if there is one.
@@ -387,7 +387,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
 
     @property
     def eval_options(self) -> StandardEvaluatorOptions:
-        """How the evaluation loop is executed."""
+        """Options for the execution of the evaluation loop."""
         return self._eval_options
 
     @property
@@ -444,7 +444,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
 
 
 def is_splittable(trainer: runner.AbstractTrainer) -> bool:
-    """Whether the parts of `trainer.train` can be called one by one.
+    """Return whether the parts of `trainer.train` can be called separately.
 
     Not if a subclass has replaced `train` itself: only that subclass knows what it does.
     """
@@ -452,7 +452,7 @@ def is_splittable(trainer: runner.AbstractTrainer) -> bool:
 
 
 def end_of_training_data(global_step: Any) -> errors.DataError:
-    """The error for training data that end too early.
+    """Return the error for training data that end too early.
 
     Args:
       global_step: The variable that counts the steps, if it is known.

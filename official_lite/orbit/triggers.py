@@ -1,4 +1,4 @@
-"""When something happens: every so many steps, every so many seconds, at given steps.
+"""Triggers, which decide when an event is due: by steps, by seconds, or at given steps.
 
 A trigger is asked two things. `next_step(step)` is how far the compiled loop may run before the
 question comes up again; `is_due(step)` is the answer once it is there. Step triggers count in
@@ -18,7 +18,7 @@ class Trigger(abc.ABC):
 
     @abc.abstractmethod
     def next_step(self, step: int) -> float:
-        """The first step after `step` at which this may be due.
+        """Return the first step after `step` at which the trigger may be due.
 
         `math.inf` if that is never, or if steps do not decide it.
         """

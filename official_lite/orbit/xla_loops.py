@@ -125,7 +125,7 @@ class StackedLoop:
         self._drawn.assign(0)
 
     def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
-        """Returns the steps that were run: fewer if the last batches do not fill their stack."""
+        """Run whole stacks and return the number of steps: fewer if the last stack is not full."""
         num_steps = 0
         for _ in tf.range(num_stacks):
             stack = self._fetch(self._iterator)
@@ -312,7 +312,7 @@ class XlaEvalLoop:
         return state
 
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """The batches in their order: as many at once as make a program, others one by one."""
+        """Yield the batches in order: as many at once as one program takes, others one by one."""
         run: list[Any] = []
         for batch in batches:
             if not self._shapes:

@@ -1,6 +1,6 @@
-"""Continue a text with the model of a run.
+r"""Continue a text with the model of a run.
 
-python -m experiments.language.causal_lm.generate --experiment=language/char_gpt \\
+python -m experiments.language.causal_lm.generate --experiment=language/char_gpt \
   --model_dir=/tmp/char_gpt --prompt='ROMEO:'
 """
 

@@ -1,6 +1,6 @@
-"""Write text as TFRecords of tokens, so that runs need not tokenize the text again.
+r"""Write text as TFRecords of tokens, so that runs need not tokenize the text again.
 
-python -m experiments.language.tokenizer.write_records --input_path='/data/*.txt' \\
+python -m experiments.language.tokenizer.write_records --input_path='/data/*.txt' \
   --tokenizer=/tmp/bpe.json --output=/tmp/train.tfrecord
 """
 

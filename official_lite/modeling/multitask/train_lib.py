@@ -132,7 +132,7 @@ def run_experiment(
     return (model, logs) if run_post_eval else model
 
 
-def create_runner(
+def create_runner(  # noqa: D417  (the other arguments are those of `run_experiment`)
     *,
     distribution_strategy: tf.distribute.Strategy,
     task: multitask.MultiTask,

@@ -46,7 +46,7 @@ class ExportFileManager:
         return [path for path in paths if tf.io.gfile.exists(path)]
 
     def clean_up(self) -> None:
-        """Removes all but the newest `max_to_keep` exports."""
+        """Remove all but the latest `max_to_keep` exports."""
         if self._max_to_keep < 0:
             return
         managed = self.managed_files
@@ -54,7 +54,7 @@ class ExportFileManager:
             files.remove_all(path)
 
     def next_name(self) -> str:
-        """The path for a new export."""
+        """Return the path for a new export."""
         return self._with_subdirectory(f"{self._base_name}-{self._next_id_fn()}")
 
     def _with_subdirectory(self, path: str) -> str:

@@ -50,7 +50,7 @@ class NewBestMetric:
         return self._best_value.read()
 
     def metric_value(self, output: runner.Output) -> float:
-        """The metric in `output`.
+        """Return the metric in `output`.
 
         Raises:
           errors.UnknownKeyError: The output has no such metric.
@@ -98,11 +98,11 @@ class JSONPersistedValue:
             self.write(initial_value)
 
     def read(self) -> Any:
-        """The current value."""
+        """Return the current value."""
         return self._value
 
     def write(self, value: Any) -> None:
-        """Sets the value, and the file with it."""
+        """Set the value, in the file as well."""
         self._value = value
         if self._writes and self._filename:
             files.makedirs(os.path.dirname(self._filename) or ".")

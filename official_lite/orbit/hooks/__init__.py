@@ -1,4 +1,4 @@
-"""Hooks: Python of the user's own between the steps. `hook` has the order of the calls."""
+"""Hooks, which run user code between steps. `hook` has the order of the calls."""
 
 from official_lite.orbit.hooks.action_hook import ActionHook as ActionHook
 from official_lite.orbit.hooks.best_checkpoint import BestCheckpoint as BestCheckpoint

@@ -11,7 +11,7 @@ _WHENS = ("report", "eval", "end")
 
 
 class ActionHook(Hook):
-    """Calls an action, which is any callable that takes an output, as those of `orbit.actions` do.
+    """Hook that calls an action: any callable that takes an output, as those of `orbit.actions`.
 
     In a config an action is named by its place, with arguments if it is a class::
 

@@ -61,7 +61,7 @@ class BatchNormStatistics:
         return not self._recorders
 
     def update(self, num_steps: int) -> None:
-        """Takes the statistics of `num_steps` batches, and puts them in place.
+        """Compute the statistics of `num_steps` batches and assign them.
 
         Raises:
           errors.DataError: There are no training data.
@@ -158,7 +158,7 @@ class _Recorder:
             del self._layer.__dict__["call"]
 
     def take(self) -> tf.Tensor:
-        """The sums over replicas, `[3, size]`, which start anew. Across replicas."""
+        """Return the sums over replicas, `[3, size]`, and reset them; called across replicas."""
         sums = tf.identity(self._sums.read_value())
         with tf.control_dependencies([sums]):
             self._sums.assign(tf.zeros_like(sums))

@@ -17,7 +17,7 @@ from official_lite.orbit.hooks.watched_metric import WatchedMetric
 
 
 class BestCheckpoint(Hook):
-    """Saves a checkpoint whenever an evaluation beats all before it, also those before a restart.
+    """Hook that saves a checkpoint if an evaluation is the best so far, also across restarts.
 
     The folder holds `best_ckpt-<step>` and `info.json`, all metrics of the best evaluation. A run
     that restarts forgets the evaluations after its last checkpoint, which come again. A metric
@@ -83,13 +83,13 @@ class BestCheckpoint(Hook):
             self._best.rewind(-1 if step is None else step)
 
     def _best_value(self) -> float | None:
-        """The value to beat; None if there is none, or if it was the best by another metric."""
+        """Return the value to beat; None if there is none, or if it belongs to another metric."""
         best = self._open().best or {}
         value = best.get(self._metric.name.replace("|", "/"))
         return None if value is None else float(value)
 
     def _open(self) -> best_checkpoints.BestCheckpoints:
-        """The best checkpoints; the first time, reads what an earlier run left."""
+        """Return the best checkpoints; the first call reads those of an earlier run."""
         if self._best is None:
             self._checkpoint_manager()
             self._best = best_checkpoints.BestCheckpoints(

@@ -11,7 +11,7 @@ from official_lite.orbit.hooks.watched_metric import WatchedMetric
 
 
 class EarlyStopping(Hook):
-    """Requests a stop after `patience` evaluations in a row without an improvement.
+    """Hook that requests a stop after `patience` evaluations in a row without an improvement.
 
     What it has seen is in the checkpoints: a run that was killed and restarted stops at the step at
     which an unbroken one does, and one that had been stopped does not train on when it is started

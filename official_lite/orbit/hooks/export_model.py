@@ -15,7 +15,7 @@ from official_lite.orbit.hooks.output_directory import output_directory
 
 
 class ExportModel(Hook):
-    """Writes `<directory>/<step>.keras`, the SavedModel `<directory>/<step>`, and the like.
+    """Hook that exports the model to `<directory>/<step>.keras`, `<directory>/<step>`, and so on.
 
     An export is written under another name first: one that is there is complete. With averaged
     weights it is the average that is exported.

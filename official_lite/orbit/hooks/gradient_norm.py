@@ -12,7 +12,7 @@ from official_lite.orbit.hooks.hook import GraphHook
 
 
 class GradientNorm(GraphHook):
-    """Puts the L2 norm of the gradients of each update into the event storage.
+    """Hook that records the L2 norm of the gradients of each update.
 
     `gradient_norm` is over all variables, `gradient_norm/<path>` of one of them. The gradients are
     those of the whole update: summed over replicas, averaged over micro-batches, without the loss

@@ -1,4 +1,4 @@
-"""Hooks: Python of the user's own between the steps.
+"""Hooks, which run user code between steps.
 
 ::
 
@@ -59,7 +59,7 @@ class RunningController(Protocol):
 
 
 class Hook:
-    """Something to do between steps. All methods are optional.
+    """Code that runs between steps. All methods are optional.
 
     A method that is called with an argument (`after_eval`, `on_checkpoint`, `on_exception`,
     `after_train`) may be written without it.
@@ -120,15 +120,15 @@ class Hook:
         """At the end, also of a training that failed; then `success` is false."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the hook remembers, for a checkpoint."""
+        """Return the state of the hook for a checkpoint."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
 
 class GraphHook(Hook):
-    """A hook that is traced into the training step: TensorFlow, at every step, at graph speed.
+    """Hook that is traced into the training step, so it runs in every step at graph speed.
 
     Its two methods run on every replica, once a trace; what they do with Python values is done
     once and for all. Numbers leave through `telemetry.put_scalar`. It may have the methods of a

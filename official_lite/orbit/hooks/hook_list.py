@@ -1,4 +1,4 @@
-"""The hooks of a controller as one, and their states in checkpoints."""
+"""The hooks of a controller as a list, and their states in checkpoints."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HookStates(tf.train.experimental.PythonState):
 
 
 def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The states as the bytes of an `.npz` file: arrays as arrays, the rest as JSON.
+    """Return the states as the bytes of an `.npz` file: arrays as arrays, the rest as JSON.
 
     Raises:
       errors.ConfigTypeError: A value is neither.
@@ -91,7 +91,7 @@ def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
 
 
 def unpack(packed: bytes) -> dict[str, dict[str, Any]]:
-    """What `pack` was given."""
+    """Return the states that `pack` was given."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
         states: dict[str, dict[str, Any]] = json.loads(str(arrays[_JSON]))
         for path in arrays.files:
@@ -158,7 +158,7 @@ class HookList:
         self._epoch = triggers.every(steps_per_epoch if hears_epochs else None)
 
     def next_step(self, step: int) -> float:
-        """The first step after `step` at which a hook needs the loop."""
+        """Return the first step after `step` at which a hook needs the loop."""
         return triggers.AnyOf([*self._triggers, self._epoch]).next_step(step)
 
     def before_steps(self, until: int) -> None:
@@ -175,11 +175,11 @@ class HookList:
             _tell(self._hooks, "after_epoch")
 
     def tell(self, event: str, *args: Any) -> None:
-        """Calls the method named `event` of every hook."""
+        """Call the method named `event` of every hook."""
         _tell(self._hooks, event, *args)
 
     def save_in(self, checkpoint: tf.train.Checkpoint) -> None:
-        """Makes what the hooks remember a part of a checkpoint, if one of them remembers."""
+        """Add the states of the hooks to a checkpoint, if any hook has a state."""
         if any(_overrides(hook, "state_dict") for hook in self._hooks):
             checkpoint.hooks = HookStates(self._hooks)
 

@@ -13,9 +13,10 @@ from official_lite.orbit.utils import loop_fns
 
 
 class InputWait(Hook):
-    """Puts into the event storage, every `every_n_steps` steps:
+    """Hook that records how long training waits for data, every `every_n_steps` steps.
 
-    * `input_wait_share`: which part of the time in the compiled loop went by in `next(iterator)`;
+    * `input_wait_share`: the share of the time in the compiled loop that is spent in
+      `next(iterator)`;
     * `input_wait_seconds`: the same in seconds a step.
 
     The first `every_n_steps` steps of a run are left out, since compiling falls into them. The
@@ -116,7 +117,7 @@ class _WaitClock:
             self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """The step, given iterators that this clock times."""
+        """Return the step with iterators that this clock times."""
 
         def timed_step(iterator: Any) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
@@ -142,8 +143,10 @@ class _WaitClock:
 
 
 class _TimedIterator:
-    """An iterator of which a clock times each fetch. It has no `__iter__`: it is not to be looped
-    over in Python, which in a graph would not end."""
+    """An iterator whose fetches are timed by a clock.
+
+    It has no `__iter__`, because a Python loop over it would not end in a graph.
+    """
 
     def __init__(self, iterator: Any, clock: _WaitClock) -> None:
         self._iterator = iterator

@@ -11,7 +11,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class IterationTimer(Hook):
-    """Puts times into the event storage, and sums them up in the log when training ends or fails.
+    """Hook that records times, and logs a summary when training ends or fails.
 
     Every `every_n_steps` steps:
 

@@ -24,7 +24,7 @@ _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_t
 
 
 def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback:
-    """The callback of a config.
+    """Return the callback of a config.
 
     Args:
       callback: A callback; or the name of a class in `keras.callbacks`, or `module:Class`.
@@ -74,7 +74,7 @@ _LOSSES = ("training_loss", "validation_loss")
 
 
 class KerasCallback(Hook):
-    """Runs any `keras.callbacks.Callback` unchanged.
+    """Hook that runs any `keras.callbacks.Callback` unchanged.
 
     ::
 
@@ -215,14 +215,14 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """The weights, to be compared, if this step has been saved already."""
+        """Return the weights for a comparison, if this step has already been saved."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
         return [weight.tobytes() for weight in self.callback.model.get_weights()]
 
     def _batch(self) -> int:
-        """The number of the step within its epoch."""
+        """Return the number of the step within its epoch."""
         steps_per_epoch = self.controller.steps_per_epoch
         return self.iter % steps_per_epoch if steps_per_epoch else self.iter - self._first_step
 

@@ -11,7 +11,7 @@ Function: TypeAlias = Callable[..., None] | str
 
 
 class LambdaHook(Hook):
-    """Calls a function at each event that one is given for.
+    """Hook that calls a function at each event for which one is given.
 
     A function takes the hook, and with it the controller and the trainer, and then what the method
     of `Hook` of that name takes::

@@ -9,7 +9,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class LearningRateLogger(Hook):
-    """Puts `learning_rate` into the event storage: what the schedule says at this step.
+    """Hook that records `learning_rate`, the value of the schedule at this step.
 
     The schedule itself is a part of the optimizer; nothing has to step it. Of a trainer with
     several `optimizers`, a dictionary or a list, it is `learning_rate/<name>` of each.

@@ -13,10 +13,11 @@ _FIELDS = {"VmRSS": "memory/rss_mib", "VmHWM": "memory/peak_rss_mib"}
 
 
 class MemoryStats(Hook):
-    """Puts into the event storage, in MiB: `memory/rss_mib` and `memory/peak_rss_mib` of this
-    process (Linux only), and `memory/<device>_mib` and its peak of each GPU.
+    """Hook that records the use of memory, in MiB.
 
-    Of several workers it is the chief that is written.
+    The values are `memory/rss_mib` and `memory/peak_rss_mib` of this process (Linux only), and
+    `memory/<device>_mib` and its peak for each GPU. With several workers, those of the chief are
+    recorded.
 
     Args:
       every_n_steps: The interval.

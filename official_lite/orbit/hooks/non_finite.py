@@ -22,7 +22,7 @@ _NAMES_SHOWN = 10
 
 
 class NonFinite(GraphHook):
-    """For debugging: says in which step, and where, the first infinity or NaN came up.
+    """Hook for debugging that finds the step and the layer of the first infinity or NaN.
 
     The loss and the gradients of each update are looked at in the graph, and what is found in the
     first bad step is kept there; so the compiled loop may be as long as ever. With `layers`, what
@@ -159,7 +159,7 @@ class _Watch:
         self._outputs = {key: _create(0, tf.int64) for key in self._layers}
 
     def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """The step, in which the layers are looked at."""
+        """Return the step with checks of its layers."""
 
         def watched_step(iterator: Any) -> Any:
             with contextlib.ExitStack() as stack:
@@ -189,7 +189,7 @@ class _Watch:
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """The first bad step, on the replica that knows most of it."""
+        """Return the first bad step, from the replica with the most information about it."""
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:
@@ -212,7 +212,7 @@ class _Watch:
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
-        """Keeps the step if it is the first bad one; returns whether it is that one."""
+        """Record the step if it is the first bad one, and return whether it is."""
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
         # Before the update where gradients are looked at. Only once, since it is a pass over all.
@@ -356,7 +356,7 @@ def _scales_loss_dynamically(trainer: Any) -> bool:
 
 
 def _create(value: Any, dtype: tf.DType) -> tf.Variable:
-    """A variable of which each replica has its own."""
+    """Return a variable with a separate value on each replica."""
     return tf.Variable(
         value,
         dtype=dtype,

@@ -5,7 +5,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class PeriodicCheckpoint(Hook):
-    """Has the controller save every `every_n_steps` steps, and at the end.
+    """Hook that makes the controller save every `every_n_steps` steps and at the end.
 
     That is in addition to what the checkpoint manager's own interval says, and never twice at one
     step. It is saved where the controller saves: after the evaluation of that step, so that what

@@ -9,7 +9,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class PreciseBatchNorm(Hook):
-    """Replaces the moving statistics of batch normalization by those of the training data.
+    """Hook that replaces moving statistics of batch normalization by those of the training data.
 
     Moving averages mix statistics of weights that are long gone, and lag behind where weights
     change fast. Here mean and variance are those of all examples of `num_steps` batches, with the

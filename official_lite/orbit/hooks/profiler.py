@@ -14,7 +14,7 @@ from official_lite.orbit.hooks.output_directory import output_directory
 
 
 class Profiler(Hook):
-    """Runs TensorFlow's profiler over chosen steps, for TensorBoard's Profile page.
+    """Hook that runs TensorFlow's profiler over chosen steps, for TensorBoard's Profile page.
 
     The compiled loop is cut where a profile begins and ends, and nowhere else. Where another
     session of the profiler is active, this one is left out with a warning.

@@ -11,7 +11,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class StallWarning(Hook):
-    """Warns if no step has been completed for some time, and shows what Python is doing meanwhile.
+    """Hook that warns if no step is completed for some time, and shows what Python is doing.
 
     The usual reason is an input that hangs: a generator that waits for a server, a file system
     that does not answer. The training goes on if the data do. Later warnings come after twice the

@@ -39,7 +39,7 @@ class WatchedMetric:
         self.maximizes = _MAXIMIZES[direction]
 
     def value(self, logs: Mapping[str, Any]) -> float:
-        """The metric in `logs`.
+        """Return the metric in `logs`.
 
         Raises:
           errors.UnknownKeyError: It is not there.

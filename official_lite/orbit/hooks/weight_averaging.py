@@ -19,7 +19,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class StochasticWeightAveraging(Hook):
-    """Averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
+    """Hook that averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
 
     All averaged weights count alike. They wait on the host, and in the checkpoints of the run, from
     which the average goes on exactly. When training ends without an error,
@@ -164,5 +164,5 @@ class StochasticWeightAveraging(Hook):
 
 
 def _as_float(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A copy that can be added to: what is less precise than float32 as float32."""
+    """Return a copy to add to, in float32 if the values are less precise."""
     return np.array(weight, np.promote_types(weight.dtype, np.float32))

@@ -10,7 +10,7 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class WeightNorms(Hook):
-    """Puts the L2 norm of trainable weights into the event storage.
+    """Hook that records the L2 norm of trainable weights.
 
     Without a pattern it is `weight_norm/global`, over all of them; with one it is
     `weight_norm/<path>` of each that matches.

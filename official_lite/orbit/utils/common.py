@@ -12,7 +12,7 @@ from official_lite.data import tf_data_options
 
 
 def create_global_step() -> tf.Variable:
-    """A counter of training steps: an int64 scalar that starts at 0.
+    """Create a counter of training steps: an int64 scalar that starts at 0.
 
     A trainer adds 1 to it at the end of each step, whatever its optimizers do: an optimizer's own
     `iterations` skips the steps in which loss scaling overflows, and there may be several
@@ -83,12 +83,12 @@ def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def get_value(x: Any) -> Any:
-    """The NumPy value of a TensorFlow tensor or variable; anything else as it is."""
+    """Return the NumPy value of a TensorFlow tensor or variable; anything else unchanged."""
     return x.numpy() if tf.is_tensor(x) else x
 
 
 def as_tf_variable(variable: Any) -> tf.Variable:
-    """The TensorFlow variable in a Keras variable, or the TensorFlow variable itself.
+    """Return the TensorFlow variable of a Keras variable, or a TensorFlow variable itself.
 
     Raises:
       errors.ConfigValueError: It is neither.
@@ -104,7 +104,7 @@ def as_tf_variable(variable: Any) -> tf.Variable:
 
 
 def current_learning_rate(optimizer: Any, global_step: Any) -> Any:
-    """The learning rate of the next update.
+    """Return the learning rate of the next update.
 
     Args:
       optimizer: One of Keras, whose `learning_rate` is a value, or one where it is a schedule.

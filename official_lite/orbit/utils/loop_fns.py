@@ -21,7 +21,7 @@ END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
 def create_loop_fn(step_fn: StepFn) -> LoopFn:
-    """A loop in Python that ends early, without an error, when the data do: for evaluation.
+    """Create a Python loop for evaluation, which ends without an error if the data end early.
 
     Args:
       step_fn: Its outputs are what `reduce_fn` takes.
@@ -56,7 +56,7 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
 
 
 def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
-    """A loop in Python that takes exactly `num_steps` steps: for training.
+    """Create a Python loop for training, which takes exactly `num_steps` steps.
 
     The end of the data is an error here, and the iterator's own comes through. To stop quietly
     would leave steps counted that were never taken.
@@ -75,13 +75,12 @@ def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
 
 
 def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
-    """A loop that becomes a `tf.while_loop` inside a `tf.function`.
+    """Create a loop that becomes a `tf.while_loop` inside a `tf.function`.
 
     Returns:
       A function `(iterator, num_steps)`, which returns the outputs of the last step. `num_steps` is
       an integer tensor, so that one trace serves loops of every length.
     """
-
     step_fn = step_guard.guard_step(step_fn)
     last = LastOutputs()
 

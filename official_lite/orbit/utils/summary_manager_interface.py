@@ -10,11 +10,11 @@ class SummaryManagerInterface(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Writes out what is buffered."""
+        """Flush buffered summaries."""
 
     @abc.abstractmethod
     def summary_writer(self, relative_path: str = "") -> Any:
-        """The `tf.summary.SummaryWriter` of a folder below the root."""
+        """Return the `tf.summary.SummaryWriter` of a folder below the root."""
 
     def sync(self) -> None:
         """Make everything written so far durable; see `telemetry.Writer.sync`."""
@@ -28,4 +28,4 @@ class SummaryManagerInterface(abc.ABC):
 
     @abc.abstractmethod
     def write_summaries(self, summary_dict: Mapping[str, Any]) -> None:
-        """Writes the values at the current step, each nested mapping to a folder of its name."""
+        """Write the values at the current step, each nested mapping to a folder of its name."""

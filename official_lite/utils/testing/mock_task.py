@@ -78,7 +78,7 @@ class MockTask(base_task.Task):
     def aggregate_logs(
         self, state: dict[str, list[Any]] | None, step_logs: Mapping[str, Any]
     ) -> dict[str, list[Any]]:
-        """Collects the values of every key, one array over the replicas a step."""
+        """Collect the values of every key, one array over the replicas per step."""
         state = {} if state is None else state
         for key, per_replica in step_logs.items():
             state.setdefault(key, []).append(np.stack([value.numpy() for value in per_replica]))
@@ -87,7 +87,7 @@ class MockTask(base_task.Task):
     def reduce_aggregated_logs(
         self, aggregated_logs: Mapping[str, Any], global_step: tf.Variable | None = None
     ) -> dict[str, Any]:
-        """The sum under each key, over all steps and replicas."""
+        """Return the sum under each key, over all steps and replicas."""
         del global_step
         return {key: np.sum(np.stack(values)) for key, values in aggregated_logs.items()}
 
