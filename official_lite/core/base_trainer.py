@@ -64,7 +64,7 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def has_coordinator(self) -> bool:
         """Whether steps are scheduled to workers that run asynchronously."""
-        return isinstance(self._executor, parameter_server.ParameterServerExecutor)
+        return self._coordinator is not None
 
     def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
         """Return the coordinator.
@@ -72,12 +72,12 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Raises:
             ValueError: If the strategy is not a `ParameterServerStrategy`.
         """
-        if not isinstance(self._executor, parameter_server.ParameterServerExecutor):
+        if self._coordinator is None:
             raise ValueError(
                 f"There is no coordinator under {type(self._strategy).__name__}; only "
                 "`parameter_server` has one."
             )
-        return self._executor.coordinator
+        return self._coordinator
 
     def join(self) -> None:
         """Wait for all scheduled steps."""
@@ -110,6 +110,12 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     ) -> Dataset:
         """Distribute a dataset for evaluation, which the chief does alone if workers are async."""
         return self._executor.distribute_eval(dataset_or_fn, *args, **kwargs)
+
+    @property
+    def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
+        if isinstance(self._executor, parameter_server.ParameterServerExecutor):
+            return self._executor.coordinator
+        return None
 
     def _use_executor(self, executor: executors.GraphExecutor) -> None:
         runner.set_untracked(self, _executor=executor, _eval_executor=executor)

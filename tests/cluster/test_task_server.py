@@ -10,13 +10,15 @@ from official_lite.common import distribute_utils, errors
 from tests import commands, parameter_servers
 
 SERVE = """
-from official_lite.common import app, task_server
+from official_lite.cluster import task_server
+from official_lite.common import app
 
 app.run(lambda _: task_server.serve())
 """
 # As if hours had gone by.
 IMPATIENT = """
-from official_lite.common import app, task_server
+from official_lite.cluster import task_server
+from official_lite.common import app
 
 task_server._SECONDS_BETWEEN_LOOKS = 0.1
 task_server._SECONDS_FOR_A_CHIEF_TO_COME = 0.5

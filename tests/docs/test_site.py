@@ -28,5 +28,8 @@ def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) 
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     reference = (tmp_path / "reference" / "core.html").read_text()
-    assert "What is trained, seen from a single replica." in reference
+    assert (
+        "Base class of tasks, which define training and evaluation on a single replica."
+        in reference
+    )
     assert (tmp_path / "repository" / "deploy" / "kubernetes" / "workers.yaml").exists()
