@@ -1,4 +1,4 @@
-"""Reads and rebuilds dictionaries of dictionaries, such as the logs of several tasks."""
+"""Functions for nested dictionaries, such as the logs of several tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ __all__ = [
 
 
 def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return the value under a path of keys.
+    """Return the value at a path of keys.
 
     Raises:
-        errors.UnknownKeyError: If the path does not exist, or ends at a dictionary.
+        errors.UnknownKeyError: The path does not exist or ends at a dictionary.
     """
     leaf: Any = d
     for key in keys:
@@ -37,7 +37,7 @@ def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def cast_leaf_nested_dict(d: dict[str, Any], cast_fn: Callable[[Any], Any]) -> dict[str, Any]:
-    """Replace each leaf by `cast_fn(leaf)`, in place, and return the dictionary."""
+    """Replace each leaf with `cast_fn(leaf)` in place, and return the dictionary."""
     for key, value in d.items():
         if isinstance(value, dict):
             cast_leaf_nested_dict(value, cast_fn)

@@ -1,4 +1,4 @@
-"""The mode of a run: what it does."""
+"""The mode of a run, which determines whether it trains, evaluates or searches."""
 
 import enum
 
@@ -8,7 +8,7 @@ __all__ = ["Mode"]
 
 
 class Mode(enum.StrEnum):
-    """What a run does, under the name that `--mode` has for it."""
+    """The mode of a run, with the value that `--mode` accepts."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -20,7 +20,7 @@ class Mode(enum.StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "Mode":
-        """Return the mode of a name.
+        """Return the mode with this name.
 
         Raises:
             errors.UnknownNameError: There is no such mode.
@@ -34,25 +34,25 @@ class Mode(enum.StrEnum):
 
     @property
     def trains(self) -> bool:
-        """Whether the run changes weights, and so owns its model directory."""
+        """Return whether the run changes weights and therefore owns its model directory."""
         return "train" in self.value
 
     @property
     def evaluates(self) -> bool:
-        """Whether the run evaluates."""
+        """Return whether the run evaluates."""
         return "eval" in self.value
 
     @property
     def evaluates_last(self) -> bool:
-        """Whether the run ends with an evaluation that is not a part of the training."""
+        """Return whether the run ends with an evaluation that is not part of training."""
         return self in (Mode.EVAL, Mode.CONTINUOUS_EVAL, Mode.TRAIN_AND_POST_EVAL)
 
     @property
     def searches(self) -> bool:
-        """Whether the run consists of the trials of a study."""
+        """Return whether the run consists of the trials of a study."""
         return self is Mode.SEARCH
 
     @property
     def is_a_single_run(self) -> bool:
-        """Whether the run has one training or evaluation in one model directory."""
+        """Return whether the run is one training or evaluation in one model directory."""
         return self not in (Mode.SEARCH, Mode.CONTINUOUS_TRAIN_AND_EVAL)

@@ -32,7 +32,7 @@ def per_replica_batch_size(
 
 
 def warn_of_large_batch(batch_size: int, num_examples: int) -> None:
-    """Says that a batch of the training data is larger than the data."""
+    """Warn that a batch of the training data is larger than the data."""
     logging.warning(
         "A training batch is to have %d examples, but there are only %d: each batch holds all of "
         "them. Make `global_batch_size` smaller if that is not what you meant.",

@@ -1,4 +1,4 @@
-"""Keeps parts of a model as they are while the rest of it is trained."""
+"""Freezing of parts of a model, so that only the rest is trained."""
 
 import re
 from collections.abc import Sequence
@@ -13,18 +13,20 @@ __all__ = ["freeze"]
 
 
 def freeze(model: Any, patterns: Sequence[str]) -> None:
-    """Freezes the variables on whose path a pattern is found, before the optimizer is built.
+    """Freeze the variables whose paths match a pattern, before the optimizer is built.
 
-    A layer all of whose weights are meant is frozen as a whole, so that batch normalization uses
-    its statistics and leaves them alone. Single weights of a layer just get no gradient.
+    If the patterns match all weights of a layer, the whole layer is frozen, so that batch
+    normalization uses its statistics without updating them. If they match only some weights of a
+    layer, those weights get no gradient.
 
     Args:
-        model: A Keras model that has its variables.
-        patterns: Regular expressions, looked for anywhere in `variable.path`.
+        model: A Keras model with existing variables.
+        patterns: Regular expressions, searched for anywhere in `variable.path`.
 
     Raises:
-        errors.ConfigValueError: If a pattern fits nothing, or only statistics that their layer
-            would go on updating, or if nothing would be left to train.
+        errors.ConfigValueError: A pattern matches no variable, or matches only part of a layer
+          including statistics that the layer would continue to update. Also raised if no trainable
+          variable would remain.
     """
     if not patterns:
         return

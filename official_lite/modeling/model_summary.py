@@ -1,4 +1,4 @@
-"""How large a model is: parameters, layer by layer, and floating-point operations."""
+"""The size of a model: parameters, layer by layer, and floating-point operations."""
 
 import math
 from typing import Any
@@ -17,14 +17,14 @@ _MAX_LINES = 40
 
 
 def describe(model: Any) -> str | None:
-    """How many parameters a model has, and a line for each layer that has some.
+    """Describe the number of parameters of a model, with one line per layer that has parameters.
 
     Args:
-        model: A Keras model, or anything with variables. Layers are those at its top: a layer that
-            holds others is one line.
+        model: A Keras model, or any object with variables. Only top-level layers are listed: a
+          layer that contains other layers is one line.
 
     Returns:
-        None while it has no variables yet.
+        The description, or None if the model has no variables yet.
     """
     variables = _parameters(model)
     count, trainable = _size(variables), _size(model.trainable_variables)
@@ -40,7 +40,7 @@ def describe(model: Any) -> str | None:
 
 
 def write_model_params(model: Any, output_path: str) -> None:
-    """Write a line for each variable, with its path and shape, and the total to a text file."""
+    """Write one line per variable, with its path and shape, and the total to a text file."""
     lines = [f"{keras_variables.path_of(v)} {list(v.shape)}" for v in model.variables]
     files.write_text(
         output_path, "\n".join([*lines, "", f"Total params: {_size(model.variables)}", ""])
@@ -48,7 +48,7 @@ def write_model_params(model: Any, output_path: str) -> None:
 
 
 def try_count_params(model: Any, trainable_only: bool = False) -> int | None:
-    """Return the number of parameters; None while the model has no variables yet."""
+    """Return the number of parameters, or None if the model has no variables yet."""
     variables = model.trainable_variables if trainable_only else _parameters(model)
     return _size(variables) if variables else None
 
@@ -56,15 +56,17 @@ def try_count_params(model: Any, trainable_only: bool = False) -> int | None:
 def try_count_flops(
     model: Any, inputs_kwargs: dict[str, Any] | None = None, output_path: str | None = None
 ) -> int | None:
-    """Floating-point operations (multiply and add count as two) for a batch of one example.
+    """Count the floating-point operations for a batch of one example.
+
+    A multiply-add counts as two operations.
 
     Args:
         model: A Keras model.
         inputs_kwargs: `tf.TensorSpec`s by argument name, for a model whose inputs are unknown.
-        output_path: Where to write the profiler's table.
+        output_path: The file for the profiler's table.
 
     Returns:
-        None if the inputs are unknown or the model can't be traced with them.
+        The count, or None if the inputs are unknown or the model cannot be traced with them.
     """
     specs = inputs_kwargs or _single_example_specs(model)
     if specs is None:
@@ -83,7 +85,7 @@ def try_count_flops(
 
 
 def _parameters(model: Any) -> list[Any]:
-    """Without the states of random generators, which a Keras model counts as its variables."""
+    """Return the variables without random generator states, which Keras models also include."""
     return list(model.weights if isinstance(model, keras.Model) else model.variables)
 
 

@@ -1,6 +1,6 @@
-"""The training loop: an outer loop in Python around an inner loop that is compiled.
+"""The training loop: an outer Python loop around a compiled inner loop.
 
-A `StandardTrainer` says what one step is, a `Controller` says when things happen between steps::
+A `StandardTrainer` defines one step. A `Controller` schedules everything between steps::
 
     class Trainer(orbit.StandardTrainer):
         def __init__(self, dataset):

@@ -1,4 +1,4 @@
-"""The checkpoints of a controller: when one is due, and how it is saved and restored."""
+"""Checkpoint handling for a controller: when to save, and how to save and restore."""
 
 import contextlib
 import time
@@ -31,7 +31,7 @@ _NAME = "evaluation_is_pending"
 
 @contextlib.contextmanager
 def marked(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
-    """Mark checkpoints that are saved inside as lacking the evaluation of their step."""
+    """Mark checkpoints saved in this context: the evaluation at their step is still pending."""
     mark = tf.Variable(True, trainable=False)
     setattr(checkpoint, _NAME, mark)
     try:
@@ -41,9 +41,10 @@ def marked(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
 
 
 def find_mark(checkpoint: tf.train.Checkpoint, path: str) -> tf.Variable | None:
-    """Return the mark in the checkpoint that was restored from `path`, if it has one.
+    """Return the pending-evaluation mark restored from `path`, or `None` if there is none.
 
-    Keep it: TensorFlow warns of values in a checkpoint that nothing was restored with.
+    Keep a reference to the result: TensorFlow warns about checkpoint values that were not restored
+    into any object.
     """
     reader = tf.train.load_checkpoint(path)
     if not reader.has_tensor(f"{_NAME}/.ATTRIBUTES/VARIABLE_VALUE"):
@@ -63,12 +64,12 @@ def watch_checkpoints(
     """Yield every checkpoint of a directory once, in the order in which they were saved.
 
     Args:
-      directory: Where a checkpoint manager saves, ours or TensorFlow's.
-      timeout: Seconds to wait for a checkpoint; `None` waits for ever.
-      timeout_fn: Called when the time is over; the wait begins anew if it returns false. Without
-        it, the end of the time is the end.
+      directory: The directory of a checkpoint manager, either this project's or TensorFlow's.
+      timeout: The number of seconds to wait for a checkpoint. `None` waits indefinitely.
+      timeout_fn: Called after each timeout. If it returns false, the wait restarts. Without this
+        function, the first timeout ends the iteration.
       clock: Returns the time in seconds.
-      sleep: Waits for a number of seconds.
+      sleep: Sleeps for a number of seconds.
     """
     seen: set[str] = set()
     waiting_since = clock()
@@ -91,15 +92,15 @@ def _new_checkpoints(directory: str, seen: set[str]) -> list[str]:
 
 
 class Checkpointing(triggers.Trigger):
-    """Trigger of checkpoints, due at the multiples of each interval, and access to them.
+    """A trigger that is due when a checkpoint must be saved: at multiples of each interval.
 
     Args:
-      manager: Where checkpoints go; the first interval is the manager's, if it has one.
-      strategy: The scope in which they are restored.
-      in_background: Whether `save` is to return before the files are complete. Needs an
-        `AsyncCheckpointManager`; with another one it waits for them.
-      on_save: See `CommittedCheckpointManager`; with TensorFlow's own manager, all of it is done
-        before the save.
+      manager: The checkpoint manager. Its interval, if it has one, becomes the first interval.
+      strategy: The strategy in whose scope checkpoints are restored.
+      in_background: Whether `save` returns before the files are complete. Requires an
+        `AsyncCheckpointManager`; with any other manager, `save` waits.
+      on_save: See `CommittedCheckpointManager`. With TensorFlow's own manager, this function and
+        the function that it returns both run before the save.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Checkpointing(triggers.Trigger):
 
     @property
     def directory(self) -> str:
-        """Where the chief's checkpoints are, which the other workers read and don't write."""
+        """Return the directory of the chief's checkpoints, which other workers only read."""
         return getattr(self._manager, "shared_directory", self._manager.directory)
 
     @property
@@ -130,7 +131,7 @@ class Checkpointing(triggers.Trigger):
         return bool(self._intervals)
 
     def add_interval(self, num_steps: int) -> None:
-        """Add an interval; adding it again has no effect."""
+        """Add an interval. Adding an existing interval has no effect."""
         self._intervals.add(num_steps)
         self._trigger = triggers.AnyOf(map(triggers.every, self._intervals))
 
@@ -141,12 +142,13 @@ class Checkpointing(triggers.Trigger):
         return self._trigger.is_due(step)
 
     def restore(self, path: str | None = None) -> str | None:
-        """Restores `path`, or the newest one; returns its path.
+        """Restore `path`, or the latest checkpoint, and return its path.
 
-        If there is none, the manager's `init_fn` is called, and `None` returned.
+        If there is no checkpoint, call the manager's `init_fn` and return `None`.
 
         Raises:
-          errors.CheckpointError: It is damaged, or of another model, or lacks a variable.
+          errors.CheckpointError: The checkpoint is damaged, belongs to a different model, or lacks
+            a variable.
         """
         self.wait()
         manager = self._manager
@@ -164,7 +166,7 @@ class Checkpointing(triggers.Trigger):
             return path
 
     def save(self, step: int) -> str | None:
-        """Save, or start to save; return the path, or `None` if this step is already saved."""
+        """Save or start to save; return the path, or `None` if this step is already saved."""
         self._prepare_manager()
         if self._on_save is not None and not _is_committed(self._manager):
             self._on_save()()
@@ -176,15 +178,15 @@ class Checkpointing(triggers.Trigger):
         return path
 
     def _prepare_manager(self) -> None:
-        """Lets the manager do it, whoever has it save: an action may do that by itself."""
+        """Pass `on_save` to the manager, because actions may also call the manager's `save`."""
         if self._on_save is not None and _is_committed(self._manager):
             self._manager.on_save = self._on_save
 
     def take_complete(self) -> str | None:
-        """Return the path of the last checkpoint once its files are complete; each path once.
+        """Return the path of the last checkpoint once its files are complete; each path only once.
 
         Raises:
-          BaseException: What the save failed with.
+          BaseException: The error with which the save failed.
         """
         if self._unreported is None or getattr(self._manager, "is_saving", False):
             return None
@@ -194,7 +196,7 @@ class Checkpointing(triggers.Trigger):
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:
-        """Wait for a save in the background, and raise its error if it failed."""
+        """Wait for a background save and raise the error with which it failed, if any."""
         self._manager.sync()
 
 
@@ -215,7 +217,7 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Turn the many errors of a restore into one that names the checkpoint."""
+    """Convert the various errors of a restore into one that names the checkpoint."""
     try:
         yield
     except (errors.OfficialLiteError, tf.errors.NotFoundError):

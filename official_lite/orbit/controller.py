@@ -1,4 +1,4 @@
-"""The controller, which decides when a run trains, evaluates, reports and saves."""
+"""The controller, which schedules training, evaluation and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ Action = Callable[[runner.Output], None]
 
 @dataclasses.dataclass(kw_only=True)
 class _Plan:
-    """One training run: its end, its evaluations, and their results."""
+    """One training run: its last step, the events on the way, and the evaluation results."""
 
     last_step: int
     evaluate: triggers.Trigger = dataclasses.field(default_factory=triggers.Never)
@@ -35,14 +35,14 @@ class _Plan:
 
 
 class Controller:
-    """The outer loop of a run: trainer, evaluator, and everything that happens between steps.
+    """Runs a trainer, an evaluator, and everything scheduled between steps.
 
-    The loop, with everything that `train_and_evaluate` adds::
+    The loop of `train_and_evaluate`, with every optional part::
 
         while step < last_step and no stop is requested:
             hooks.before_step
-            trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call (or
-                slices of half a second, where signals are to stop it)
+            trainer: the steps to the next event, at most `steps_per_loop`, in ONE compiled call
+                (or slices of half a second, where a signal must be able to interrupt the call)
             hooks.after_step
             report, if due: trainer.train_loop_end, train actions
             evaluation, if due: evaluator, eval actions, hooks.after_eval
@@ -50,58 +50,72 @@ class Controller:
             checkpoint, if due: writers, hooks.on_checkpoint
             writers
 
-    The order is this because a hook may put numbers where the report finds them; an action may
-    restore an older checkpoint when the loss blew up, before the bad state is saved; what is
-    found best is known when the checkpoint is saved; and writers come last to see it all, but never
-    after a checkpoint counts whose steps they have yet to record. All intervals count in absolute
-    steps, and none has to divide another.
+    The order has these reasons:
 
-    Construction restores the newest checkpoint of `checkpoint_manager`, if there is one.
+    * Hooks run before the report, so the report includes the numbers that they log.
+    * Train actions run before the checkpoint, so an action can restore an older checkpoint after
+      the loss diverges, before the bad state is saved.
+    * Evaluation runs before the checkpoint, so the best metric value is known when the checkpoint
+      is saved.
+    * Writers run last, so they see every record. Before a checkpoint counts as complete, the
+      writers also record all of its steps.
 
-    Code anywhere in the step, and hooks, may put numbers into the event storage
-    (`telemetry.put_scalar`); each report has what came up since the one before.
+    All intervals count absolute steps. No interval has to divide another.
+
+    The constructor restores the latest checkpoint of `checkpoint_manager`, if there is one.
+
+    Code inside the step and hooks can log numbers to the event storage (`telemetry.put_scalar`).
+    Each report includes the numbers logged since the previous report.
 
     Args:
-      global_step: The variable that counts the steps, of TensorFlow or of Keras; the trainer adds
-        1 to it in each step.
-      trainer: Needed to train.
-      evaluator: Needed to evaluate.
-      strategy: The scope in which checkpoints are restored; by default the current one.
-      train_actions: Called with the output of the trainer at each report. With actions there is a
-        report before each checkpoint, so that no state is saved that they have not seen.
-      eval_actions: Called with the output of the evaluator after each evaluation.
-      steps_per_loop: The most steps in one call of the trainer, or a function that takes the step
-        and returns a number of steps. Needed with a trainer.
-      log_interval: The trainer reports at the multiples of it; by default at those of
-        `steps_per_loop`.
-      checkpoint_manager: Saves at the multiples of its `checkpoint_interval`. Without an interval
-        only `save_checkpoint` saves.
-      enable_async_checkpointing: Whether training goes on while a checkpoint is being written.
-        The manager has to be an `AsyncCheckpointManager`; with another one training waits.
-      summary_interval: The steps in which `tf.summary` calls inside the training step write.
-      summary_dir: Where reports go as TensorBoard summaries; `None` is nowhere.
-      eval_summary_dir: The same for evaluations; by default `summary_dir`.
-      summary_manager: Takes the place of `summary_dir`.
-      eval_summary_manager: Takes the place of `eval_summary_dir`.
-      hooks: Python of the user's own between steps, run in this order.
-      writers: Take a record of each report (split `train`) and each evaluation (`validation`).
-        They are flushed, and closed by whoever opened them. By default the log.
-      steps_per_epoch: What an epoch is to `Hook.after_epoch`.
-      model_dir: Where hooks may write; by default the directory of `checkpoint_manager`.
-      restore: Whether to restore now; if not, call `restore_checkpoint`.
+      global_step: The TensorFlow or Keras variable that counts the steps. The trainer adds 1 to it
+        in each step.
+      trainer: The trainer. Required for training.
+      evaluator: The evaluator. Required for evaluation.
+      strategy: The strategy in whose scope checkpoints are restored. Defaults to the current one.
+      train_actions: Callables that receive the trainer's output at each report. If there are train
+        actions, a report precedes each checkpoint, so the actions see every state before it is
+        saved.
+      eval_actions: Callables that receive the evaluator's output after each evaluation.
+      steps_per_loop: The maximum number of steps in one call of the trainer, or a function that
+        takes the step and returns this number. Required with a trainer.
+      log_interval: The trainer reports at multiples of this number. Defaults to `steps_per_loop`.
+      checkpoint_manager: Saves checkpoints at multiples of its `checkpoint_interval`. If the
+        manager has no interval, only `save_checkpoint` saves.
+      enable_async_checkpointing: Whether training continues while a checkpoint is being written.
+        This requires an `AsyncCheckpointManager`; with any other manager, training waits.
+      summary_interval: `tf.summary` calls inside the training step write at multiples of this
+        number.
+      summary_dir: The directory for TensorBoard summaries of training reports. `None` writes no
+        summaries.
+      eval_summary_dir: The directory for TensorBoard summaries of evaluations. Defaults to
+        `summary_dir`.
+      summary_manager: A summary manager that replaces `summary_dir`.
+      eval_summary_manager: A summary manager that replaces `eval_summary_dir`.
+      hooks: User-defined hooks that run in Python between steps, in this order.
+      writers: Writers that receive a record of each report (split `train`) and each evaluation
+        (split `validation`). The controller flushes the writers; the code that opened them closes
+        them. Defaults to a writer to the log.
+      steps_per_epoch: The number of steps after which `Hook.after_epoch` is called.
+      model_dir: The directory in which hooks may write. Defaults to the directory of
+        `checkpoint_manager`.
+      restore: Whether the constructor restores a checkpoint. If false, call `restore_checkpoint`.
 
     Attributes:
       storage: The event storage.
-      first_step: The step at which the current training began, or the last one.
-      last_step: Where the training ends that is under way, or was last.
-      steps_per_epoch: As given.
-      eval_preparations: Called before each evaluation; a hook may add to it.
-      eval_steps: The steps that it was asked for; -1 is all the data.
-      stop_reason: Why the last run was asked to end, if it was, even if at its last step.
+      first_step: The step at which the current or most recent training began.
+      last_step: The step at which the current or most recent training ends.
+      steps_per_epoch: The constructor argument.
+      eval_preparations: Callables that run before each evaluation. Hooks may append to this list.
+      eval_steps: The number of steps requested for the current or most recent evaluation; -1 means
+        all the data.
+      stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
+        the request came at the last step.
 
     Raises:
       errors.ConfigValueError: An argument is missing or out of range.
-      errors.ConfigTypeError: A hook is none, or a graph hook that the trainer can't run.
+      errors.ConfigTypeError: An element of `hooks` is not a hook, or is a graph hook that the
+        trainer cannot run.
     """
 
     def __init__(
@@ -191,16 +205,16 @@ class Controller:
         self._iter = self.step
 
     def train(self, steps: int, checkpoint_at_completion: bool = True) -> None:
-        """Train until the global step is `steps`.
+        """Train until the global step reaches `steps`.
 
         Args:
           steps: The global step at which to end, not the number of steps to add.
-          checkpoint_at_completion: Whether to save at the end, if the checkpoint manager has an
-            interval at all.
+          checkpoint_at_completion: Whether to save a checkpoint at the end, provided that the
+            checkpoint manager has an interval.
 
         Raises:
-          errors.DataError: The training data ended before.
-          errors.PreemptedError: A signal has asked to stop, and all is saved.
+          errors.DataError: The training data ended early.
+          errors.PreemptedError: A signal requested a stop, and the state has been saved.
           RuntimeError: The trainer did not advance the global step.
         """
         self._train(_Plan(last_step=steps, save_at_end=checkpoint_at_completion))
@@ -208,14 +222,14 @@ class Controller:
     def train_and_evaluate(
         self, train_steps: int, eval_steps: int = -1, eval_interval: int | None = None
     ) -> runner.Output | None:
-        """Train until the global step is `train_steps`, with evaluations on the way and at the end.
+        """Train until the global step reaches `train_steps`; evaluate on the way and at the end.
 
-        A run that has nothing left to train is evaluated once.
+        If there are no steps left to train, evaluate once.
 
         Args:
           train_steps: The global step at which to end.
-          eval_steps: Steps of each evaluation; -1 is all the data.
-          eval_interval: Evaluates at the multiples of this number; by default only at the end.
+          eval_steps: The number of steps in each evaluation; -1 means all the data.
+          eval_interval: Evaluate at multiples of this number. By default, evaluate only at the end.
 
         Returns:
           The results of the last evaluation.
@@ -234,14 +248,15 @@ class Controller:
         """Evaluate the current state once.
 
         Args:
-          steps: Steps of the evaluation; -1 is all the data.
+          steps: The number of steps in the evaluation; -1 means all the data.
 
         Returns:
-          The results, with NumPy values for tensors, and `steps_per_second` if `steps` was given.
+          The results, with tensors converted to NumPy values. If `steps` is positive, the results
+          include `steps_per_second`.
 
         Raises:
           errors.ConfigValueError: There is no evaluator, or `steps` is neither -1 nor positive.
-          errors.DataError: There are no data to evaluate.
+          errors.DataError: The evaluation data are empty.
         """
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
@@ -274,20 +289,21 @@ class Controller:
         timeout: float | None = None,
         timeout_fn: Callable[[], bool] | None = None,
     ) -> runner.Output | None:
-        """Evaluate each checkpoint of the manager's directory once, as they appear, in order.
+        """Evaluate each checkpoint in the manager's directory once, in order, as it appears.
 
-        It ends when no new one has come for `timeout` seconds, or on `request_stop`.
+        The loop ends when no new checkpoint has appeared for `timeout` seconds, or after
+        `request_stop`.
 
         Args:
-          steps: Steps of each evaluation; -1 is all the data.
-          timeout: Seconds to wait for the next checkpoint; `None` waits for ever.
-          timeout_fn: Called after a timeout; if it returns false, the wait begins anew.
+          steps: The number of steps in each evaluation; -1 means all the data.
+          timeout: The number of seconds to wait for the next checkpoint. `None` waits indefinitely.
+          timeout_fn: Called after each timeout. If it returns false, the wait restarts.
 
         Returns:
           The results of the last evaluation.
 
         Raises:
-          errors.CheckpointError: There was no checkpoint at all.
+          errors.CheckpointError: No checkpoint appeared.
         """
         self._require("evaluator", for_method="evaluate_continuously")
         directory = self._required_checkpoints("evaluate_continuously").directory
@@ -309,18 +325,18 @@ class Controller:
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
         """Restore a checkpoint.
 
-        A training that starts afterwards has the writers remove the records after its step, and
-        whoever keeps the best checkpoint forget what came later.
+        If training follows, the writers first remove all records after the restored step, and hooks
+        that keep the best checkpoint discard their results after that step.
 
         Args:
-          checkpoint_path: Which one; by default the newest of the manager. If there is none, the
-            manager's `init_fn` is called.
+          checkpoint_path: The checkpoint to restore. Defaults to the manager's latest checkpoint.
+            If there is none, the manager's `init_fn` is called.
 
         Returns:
-          The path of the restored checkpoint; `None` if there was none.
+          The path of the restored checkpoint, or `None` if there was none.
 
         Raises:
-          errors.CheckpointError: It is damaged, or of another model.
+          errors.CheckpointError: The checkpoint is damaged or belongs to a different model.
         """
         checkpoints = self._required_checkpoints("restore_checkpoint")
         checkpoint_path = checkpoints.restore(checkpoint_path)
@@ -337,13 +353,13 @@ class Controller:
         return checkpoint_path
 
     def save_checkpoint(self) -> str | None:
-        """Save now, whether or not the manager has an interval.
+        """Save a checkpoint now, whether or not the manager has an interval.
 
-        With `enable_async_checkpointing` this begins to save, in the midst of a training, and
-        waits for the save before, if that is still under way.
+        During training with `enable_async_checkpointing`, this method starts a save and returns. If
+        the previous save is still in progress, the method waits for it first.
 
         Returns:
-          The path; `None` if this step has been saved before.
+          The path, or `None` if this step has already been saved.
         """
         checkpoints = self._required_checkpoints("save_checkpoint")
         # Hooks hear of a checkpoint before the next one may take its place on the disk.
@@ -356,25 +372,26 @@ class Controller:
         return path
 
     def request_stop(self, reason: str) -> None:
-        """End training, or continuous evaluation, after the current stretch of steps.
+        """Stop training or continuous evaluation gracefully once the current work is done.
 
-        It is an orderly end: final evaluation, checkpoint and `after_train(True)` follow. May be
-        called from a hook, an action, or another thread.
+        When training stops this way, the final evaluation, the final checkpoint and
+        `after_train(True)` still run. This method may be called from a hook, an action or another
+        thread.
 
         Args:
-          reason: For the log, and for `stop_reason` afterwards.
+          reason: Text for the log. It is available as `stop_reason` afterwards.
         """
         self._stop_request = reason
 
     @property
     def step(self) -> int:
-        """The number of steps completed."""
+        """Return the number of completed steps."""
         # `value` makes no copy first, as `numpy` by itself does.
         return int(self._tf_step.value().numpy())
 
     @property
     def iter(self) -> int:
-        """The 0-based number of the step under way or just ended; the last step after success."""
+        """Return the 0-based index of the current step; after a successful run, the last step."""
         return self._iter
 
     def close(self) -> None:
@@ -382,37 +399,40 @@ class Controller:
         self._summaries.close()
 
     def checkpoint_every(self, num_steps: int) -> None:
-        """Save at the multiples of `num_steps` and at the end, besides the manager's interval.
+        """Also save at multiples of `num_steps`, beside the manager's interval, and at the end.
 
         Args:
-          num_steps: The interval; naming it again changes nothing.
+          num_steps: The interval. Adding the same interval twice has no effect.
         """
         self._required_checkpoints("checkpoint_every").add_interval(num_steps)
 
     @property
     def train_logs(self) -> runner.Output:
-        """The last value of everything that training has reported: NumPy and Python values."""
+        """Return the last value of everything that training has reported.
+
+        Tensors are converted to NumPy values.
+        """
         return self._reports.train_logs
 
     @property
     def eval_logs(self) -> runner.Output:
-        """The results of the last evaluation."""
+        """Return the results of the last evaluation."""
         return self._reports.eval_logs
 
     @property
     def train_seconds(self) -> float:
-        """The time that the trainer has taken so far, without what happens between its calls."""
+        """Return the seconds spent in the trainer so far, excluding the time between its calls."""
         return self._inner.seconds if self.trainer is not None else 0.0
 
     @property
     def steps_per_loop(self) -> int:
-        """The length of a reporting interval that begins at the current step."""
+        """Return the length of a reporting interval that begins at the current step."""
         self._require("trainer", for_method="steps_per_loop")
         return self._inner.length_at(self.step)
 
     @contextlib.contextmanager
     def step_context(self) -> Iterator[None]:
-        """Provide the context of steps to code that traces or tries them outside of `train`."""
+        """Enter the context in which steps run, to trace or try steps outside of `train`."""
         with self.storage, self._summaries.of_steps():
             yield
 
@@ -473,7 +493,10 @@ class Controller:
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
-        """Complete what the last events left out, as after a requested stop."""
+        """Run the final report, evaluation and checkpoint if the last events did not include them.
+
+        This is the case after a requested stop, for example.
+        """
         if self._inner.is_open:
             self._report()
         if plan.evaluate_at_end and plan.evaluated_step != self.step:
@@ -503,12 +526,12 @@ class Controller:
         )
 
     def _prepare_save(self) -> Callable[[], None]:
-        """Write everything that belongs to the state; see `CommittedCheckpointManager.on_save`."""
+        """Prepare all parts of the state; see `CommittedCheckpointManager.on_save`."""
         self._tell_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
-        """Remove the records that an interrupted training has left after the current step."""
+        """Remove all records that an interrupted training left after the current step."""
         self._must_rewind = False
         self._reports.rewind(self.step)
         self._tell_evaluator("before_training", self.step)
@@ -521,7 +544,7 @@ class Controller:
                 listen(*args)
 
     def _write_what_is_left(self, has_failed: bool = False) -> None:
-        """Write values that were recorded after the last report."""
+        """Write the numbers logged after the last report."""
         self._report_training({}, has_failed)
         self._reports.write()
 
@@ -532,7 +555,7 @@ class Controller:
         self._evaluation_is_pending = False
 
     def _sync_on_async_checkpointing(self) -> None:
-        """Wait for a save that is under way; subclasses written for Orbit call this method."""
+        """Wait for a save in progress. Subclasses written for Orbit call this method."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
             self._tell_of_checkpoint()
@@ -547,7 +570,7 @@ class Controller:
 
     @contextlib.contextmanager
     def _running(self, last_step: int) -> Iterator[None]:
-        """Notify the hooks of the start and, whatever happens, of the end."""
+        """Notify the hooks when training begins and when it ends, including when it fails."""
         self._is_running = True
         self.last_step = last_step
         self.first_step = self._iter = self.storage.step = self.step
@@ -597,7 +620,7 @@ class Controller:
             return self._iter
 
     def _end_early(self) -> None:
-        """Save the current state without an evaluation, because there may be little time."""
+        """Save the trained state without an evaluation, because little time may be left."""
         self.storage.step = self.step
         if self._inner.is_open:
             self._report()
@@ -606,7 +629,7 @@ class Controller:
         logging.info("Stopped at step %d, by a signal.", self.step)
 
     def _say_what_is_saved(self, stop: errors.PreemptedError) -> None:
-        """Add the saved checkpoint to the error, which is the last thing a terminal shows."""
+        """Add the checkpoint path to the error message, the last line that a terminal shows."""
         manager = self.checkpoint_manager
         if manager is not None and manager.latest_checkpoint:
             stop.args = (f"{str(stop).removesuffix('.')}, from {manager.latest_checkpoint}.",)
@@ -631,7 +654,7 @@ class Controller:
 
 
 def missing(argument: str, for_method: str) -> errors.ConfigValueError:
-    """Return the error for an argument that the controller lacks and one of its methods needs."""
+    """Build the error for a controller that lacks an argument that one of its methods needs."""
     hint = " In a run, only the modes that train have one." if argument == "trainer" else ""
     return errors.ConfigValueError(
         f"`{for_method}` needs a `{argument}`; pass one to `Controller`.{hint}"

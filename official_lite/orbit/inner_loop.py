@@ -1,4 +1,4 @@
-"""The inner loop: stretches of steps of a trainer, grouped into reporting intervals."""
+"""Runs the trainer on behalf of the controller: stretches of steps, grouped into reports."""
 
 import functools
 import time
@@ -14,22 +14,24 @@ from official_lite.orbit.utils import common, loop_fns
 
 
 class InnerLoop:
-    """The stretches of steps that a trainer runs, grouped into reporting intervals.
+    """Runs stretches of steps and groups them into reporting intervals.
 
-    A reporting interval is what `train_loop_begin` and `train_loop_end` of a trainer bracket. It
-    ends at the next multiple of `log_interval`, or when `report` is called before. A trainer that
-    does not let its interval be interrupted reports after every stretch.
+    A reporting interval lies between a trainer's `train_loop_begin` and `train_loop_end`. It ends
+    at the next multiple of `log_interval`, or earlier if `report` is called. A trainer whose
+    interval cannot be split reports after every stretch.
 
     Attributes:
-      is_open: Whether an interval is under way.
-      is_splittable: Whether a stretch may be run in parts; not if the trainer's `train` is its own.
-      seconds: The time in the trainer's calls so far.
+      is_open: Whether an interval has begun and not ended.
+      is_splittable: Whether a stretch may run in several parts. This is false if the trainer
+        overrides `train`.
+      seconds: The total seconds spent in the trainer's calls.
 
     Args:
-      trainer: Runs the steps.
-      global_step: The variable that counts them.
-      steps_per_loop: The most steps in a stretch, or a function of the step at which it begins.
-      log_interval: The length of a reporting interval; `steps_per_loop` if it is `None` or 0.
+      trainer: The trainer that runs the steps.
+      global_step: The variable that counts the steps.
+      steps_per_loop: The maximum number of steps in a stretch, or a function that takes the step at
+        which the stretch begins and returns this number.
+      log_interval: The length of a reporting interval. Defaults to `steps_per_loop` if `None` or 0.
 
     Raises:
       errors.ConfigValueError: `steps_per_loop` is neither a positive integer nor a function, or
@@ -63,7 +65,10 @@ class InnerLoop:
         self.is_open = False
 
     def next_step(self, step: int) -> float:
-        """Where a stretch from `step` on must end: with its reporting interval, or before."""
+        """Return the step at which a stretch from `step` must end.
+
+        A stretch never extends past the end of its reporting interval.
+        """
         if not self.is_open:
             self._interval_end = self._next_interval_end(step)
         interval_end = self._interval_end.next_step(step)
@@ -72,14 +77,14 @@ class InnerLoop:
         return min(interval_end, step + self.length_at(step))
 
     def is_report_due(self, step: int) -> bool:
-        """Whether the interval that is under way must end here."""
+        """Return whether the current interval must end at `step`."""
         return self.is_open and (not self.is_splittable or self._interval_end.is_due(step))
 
     def run(self, start: int, stop: int) -> None:
-        """Trains from step `start`, the current one, to step `stop` in one call of the trainer.
+        """Train from the current step, `start`, to step `stop` in one call of the trainer.
 
         Raises:
-          errors.DataError: The training data ended, or can't be used.
+          errors.DataError: The training data ended or are not usable.
           RuntimeError: The global step is not `stop` afterwards.
         """
         started = time.monotonic()
@@ -106,32 +111,31 @@ class InnerLoop:
             )
 
     def report(self) -> runner.Output:
-        """End the interval and return the output of the trainer for it."""
+        """End the interval and return the trainer's output for it."""
         if self.is_splittable:
             self._output = self._trainer.train_loop_end()
         self.is_open = False
         return dict(self._output or {})
 
     def discard(self) -> None:
-        """Forgets the interval that is under way, after an error in it."""
+        """Discard the current interval after an error in it."""
         self.is_open = False
         self._steps, self._seconds = 0, 0.0
 
     def take_steps_per_second(self) -> float:
-        """Return the steps per second in the trainer since the last call.
+        """Return the trainer's steps per second since the last call of this method.
 
-        What happens between the calls of the trainer (hooks, evaluation, checkpoints) takes no
-        part in it.
+        Time between the trainer's calls (hooks, evaluation, checkpoints) is not counted.
         """
         rate = self._steps / max(self._seconds, 1e-9)
         self._steps, self._seconds = 0, 0.0
         return rate
 
     def length_at(self, step: int) -> int:
-        """Return the maximum length of a stretch that begins at `step`.
+        """Return the maximum number of steps in a stretch that begins at `step`.
 
         Raises:
-          errors.ConfigValueError: The function that was given returned less than 1.
+          errors.ConfigValueError: The `steps_per_loop` function returned less than 1.
         """
         if not callable(self._steps_per_loop):
             return self._steps_per_loop
@@ -161,6 +165,6 @@ class InnerLoop:
 
 @functools.lru_cache(maxsize=64)
 def _num_steps(count: int) -> tf.Tensor:
-    """`count` as a tensor; made once, since hooks may cut the loop into many equal stretches."""
+    """Return `count` as a tensor, cached because hooks may cut the loop into equal stretches."""
     with tf.init_scope():
         return tf.constant(count, tf.int32)

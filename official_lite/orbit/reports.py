@@ -1,4 +1,4 @@
-"""Reports of a run: from the event storage to the writers and event files."""
+"""Reports: pass the numbers of a run to summaries and writers."""
 
 import contextlib
 import os
@@ -12,21 +12,22 @@ from official_lite.orbit import runner, triggers, utils
 
 
 class Summaries:
-    """The summary managers of a run, and the steps whose `tf.summary` calls are written.
+    """Holds the summary managers of a run and controls `tf.summary` calls in its steps.
 
     Args:
-      global_step: The TensorFlow variable that counts the steps; summaries bear it by default.
-      interval: The steps in which `tf.summary` calls inside the training step write; `None` is
-        never.
-      directory: Where the summaries of training go; `None` is nowhere.
-      eval_directory: The same for evaluations; by default `directory`.
-      manager: Takes the place of `directory`.
-      eval_manager: Takes the place of `eval_directory`.
-      job: The name of a job that only evaluates; see `telemetry.TensorBoardWriter`.
+      global_step: The TensorFlow variable that counts the steps. Summaries use it as their default
+        step.
+      interval: `tf.summary` calls inside the training step write at multiples of this number.
+        `None` disables them.
+      directory: The directory for training summaries. `None` writes none.
+      eval_directory: The directory for evaluation summaries. Defaults to `directory`.
+      manager: A summary manager that replaces `directory`.
+      eval_manager: A summary manager that replaces `eval_directory`.
+      job: The name of an evaluation-only job; see `telemetry.TensorBoardWriter`.
 
     Attributes:
-      manager: For training.
-      eval_manager: For evaluations.
+      manager: The summary manager for training.
+      eval_manager: The summary manager for evaluation.
 
     Raises:
       errors.ConfigValueError: `interval` is negative.
@@ -55,19 +56,19 @@ class Summaries:
         )
 
     def next_step(self, step: int) -> float:
-        """Return the first step after `step` in which a training step writes."""
+        """Return the first step after `step` in which `tf.summary` calls write."""
         return self._trigger.next_step(step)
 
     @contextlib.contextmanager
     def of_steps(self) -> Iterator[None]:
-        """Enable `tf.summary` calls in the training steps that are due."""
+        """Enter a context in which `tf.summary` calls of training steps write when they are due."""
         interval = self._interval
         record: Any = (lambda: self._global_step % interval == 0) if interval else False
         with self.manager.summary_writer().as_default(), tf.summary.record_if(record):
             yield
 
     def close(self) -> None:
-        """Close the event files, except those of a manager that the caller created."""
+        """Close the event files. Managers passed to the constructor stay open."""
         for manager in self._own_managers:
             manager.close()
 
@@ -80,19 +81,20 @@ class Summaries:
 
 
 class Reports:
-    """Collects values and passes records to the writers when asked to.
+    """Collects numbers as they are logged and passes records to the writers on request.
 
-    Summaries are written at once, since their managers read the step by themselves.
+    Summaries are written immediately, because their managers read the current step themselves.
 
     Args:
-      storage: What came up in it since the report before is added to each report.
-      writers: Take the records; the log, if there are none.
-      summary_manager: For reports of training.
-      eval_summary_manager: For reports of evaluations.
+      storage: The event storage. Each report includes the numbers logged to it since the previous
+        report.
+      writers: The writers that receive the records. If empty, records go to the log.
+      summary_manager: The summary manager for training reports.
+      eval_summary_manager: The summary manager for evaluation reports.
 
     Attributes:
       train_logs: The last value of everything that training has reported.
-      eval_logs: The last evaluation.
+      eval_logs: The results of the last evaluation.
     """
 
     def __init__(
@@ -112,13 +114,14 @@ class Reports:
     def report_training(
         self, logs: runner.Output, *, step: int, total_steps: int, from_graphs: bool = True
     ) -> None:
-        """Report an interval of training, or values recorded after the last one if `logs` is empty.
+        """Report a training interval, or with empty `logs` the numbers logged after the last one.
 
         Args:
-          logs: NumPy and Python values by name, nested ones too.
+          logs: NumPy and Python values by name. Values may be nested.
           step: The step at which the interval ended.
           total_steps: The step at which training ends.
-          from_graphs: Whether to take what graphs put into the storage; see `EventStorage.take`.
+          from_graphs: Whether to include numbers that graphs logged to the storage; see
+            `EventStorage.take`.
         """
         events = self._storage.take(from_graphs)
         # The trainer knows best: what was put in may be of an earlier step.
@@ -127,19 +130,19 @@ class Reports:
         self._report(logs, "train", step, events, total_steps)
 
     def report_evaluation(self, logs: runner.Output, *, step: int) -> None:
-        """Report an evaluation. Values in the storage wait for the next report of training."""
+        """Report an evaluation. The storage keeps its numbers for the next training report."""
         self.eval_logs = logs
         self._report(logs, "validation", step, telemetry.Events())
 
     def report_what_is_left(self, *, step: int) -> None:
-        """Report values that were recorded in an evaluation outside of training."""
+        """Report the numbers logged during an evaluation outside of training."""
         events = self._storage.take()
         self._report(dict(events.scalars), "validation", step, events)
 
     def write(self) -> None:
-        """Pass the collected records to the writers, and flush them.
+        """Pass the pending records to the writers and flush the writers.
 
-        If a writer fails, the records behind wait for the next call.
+        If a writer fails, the remaining records stay pending until the next call.
         """
         if not self._records:
             return
@@ -151,7 +154,8 @@ class Reports:
         """Write everything that belongs to a state that is about to be saved.
 
         Returns:
-          What makes it durable. Call it before the checkpoint counts, in any thread.
+          A function that makes the written data durable. Call it, in any thread, before the
+          checkpoint counts as complete.
         """
         self.write()
         for manager in self._managers():
@@ -159,7 +163,7 @@ class Reports:
         return self._sync
 
     def rewind(self, step: int) -> None:
-        """Have the writers remove the records after `step`, from which training starts again."""
+        """Remove the writers' records after `step`, from which training resumes."""
         # What is waiting is shown on the terminal, whatever becomes of it in the files.
         self.write()
         self._writer.rewind(step)
@@ -202,5 +206,5 @@ class Reports:
 
 
 def as_numpy(output: runner.Output) -> runner.Output:
-    """Return a copy of an output with NumPy values for tensors."""
+    """Return a copy of an output with tensors converted to NumPy values."""
     return tf.nest.map_structure(utils.get_value, output)

@@ -1,4 +1,4 @@
-"""The interfaces of trainers and evaluators that a controller runs."""
+"""The interfaces through which a controller calls trainers and evaluators."""
 
 import abc
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ def set_untracked(module: tf.Module, **attributes: Any) -> None:
 
 
 class _OfController:
-    """An attribute of the controller, by the name of LiBai's and detectron2's trainers.
+    """A controller attribute, exposed under the name that LiBai and detectron2 trainers use.
 
-    A subclass may assign an attribute of its own to the name.
+    Subclasses may assign their own attribute to that name.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,14 +42,14 @@ class _OfController:
 
 
 class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
-    """Trainer that runs a number of steps at a time.
+    """Trains a number of steps at a time.
 
-    A hook finds the names of LiBai's and detectron2's trainers here: `iter`, `start_iter`,
+    For hooks written for LiBai or detectron2, trainers provide the attributes `iter`, `start_iter`,
     `max_iter` and `storage`.
 
     Attributes:
-      event_storage: What the numbers go to that code puts anywhere in the step; set by the first
-        controller, and kept, since a traced step goes on putting them there.
+      event_storage: The storage for numbers logged by code inside the step. The first controller
+        sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
     # The controller that runs this trainer, set by it; a search has controllers, too.
@@ -61,13 +61,13 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
     storage = _OfController("storage")
 
     def set_graph_hooks(self, graph_hooks: Sequence[Any]) -> None:
-        """Set the hooks that are traced into the step; a later call replaces them.
+        """Set the hooks to trace into the step. A later call replaces them.
 
         Args:
-          graph_hooks: Of the class `hooks.GraphHook`.
+          graph_hooks: Instances of `hooks.GraphHook`.
 
         Raises:
-          errors.ConfigTypeError: This trainer can't run any.
+          errors.ConfigTypeError: This trainer does not support graph hooks.
         """
         if graph_hooks:
             raise errors.ConfigTypeError(
@@ -77,50 +77,50 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
             )
 
     def after_restore(self) -> None:
-        """Update derived state; called after a checkpoint was restored."""
+        """Update whatever depends on the state, after a checkpoint has been restored."""
 
     @abc.abstractmethod
     def train(self, num_steps: tf.Tensor) -> Output | None:
-        """Trains `num_steps` steps, and adds as many to the global step.
+        """Train for `num_steps` steps and add `num_steps` to the global step.
 
         Args:
           num_steps: An int32 scalar.
 
         Returns:
-          What there is to report of these steps; nested names become folders of summaries.
+          The values to report for these steps. Nested names become nested summary folders.
         """
 
 
 class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
-    """Evaluator that runs a number of steps at a time.
+    """Evaluates a number of steps at a time.
 
     Attributes:
-      steps_run: The steps that the last evaluation really took, which are fewer than it was asked
-        for if the data ended; `None` if this evaluator does not count them.
+      steps_run: The number of steps that the last evaluation ran, which is smaller than requested
+        if the data ended. `None` if this evaluator does not count its steps.
     """
 
     steps_run: int | None = None
 
     def before_training(self, step: int) -> None:
-        """Prepare for training that starts from, or returns to, the state of `step`.
+        """Prepare for training that starts from, or rewinds to, the state of `step`.
 
-        Whatever has been kept of evaluations after `step` belongs to a training that was broken
-        off.
+        Discard any results of evaluations after `step`: they belong to a training run that was
+        interrupted.
         """
 
     def before_checkpoint(self) -> None:
-        """Prepare for a save of the training state, from which training may restart."""
+        """Prepare for a save of the training state, from which training may later resume."""
 
     def after_checkpoint(self, step: int) -> None:
-        """Release what only states before `step` need; called when its checkpoint is complete."""
+        """Handle a complete checkpoint of `step`; training never rewinds to an earlier step."""
 
     @abc.abstractmethod
     def evaluate(self, num_steps: tf.Tensor) -> Output | None:
         """Evaluate `num_steps` steps.
 
         Args:
-          num_steps: An int32 scalar; -1 stands for all the data there are.
+          num_steps: An int32 scalar; -1 means all the data.
 
         Returns:
-          What there is to report; nested names become folders of summaries.
+          The values to report. Nested names become nested summary folders.
         """

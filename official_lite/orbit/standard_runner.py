@@ -1,4 +1,4 @@
-"""Trainer and evaluator that provide the inner loop; subclasses provide the step."""
+"""A trainer and an evaluator that provide the inner loop; subclasses define the step."""
 
 import abc
 import dataclasses
@@ -29,35 +29,38 @@ __all__ = [
 
 
 class TrainLoop(Protocol):
-    """A loop that runs steps on data that it holds."""
+    """Runs training steps on data that it holds."""
 
     def __call__(self, num_steps: tf.Tensor) -> Any:
-        """Run `num_steps` steps (int32) and return the outputs of the last one.
+        """Run `num_steps` steps (an int32 scalar) and return the outputs of the last one.
 
         Raises:
-          StopIteration, tf.errors.OutOfRangeError: The data ended before.
+          StopIteration, tf.errors.OutOfRangeError: The data ended before `num_steps` steps.
         """
 
     def trace(self) -> Sequence[Any]:
-        """Trace the steps if they are not traced yet, without running them.
+        """Trace the steps, unless they have been traced already, without running them.
 
         Returns:
-          The concrete functions that run them; none if nothing is compiled.
+          The concrete functions that run the steps. Empty if nothing is compiled.
         """
 
     def retrace(self) -> None:
-        """Discard the trace because the step has changed. The position in the data is kept."""
+        """Discard the trace because the step has changed. The position in the data stays."""
 
     def read(self, dataset: tf.data.Dataset) -> None:
-        """Continue from the beginning of another dataset of the same structure."""
+        """Continue from the beginning of another dataset of the same structure.
+
+        Distributed datasets are not supported.
+        """
 
 
 class IteratorLoop:
-    """A training loop that calls `(iterator, num_steps)` with an iterator over the data.
+    """Calls a loop function `(iterator, num_steps)` with an iterator over the data.
 
     Args:
-      create_loop_fn: Makes one of `loop_fns`, compiled or not.
-      dataset: A dataset, a distributed one, or a nest of them.
+      create_loop_fn: A function that creates one of `loop_fns`, compiled or not.
+      dataset: A dataset, a distributed dataset, or a nested structure of them.
     """
 
     def __init__(self, create_loop_fn: Callable[[], loop_fns.LoopFn], dataset: Any) -> None:
@@ -98,7 +101,7 @@ def make_iterator(dataset: Any) -> Any:
 
 
 def exchange(iterator: Any, dataset: tf.data.Dataset) -> None:
-    """Make an iterator, which a graph may have captured, start over with another dataset."""
+    """Point an iterator, which a graph may have captured, at the beginning of another dataset."""
     dataset = tf_data_options.without_idle_autotuner(dataset)
     variant = tf.data.experimental.to_variant(dataset)
     tf.raw_ops.MakeIterator(dataset=variant, iterator=iterator._iterator_resource)
@@ -106,14 +109,14 @@ def exchange(iterator: Any, dataset: tf.data.Dataset) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class StandardTrainerOptions:
-    """Options for the execution of the training loop.
+    """How the training loop is executed.
 
     Attributes:
-      use_tf_function: Whether to compile; without it every step is run in Python.
-      use_tf_while_loop: Whether the whole loop is compiled, or one step at a time. Needs
+      use_tf_function: Whether to compile. If false, every step runs in Python.
+      use_tf_while_loop: Whether to compile the whole loop rather than one step at a time. Requires
         `use_tf_function`.
-      use_tpu_summary_optimization: Whether to compile the loop twice, with and without
-        summaries. Needs `use_tf_while_loop`.
+      use_tpu_summary_optimization: Whether to compile the loop twice, with and without summaries.
+        Requires `use_tf_while_loop`.
     """
 
     use_tf_function: bool = True
@@ -122,25 +125,25 @@ class StandardTrainerOptions:
 
 
 class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
-    """Trainer with a compiled loop around `train_step`.
+    """Trains with a compiled loop around `train_step`.
 
     ::
 
-        train_loop_begin()          # eager, here metrics are reset
-        for _ in range(num_steps):  # compiled, as the options say
+        train_loop_begin()          # eager; reset metrics here
+        for _ in range(num_steps):  # compiled as the options specify
             train_step(iterator)
-        return train_loop_end()     # eager, here metrics are read
+        return train_loop_end()     # eager; read metrics here
 
-    `train` does all of this. A controller calls the three parts one by one, so that it can
-    interrupt a reporting interval without resetting the metrics.
+    `train` does all of this. A controller calls the three parts separately, so it can interrupt a
+    reporting interval without resetting the metrics.
 
     Args:
-      train_dataset: A `tf.data.Dataset`, a distributed one, or a nest of them.
+      train_dataset: A `tf.data.Dataset`, a distributed dataset, or a nested structure of them.
       options: How to execute the loop.
 
     Attributes:
-      last_step_outputs: What `train_step` returned in the last step that was run; `None` if it
-        returns nothing, or something else than tensors in a compiled loop.
+      last_step_outputs: The value that `train_step` returned in the last step. `None` if it
+        returned nothing, or returned anything other than tensors in a compiled loop.
 
     Raises:
       errors.ConfigValueError: The options contradict one another.
@@ -163,10 +166,10 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         self._train_dataset = train_dataset
 
     def train(self, num_steps: tf.Tensor) -> runner.Output | None:
-        """Run one reporting interval of `num_steps` steps. See the class.
+        """Run one reporting interval of `num_steps` steps, as the class docstring describes.
 
         Raises:
-          errors.DataError: The data ended before that.
+          errors.DataError: The data ended before `num_steps` steps.
         """
         self.train_loop_begin()
         self.run_steps(num_steps)
@@ -176,7 +179,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Run `num_steps` steps in one call, without resetting or reporting anything.
 
         Raises:
-          errors.DataError: The data ended before that.
+          errors.DataError: The data ended before `num_steps` steps.
         """
         try:
             outputs = self.train_loop(_as_int32(num_steps))
@@ -186,7 +189,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     @property
     def train_loop(self) -> TrainLoop:
-        """The loop that runs the steps and holds the data, created on first use."""
+        """Return the loop that runs the steps and holds the data. It is created on first access."""
         train_loop = self._train_loop
         if train_loop is None:
             train_loop = self.create_train_loop(self.train_dataset)
@@ -194,18 +197,18 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         return train_loop
 
     def use_train_loop(self, train_loop: TrainLoop | None) -> None:
-        """Replace the current loop; with None, a new loop is created when it is needed."""
+        """Replace the training loop. `None` causes a new loop to be created on the next access."""
         runner.set_untracked(self, _train_loop=train_loop)
 
     def create_train_loop(self, dataset: Any) -> TrainLoop:
-        """Create the training loop over `dataset`; by default with `create_train_loop_fn`.
+        """Create the training loop over `dataset`, by default with `create_train_loop_fn`.
 
-        This is the one place that decides how steps are executed; override it for another way.
+        Override this method to change how steps are executed; nothing else decides this.
         """
         return IteratorLoop(self.create_train_loop_fn, dataset)
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
-        """Create the function `(iterator, num_steps)` that `create_train_loop` calls."""
+        """Create the function `(iterator, num_steps)` that `create_train_loop` uses."""
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(
                 _maybe_compiled(self.wrap_step(self.train_step), self._train_options)
@@ -216,29 +219,29 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         return tf.function(loop_fn)
 
     def train_loop_begin(self) -> None:
-        """Begin a reporting interval, always eagerly, before the iterator is created."""
+        """Begin a reporting interval. Runs eagerly, before the iterator is created."""
 
     def wrap_train_step(self, wrapper: Callable[[loop_fns.StepFn], loop_fns.StepFn]) -> None:
-        """Run each step as `wrapper(train_step)`; a traced step is traced again.
+        """Run each step as `wrapper(train_step)`. A step that was already traced is traced again.
 
-        For what has to see the iterator, or to act while the step is being traced.
+        Use this for code that needs the iterator, or that must act while the step is being traced.
         """
         runner.set_untracked(self, _step_wrappers=(*self._step_wrappers, wrapper))
         self._retrace_train_step()
 
     @abc.abstractmethod
     def train_step(self, iterator: Any) -> Any:
-        """Run one step in the cross-replica context; it calls `strategy.run` itself.
+        """Run one step in the cross-replica context; implementations call `strategy.run`.
 
         Args:
-          iterator: Of the structure of `train_dataset`.
+          iterator: An iterator, or a nested structure of them that matches `train_dataset`.
 
         Returns:
-          Nothing, or tensors that are to be seen in `last_step_outputs`.
+          Nothing, or tensors to expose as `last_step_outputs`.
         """
 
     def train_loop_end(self) -> runner.Output | None:
-        """End a reporting interval, always eagerly. The returned values are reported."""
+        """End a reporting interval and return the values to report. Runs eagerly."""
         return None
 
     def _retrace_train_step(self) -> None:
@@ -246,19 +249,19 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
             self._train_loop.retrace()
 
     def wrap_step(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return a step function inside the wrappers that `wrap_train_step` was given."""
+        """Return a step function wrapped in all wrappers passed to `wrap_train_step`."""
         for wrapper in self._step_wrappers:
             step_fn = wrapper(step_fn)
         return step_fn
 
     @property
     def train_options(self) -> StandardTrainerOptions:
-        """Options for the execution of the training loop."""
+        """Return the options of the training loop."""
         return self._train_options
 
     @property
     def train_dataset(self) -> Any:
-        """The training data. Setting it drops what the current iterator still holds."""
+        """Return the training data. Setting this property discards the current iterator."""
         return self._train_dataset
 
     @train_dataset.setter
@@ -269,14 +272,14 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
 @dataclasses.dataclass(frozen=True)
 class StandardEvaluatorOptions:
-    """Options for the execution of the evaluation loop.
+    """How the evaluation loop is executed.
 
     Attributes:
       use_tf_function: Whether to compile `eval_step`.
-      use_tf_while_loop: Whether the whole loop is compiled. Needs `use_tf_function`, and a number
-        of steps that the data do have.
-      recreate_iterator_for_each_eval: Whether each evaluation begins with the first example, or
-        goes on where the one before stopped.
+      use_tf_while_loop: Whether to compile the whole loop. Requires `use_tf_function`, and a number
+        of steps that the data can provide.
+      recreate_iterator_for_each_eval: Whether each evaluation starts from the first example. If
+        false, it continues where the previous evaluation stopped.
     """
 
     use_tf_function: bool = True
@@ -285,18 +288,18 @@ class StandardEvaluatorOptions:
 
 
 class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
-    """Evaluator with a loop around `eval_step`.
+    """Evaluates with a loop around `eval_step`.
 
     ::
 
-        state = eval_begin()            # eager, here metrics are reset
+        state = eval_begin()            # eager; reset metrics here
         for _ in range(num_steps):
             outputs = eval_step(iterator)
             state = eval_reduce(state, outputs)
-        return eval_end(state)          # eager, here metrics are read
+        return eval_end(state)          # eager; read metrics here
 
     Args:
-      eval_dataset: A `tf.data.Dataset`, a distributed one, or a nest of them.
+      eval_dataset: A `tf.data.Dataset`, a distributed dataset, or a nested structure of them.
       options: How to execute the loop.
 
     Raises:
@@ -314,11 +317,17 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
-        """Run an evaluation of `num_steps` steps, or fewer if the data end; -1 runs all of them.
+        """Run one evaluation of `num_steps` steps, or fewer if the data end.
+
+        Args:
+          num_steps: The number of steps; -1 means all the data.
+
+        Returns:
+          The result of `eval_end`.
 
         Raises:
-          errors.ConfigValueError: -1 with `use_tf_while_loop`.
-          errors.DataError: There are no data at all, or they end in a compiled loop.
+          errors.ConfigValueError: `num_steps` is -1 and `use_tf_while_loop` is set.
+          errors.DataError: The data are empty, or they end early in a compiled loop.
         """
         if self._eval_options.use_tf_while_loop and num_steps == -1:
             raise errors.ConfigValueError(
@@ -339,8 +348,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
     def create_eval_loop_fn(self, has_state: bool) -> loop_fns.LoopFn:
         """Create the function `(iterator, num_steps, state, reduce_fn)` that `evaluate` calls.
 
-        A compiled loop that has no state takes the first two arguments only, since a
-        `tf.while_loop` can't carry `None`.
+        A compiled loop without a state takes only the first two arguments, because a
+        `tf.while_loop` cannot carry `None`.
         """
         if not self._eval_options.use_tf_while_loop:
             step_fn = _maybe_compiled(self.eval_step, self._eval_options)
@@ -351,53 +360,53 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         return tf.function(loop_fns.create_tf_while_loop_fn(self.eval_step))
 
     def eval_begin(self) -> Any:
-        """Begin an evaluation, always eagerly, before the iterator is created.
+        """Begin an evaluation. Runs eagerly, before the iterator is created.
 
         Returns:
-          The first state for `eval_reduce`.
+          The initial state for `eval_reduce`.
         """
         return None
 
     @abc.abstractmethod
     def eval_step(self, iterator: Any) -> Any:
-        """Run one step in the cross-replica context; it calls `strategy.run` itself.
+        """Run one step in the cross-replica context; implementations call `strategy.run`.
 
         Args:
-          iterator: Of the structure of `eval_dataset`.
+          iterator: An iterator, or a nested structure of them that matches `eval_dataset`.
 
         Returns:
-          What `eval_reduce` takes.
+          The step outputs that `eval_reduce` receives.
         """
 
     def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
-        """Fold the outputs of a step into the state, and return the new state.
+        """Fold the outputs of a step into the state and return the new state.
 
-        In Python, unless the loop is compiled. For what metrics can't do, such as collecting
-        all predictions.
+        This method runs in Python unless the loop is compiled. Use it for results that metrics
+        cannot compute, such as a list of all predictions.
         """
         return None
 
     def eval_end(self, *args: Any) -> runner.Output | None:
-        """End an evaluation, always eagerly. The returned values are reported.
+        """End an evaluation and return the values to report. Runs eagerly.
 
         Args:
-          *args: The last state, if there is one.
+          *args: The final state, if there is one.
         """
         return None
 
     @property
     def eval_options(self) -> StandardEvaluatorOptions:
-        """Options for the execution of the evaluation loop."""
+        """Return the options of the evaluation loop."""
         return self._eval_options
 
     @property
     def folds_outputs(self) -> bool:
-        """Whether the outputs of each step are wanted on the host."""
+        """Return whether each step's outputs are needed on the host."""
         return True
 
     @property
     def eval_dataset(self) -> Any:
-        """The evaluation data. Setting it drops what the current iterator still holds."""
+        """Return the evaluation data. Setting this property discards the current iterator."""
         return self._eval_dataset
 
     @eval_dataset.setter
@@ -446,16 +455,16 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
 def is_splittable(trainer: runner.AbstractTrainer) -> bool:
     """Return whether the parts of `trainer.train` can be called separately.
 
-    Not if a subclass has replaced `train` itself: only that subclass knows what it does.
+    They cannot if a subclass overrides `train`, because only the subclass knows what it does.
     """
     return isinstance(trainer, StandardTrainer) and type(trainer).train is StandardTrainer.train
 
 
 def end_of_training_data(global_step: Any) -> errors.DataError:
-    """Return the error for training data that end too early.
+    """Build the error for training data that end too early.
 
     Args:
-      global_step: The variable that counts the steps, if it is known.
+      global_step: The variable that counts the steps, or `None` if unknown.
     """
     where = "" if global_step is None else f" at step {int(global_step.numpy())}"
     return errors.DataError(

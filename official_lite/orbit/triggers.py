@@ -1,8 +1,9 @@
-"""Triggers, which decide when an event is due: by steps, by seconds, or at given steps.
+"""Triggers, which decide when events happen: at step intervals, time intervals or given steps.
 
-A trigger is asked two things. `next_step(step)` is how far the compiled loop may run before the
-question comes up again; `is_due(step)` is the answer once it is there. Step triggers count in
-absolute steps: with an interval of 10, a run that resumes at step 15 is due at 20 and 30.
+A trigger answers two questions. `next_step(step)` returns how far the compiled loop may run before
+the trigger must be checked again. `is_due(step)` returns whether the event is due at that step.
+Step triggers count absolute steps: with an interval of 10, a run that resumes at step 15 is due at
+steps 20 and 30.
 """
 
 import abc
@@ -14,22 +15,22 @@ from official_lite.common import errors
 
 
 class Trigger(abc.ABC):
-    """Answers when. A step is the number of training steps completed."""
+    """Decides when an event is due. Steps are the number of completed training steps."""
 
     @abc.abstractmethod
     def next_step(self, step: int) -> float:
-        """Return the first step after `step` at which the trigger may be due.
+        """Return the first step after `step` at which this trigger may be due.
 
-        `math.inf` if that is never, or if steps do not decide it.
+        Return `math.inf` if the trigger is never due or does not depend on steps.
         """
 
     @abc.abstractmethod
     def is_due(self, step: int) -> bool:
-        """Whether it is time, now that `step` steps are done."""
+        """Return whether the event is due after `step` completed steps."""
 
 
 class Never(Trigger):
-    """Is never due."""
+    """A trigger that is never due."""
 
     def next_step(self, step: int) -> float:
         return math.inf
@@ -39,7 +40,7 @@ class Never(Trigger):
 
 
 class EverySteps(Trigger):
-    """Is due at the multiples of `num_steps`, except 0.
+    """A trigger that is due at multiples of `num_steps`, except 0.
 
     Raises:
       errors.ConfigValueError: `num_steps` is less than 1.
@@ -60,13 +61,14 @@ class EverySteps(Trigger):
 
 
 class EverySeconds(Trigger):
-    """Is due at the first chance after `seconds` have passed since it last was.
+    """A trigger that is due at the first check after `seconds` have passed since it was last due.
 
-    It cuts no loop short, so the interval can't be finer than the steps between two chances.
-    The clocks of several workers disagree: what all of them must do together needs steps.
+    It does not interrupt the compiled loop, so the interval cannot be shorter than the time between
+    two checks. Because the clocks of workers differ, use a step trigger for events that all workers
+    must handle together.
 
     Args:
-      seconds: The interval. It begins when the trigger is created.
+      seconds: The interval, which begins when the trigger is created.
       clock: Returns the time in seconds.
     """
 
@@ -87,7 +89,7 @@ class EverySeconds(Trigger):
 
 
 class AtSteps(Trigger):
-    """Is due at the given steps."""
+    """A trigger that is due at the given steps."""
 
     def __init__(self, steps: Iterable[int]) -> None:
         self._steps = frozenset(steps)
@@ -100,7 +102,7 @@ class AtSteps(Trigger):
 
 
 class AnyOf(Trigger):
-    """Is due when one of `triggers` is."""
+    """A trigger that is due when any of `triggers` is due."""
 
     def __init__(self, triggers: Iterable[Trigger]) -> None:
         self._triggers = tuple(triggers)
@@ -115,7 +117,7 @@ class AnyOf(Trigger):
 
 
 class AllOf(Trigger):
-    """Is due when all of `triggers` are."""
+    """A trigger that is due when all of `triggers` are due."""
 
     def __init__(self, triggers: Iterable[Trigger]) -> None:
         self._triggers = tuple(triggers)
@@ -137,10 +139,10 @@ class AllOf(Trigger):
 
 
 def every(num_steps: int | None) -> Trigger:
-    """Every `num_steps` steps; `None` and 0 are never."""
+    """Return a trigger for every `num_steps` steps; `None` and 0 mean never."""
     return EverySteps(num_steps) if num_steps else Never()
 
 
 def at_end(last_step: int) -> Trigger:
-    """At the step at which the run is to end."""
+    """Return a trigger for the step at which the run ends."""
     return AtSteps([last_step])

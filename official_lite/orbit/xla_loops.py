@@ -1,4 +1,4 @@
-"""Loops that XLA compiles: many steps in one program, over stacked batches, and evaluation."""
+"""XLA-compiled loops: training with many steps per program on stacked batches, and evaluation."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -35,17 +35,18 @@ _MOST_BYTES = 64 * 2**20
 class StackedLoop:
     """A training loop that XLA compiles as a whole.
 
-    The data are drawn as stacks of batches. The program takes a stack and the number of steps to
-    run on it, and draws from the stack where the last call of it has stopped: so loops may have any
-    length, and whatever their lengths are, the same steps are run on the same batches.
+    The loop reads stacks of batches from the data. The compiled program takes a stack and the
+    number of steps to run on it, and continues reading where its previous call stopped. Loops may
+    therefore have any length, and the same steps run on the same batches regardless of these
+    lengths.
 
     Args:
-      step_fn: A step, as `StandardTrainer.train_step`; all of it has to be something that XLA can
-        compile. The iterator that it is given has `__next__` and `get_next`.
-      dataset: The batches. They must be `why_not_stackable`'s None.
-      steps: The steps that a stack is enough for.
-      batches_per_step: How many batches a step draws.
-      wrap_fetch: Wraps the function that draws a stack from an iterator, outside of XLA.
+      step_fn: A step like `StandardTrainer.train_step`. XLA must be able to compile all of it. The
+        iterator that the step receives has `__next__` and `get_next`.
+      dataset: The batches. `why_not_stackable` must return `None` for them.
+      steps: The number of steps per stack.
+      batches_per_step: The number of batches that a step fetches.
+      wrap_fetch: Wraps the function that fetches a stack from an iterator, outside of XLA.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class StackedLoop:
         self._drawn.assign(0)
 
     def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
-        """Run whole stacks and return the number of steps: fewer if the last stack is not full."""
+        """Return the number of steps run, which is smaller if the last stack is incomplete."""
         num_steps = 0
         for _ in tf.range(num_stacks):
             stack = self._fetch(self._iterator)
@@ -148,13 +149,14 @@ def compile_steps(
     """Build the program that takes a stack and a number of steps, and runs the steps on it.
 
     Args:
-      step_fn: A step. What it returns is dropped.
-      drawn: Counts the batches that were drawn from the stack; int64.
+      step_fn: A step. Its return value is discarded.
+      drawn: An int64 variable that counts the batches fetched from the stack.
       signature: The signature of the program.
-      batches_per_step: How many batches a step fetches at most.
+      batches_per_step: The maximum number of batches that a step may fetch.
 
     Raises:
-      errors.ConfigValueError: When the program is traced: the step fetches more batches.
+      errors.ConfigValueError: The step fetches more batches than that. Raised when the program is
+        traced.
     """
 
     @tf.function(input_signature=signature, jit_compile=True)
@@ -169,7 +171,7 @@ def compile_steps(
 
 
 class _BatchesOfStep:
-    """An iterator over the batches of one step, which XLA has to know before it runs the step."""
+    """An iterator over the batches of one step; XLA needs their number when it compiles."""
 
     def __init__(self, batches_per_step: int) -> None:
         self._batches_per_step = batches_per_step
@@ -190,7 +192,7 @@ class _BatchesOfStep:
         return self._next()
 
     def get_next(self, name: str | None = None) -> Any:
-        """Fetch a batch, as `tf.data.Iterator.get_next`."""
+        """Fetch a batch, as `tf.data.Iterator.get_next` does."""
         del name
         return next(self)
 
@@ -199,7 +201,7 @@ class _BatchesOfStep:
 
 
 class _StackIterator(_BatchesOfStep):
-    """Fetches from a stack, inside of the program."""
+    """Fetches batches from a stack inside the compiled program."""
 
     def __init__(self, stack: Any, drawn: tf.Variable, batches_per_step: int) -> None:
         super().__init__(batches_per_step)
@@ -214,7 +216,7 @@ class _StackIterator(_BatchesOfStep):
 
 
 class OneBatch(_BatchesOfStep):
-    """Holds a single batch, for a step that is traced with it."""
+    """Holds the single batch with which a step is traced."""
 
     def __init__(self, batch: Any) -> None:
         super().__init__(batches_per_step=1)
@@ -225,7 +227,7 @@ class OneBatch(_BatchesOfStep):
 
 
 def why_not_stackable(dataset: Any) -> str | None:
-    """Return what keeps the batches of a dataset from being stacked for XLA, if anything does."""
+    """Return why the batches of a dataset cannot be stacked for XLA, or `None` if they can."""
     if not isinstance(dataset, tf.data.Dataset):
         return "the data are distributed over several replicas"
     for spec in tf.nest.flatten(dataset.element_spec):
@@ -242,12 +244,13 @@ def why_not_stackable(dataset: Any) -> str | None:
 
 
 def steps_per_stack(element_spec: Any, steps_per_loop: int, batches_per_step: int = 1) -> int:
-    """How many steps to put in one program.
+    """Return the number of steps to put into one program.
 
     Args:
-      element_spec: Of a batch, with static shapes.
-      steps_per_loop: The steps that are run at once; if possible, whole stacks are enough for it.
-      batches_per_step: How many batches a step draws.
+      element_spec: The spec of a batch, with static shapes.
+      steps_per_loop: The number of steps that are run at once. If possible, the result divides this
+        number.
+      batches_per_step: The number of batches that a step fetches.
     """
     most = min(steps_per_loop, most_steps(element_spec, batches_per_step))
     fitting = [steps for steps in range(most // 2 + 1, most + 1) if steps_per_loop % steps == 0]
@@ -255,7 +258,7 @@ def steps_per_stack(element_spec: Any, steps_per_loop: int, batches_per_step: in
 
 
 def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
-    """How many steps are worth being in one program, as far as their batches are small enough."""
+    """Return the maximum useful number of steps in one program, given the size of their batches."""
     parts = tf.nest.flatten(element_spec)
     bytes_per_batch = sum(part.dtype.size * part.shape.num_elements() for part in parts)
     bytes_per_step = max(1, bytes_per_batch * batches_per_step)
@@ -267,19 +270,20 @@ _NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
 class XlaEvalLoop:
-    """A loop function `(iterator, num_steps, state, reduce_fn)` that ends when the data do.
+    """A loop function `(iterator, num_steps, state, reduce_fn)` that ends when the data end.
 
-    What XLA compiles is for batches of one size, that of the first. Batches of other sizes, such
-    as the last one, are evaluated in a graph; and so is everything if XLA can't compile the step.
+    XLA compiles the loop for the size of the first batch. Batches of other sizes, such as the last
+    one, are evaluated in a graph. If XLA cannot compile the step, all batches are evaluated in a
+    graph.
 
     Args:
-      step_fn: As `StandardEvaluator.eval_step`. The iterator that it is given has `__next__` and
-        `get_next`.
-      needs_outputs: Whether `reduce_fn` is to see the outputs of each step. If not, many steps run
+      step_fn: A step like `StandardEvaluator.eval_step`. The iterator that the step receives has
+        `__next__` and `get_next`.
+      needs_outputs: Whether `reduce_fn` receives the outputs of each step. If false, many steps run
         in one program.
 
     Attributes:
-      calls: The steps that have been run; whoever calls the loop may set it to 0.
+      calls: The number of steps run so far. Callers may reset it to 0.
     """
 
     def __init__(self, step_fn: loop_fns.StepFn, *, needs_outputs: bool) -> None:
@@ -312,7 +316,7 @@ class XlaEvalLoop:
         return state
 
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield the batches in order: as many at once as one program takes, others one by one."""
+        """Yield the batches in order: groups that fill a program, and other batches one by one."""
         run: list[Any] = []
         for batch in batches:
             if not self._shapes:

@@ -1,4 +1,4 @@
-"""What a run shows on the console: lines, a progress bar, and a table at the end."""
+"""The console output of a run: log lines, a progress bar, and a final table."""
 
 import dataclasses
 import datetime

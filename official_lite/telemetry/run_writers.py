@@ -1,4 +1,4 @@
-"""Factories of the writers that a config can name, and what they know of the run."""
+"""Factories of the writers that a config can name, and the run information passed to them."""
 
 import dataclasses
 import json

@@ -1,1 +1,1 @@
-"""Here only because the Model Garden's path is: see `official_lite.utils.testing`."""
+"""Utilities at the same path as in the Model Garden; see `official_lite.utils.testing`."""

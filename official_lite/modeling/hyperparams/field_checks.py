@@ -1,4 +1,7 @@
-"""What `validate_fields` of several configs asks of a field. Each raises a `ConfigValueError`."""
+"""Checks shared by the `validate_fields` methods of several configs.
+
+Each check raises a `ConfigValueError` if the value of a field is invalid.
+"""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""An action that is only taken under a condition."""
+"""An action that runs only if a condition holds."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,11 +9,12 @@ Condition = Callable[[runner.Output], Any]
 
 
 class ConditionalAction:
-    """Takes an action, or several in order, if `condition(output)` holds.
+    """Runs an action, or several in order, if `condition(output)` is true.
 
     Args:
-      condition: Takes the output of training or evaluation; a bool or a boolean tensor.
-      action: What to call with the output. Results are dropped.
+      condition: A function that takes the output of training or evaluation and returns a bool or a
+        boolean tensor.
+      action: One or more callables that receive the output. Their results are ignored.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Exports a SavedModel, and keeps the newest few."""
+"""An action that exports a SavedModel and keeps the latest exports."""
 
 import os
 import re
@@ -15,16 +15,16 @@ _GCS_PREFIX = "gs://"
 
 
 class ExportFileManager:
-    """Names the exports `{base_name}-{id}` and removes old ones.
+    """Names exports `{base_name}-{id}` and removes old ones.
 
     Args:
-      base_name: The path that all exports begin with.
-      max_to_keep: How many `clean_up` leaves, those with the highest ids; all of them if it is
-        negative.
-      next_id_fn: Returns the id of the next export, such as `global_step.numpy`; by default a
-        counter that goes on after the highest id on disk.
-      subdirectory: A folder within each `{base_name}-{id}`. Then only that folder is managed,
-        and what else there is stays.
+      base_name: The path prefix of all exports.
+      max_to_keep: The number of exports that `clean_up` keeps: those with the highest ids. A
+        negative number keeps all of them.
+      next_id_fn: Returns the id of the next export, such as `global_step.numpy`. Defaults to a
+        counter that continues from the highest id on disk.
+      subdirectory: A directory within each `{base_name}-{id}`. If given, only that directory is
+        managed, and other files in `{base_name}-{id}` remain.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ExportFileManager:
 
     @property
     def managed_files(self) -> list[str]:
-        """The exports on disk, in the order of their ids."""
+        """Return the exports on disk, ordered by id."""
         paths = [self._with_subdirectory(path) for path in _numbered_paths(self._base_name)]
         return [path for path in paths if tf.io.gfile.exists(path)]
 
@@ -62,13 +62,13 @@ class ExportFileManager:
 
 
 class ExportSavedModel:
-    """An action that exports a model, whatever the output.
+    """An action that exports a model. It ignores the output.
 
     Args:
-      model: What to export.
-      file_manager: Where to, and how many to keep.
-      signatures: As `tf.saved_model.save` takes them.
-      options: As `tf.saved_model.save` takes them.
+      model: The model to export.
+      file_manager: Determines the path of each export and the number of exports to keep.
+      signatures: Passed to `tf.saved_model.save`.
+      options: Passed to `tf.saved_model.save`.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class ExportSavedModel:
 
 
 def safe_normpath(path: str) -> str:
-    """`os.path.normpath` that leaves the two slashes of `gs://` alone."""
+    """Normalize a path like `os.path.normpath`, but keep the two slashes of `gs://`."""
     if path.startswith(_GCS_PREFIX):
         return _GCS_PREFIX + os.path.normpath(path.removeprefix(_GCS_PREFIX))
     return os.path.normpath(path)
 
 
 class _Counter:
-    """Counts on from the highest id on disk."""
+    """A counter that continues from the highest id on disk."""
 
     def __init__(self, base_name: str) -> None:
         existing = _numbered_paths(base_name)

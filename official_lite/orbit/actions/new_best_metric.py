@@ -1,4 +1,4 @@
-"""Whether a metric is the best so far, also across restarts."""
+"""A condition that tracks whether a metric is the best so far, including earlier runs."""
 
 import json
 import math
@@ -15,17 +15,19 @@ MetricFn = Callable[[runner.Output], Any]
 
 
 class NewBestMetric:
-    """A condition that holds when a metric is better than ever before.
+    """A condition that holds when a metric is better than all previous values.
 
-    `test` only asks; `commit` asks and remembers. With the work in between, a best model whose
-    export fails is not taken for exported. Calling the object is `commit`. A value that is not
-    finite is never best. On several workers all must see the same metric; let one of them write.
+    `test` only compares; `commit` compares and stores the value. If the export of a best model runs
+    between the two, a failed export is not recorded as done. Calling the object calls `commit`. A
+    non-finite value is never the best. With several workers, all of them must see the same metric,
+    and only one should write the file.
 
     Args:
-      metric: A key of the output, or a function of it.
-      higher_is_better: The direction.
-      filename: A file that keeps the best value across restarts; `None` keeps it in memory.
-      write_metric: Whether this process writes the file, or only reads it at the start.
+      metric: A key of the output, or a function of the output.
+      higher_is_better: Whether higher values are better.
+      filename: A file that keeps the best value across restarts. `None` keeps it in memory.
+      write_metric: Whether this process writes the file. If false, it only reads the file at the
+        start.
     """
 
     def __init__(
@@ -46,11 +48,11 @@ class NewBestMetric:
 
     @property
     def best_value(self) -> float:
-        """The best value committed so far."""
+        """Return the best value committed so far."""
         return self._best_value.read()
 
     def metric_value(self, output: runner.Output) -> float:
-        """Return the metric in `output`.
+        """Return the value of the metric in `output`.
 
         Raises:
           errors.UnknownKeyError: The output has no such metric.
@@ -65,14 +67,14 @@ class NewBestMetric:
         return float(common.get_value(output[self.metric]))
 
     def test(self, output: runner.Output) -> bool:
-        """Whether the metric in `output` is the best so far. Remembers nothing."""
+        """Return whether the metric in `output` is the best so far, without storing it."""
         value = self.metric_value(output)
         if not math.isfinite(value):
             return False
         return value > self.best_value if self.higher_is_better else value < self.best_value
 
     def commit(self, output: runner.Output) -> bool:
-        """As `test`, and if it is, remembers it."""
+        """Return the result of `test`, and store the value if it is the best so far."""
         is_best = self.test(output)
         if is_best:
             self._best_value.write(self.metric_value(output))
@@ -82,12 +84,12 @@ class NewBestMetric:
 class JSONPersistedValue:
     """A JSON value that a file keeps across restarts.
 
-    The file is read once, at the start, and replaced as a whole at each write.
+    The file is read once at the start. Each write replaces the whole file.
 
     Args:
-      initial_value: The value when there is no file, or an empty one.
-      filename: The file; `None` keeps the value in memory only.
-      write_value: Whether to write the file at all.
+      initial_value: The value if the file is missing or empty.
+      filename: The file. `None` keeps the value only in memory.
+      write_value: Whether to write the file.
     """
 
     def __init__(self, initial_value: Any, filename: str | None, write_value: bool = True) -> None:
@@ -102,7 +104,7 @@ class JSONPersistedValue:
         return self._value
 
     def write(self, value: Any) -> None:
-        """Set the value, in the file as well."""
+        """Set the value and write it to the file."""
         self._value = value
         if self._writes and self._filename:
             files.makedirs(os.path.dirname(self._filename) or ".")

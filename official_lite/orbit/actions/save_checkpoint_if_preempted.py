@@ -1,4 +1,4 @@
-"""Saves when the platform announces that it will take the machine away."""
+"""An action that saves a checkpoint when the platform announces a preemption."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from official_lite.orbit import runner
 class SaveCheckpointIfPreempted:
     """An action that saves a checkpoint on all workers once a preemption is announced.
 
-    Wraps `tf.distribute.experimental.PreemptionCheckpointHandler`, which has the workers agree
+    It wraps `tf.distribute.experimental.PreemptionCheckpointHandler`, which makes the workers agree
     on the step at which they save.
 
     Args:
       cluster_resolver: Describes the cluster.
-      checkpoint_manager: What saves.
+      checkpoint_manager: The checkpoint manager that saves.
       checkpoint_number: The number of the checkpoint, usually the global step.
-      keep_running_after_save: Whether to go on training after the save, for platforms on which
-        the process itself recovers, instead of exiting.
+      keep_running_after_save: Whether to continue training after the save instead of exiting, for
+        platforms on which the process itself recovers.
     """
 
     def __init__(

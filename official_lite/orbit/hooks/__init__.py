@@ -1,4 +1,4 @@
-"""Hooks, which run user code between steps. `hook` has the order of the calls."""
+"""Hooks: user-defined Python code between steps. The module `hook` documents the call order."""
 
 from official_lite.orbit.hooks.action_hook import ActionHook as ActionHook
 from official_lite.orbit.hooks.best_checkpoint import BestCheckpoint as BestCheckpoint

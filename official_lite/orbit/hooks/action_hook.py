@@ -1,4 +1,4 @@
-"""Runs an action as a hook."""
+"""A hook that runs an action."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,21 +11,22 @@ _WHENS = ("report", "eval", "end")
 
 
 class ActionHook(Hook):
-    """Hook that calls an action: any callable that takes an output, as those of `orbit.actions`.
+    """Calls an action: any callable that takes an output, such as those in `orbit.actions`.
 
-    In a config an action is named by its place, with arguments if it is a class::
+    In a config, give the action's import path, with arguments if the action is a class::
 
         {name: action, when: report, action: {name: "my_package.actions:Alert", above: 10.0}}
 
     Args:
-      action: The action, or an entry of a config as above.
-      when: `report`: as one of the controller's `train_actions`, with what the trainer reports;
-        `eval`: after each evaluation, with its results; `end`: after training that succeeded, with
-        the last value of everything that was reported.
+      action: The action, or a config entry as above.
+      when: When to call the action. `report` makes it one of the controller's `train_actions`,
+        called with what the trainer reports. `eval` calls it after each evaluation with the
+        results. `end` calls it after successful training with the last value of everything that was
+        reported.
 
     Raises:
-      errors.ConfigValueError: `when` is none of these.
-      errors.ConfigTypeError: The action can't be called.
+      errors.ConfigValueError: `when` is none of these values.
+      errors.ConfigTypeError: The action is not callable.
     """
 
     def __init__(self, action: Callable[[runner.Output], Any] | Any, when: str = "eval") -> None:

@@ -1,4 +1,4 @@
-"""The exact statistics of what enters the batch normalization of a model, in training mode."""
+"""Exact statistics of the inputs of a model's batch normalization layers in training mode."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Array = npt.NDArray[Any]
 
 
 class BatchNormStatistics:
-    """Replaces moving means and variances by those of the population, over training batches.
+    """Replaces moving means and variances with exact ones, computed over training batches.
 
-    The task's own train step runs on the batches without an update: as in training, but the
-    weights stand still. What the step changes (random state, metrics, other statistics) is put
-    back afterwards, to the last bit, and the training data keep their position: the batches come
-    from a pipeline of their own, built anew by the trainer's `build_train_dataset`. A trainer that
-    was given its dataset has only this one; then they come from another iterator of it, and a
-    dataset that shuffles anew in each epoch will have another order in the epochs to come.
+    The task's own train step runs on the batches without an update: as in training, but with
+    constant weights. Everything that the step changes (random state, metrics, other statistics) is
+    restored exactly afterwards. The training data keep their position, because the batches come
+    from a separate pipeline created by the trainer's `build_train_dataset`. If the trainer was
+    constructed with a dataset instead, the batches come from another iterator over that dataset. If
+    that dataset reshuffles in each epoch, its order in later epochs changes.
 
-    Mean and variance are over all examples and replicas together. Layers that are frozen, or that
-    the step does not call in training mode, keep what they have.
+    Mean and variance are computed over all examples and replicas together. Layers that are frozen,
+    or that the step does not call in training mode, keep their statistics.
 
     Args:
-      trainer: With a `task`, a `model`, an `optimizer` and a `strategy`, as
-        `core.base_trainer.Trainer`.
+      trainer: A trainer with a `task`, a `model`, an `optimizer`, a `strategy` and a
+        `train_dataset`, such as `core.base_trainer.Trainer`.
 
     Raises:
-      errors.ConfigTypeError: It lacks one of them.
+      errors.ConfigTypeError: The trainer lacks one of these attributes.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -57,14 +57,14 @@ class BatchNormStatistics:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the model has no batch normalization that could learn statistics."""
+        """Return whether the model has no trainable batch normalization layer."""
         return not self._recorders
 
     def update(self, num_steps: int) -> None:
-        """Compute the statistics of `num_steps` batches and assign them.
+        """Compute the statistics over `num_steps` batches and assign them to the layers.
 
         Raises:
-          errors.DataError: There are no training data.
+          errors.DataError: The training data are empty.
         """
         if self.is_empty:
             return
@@ -116,10 +116,10 @@ class BatchNormStatistics:
 
 
 class _Recorder:
-    """Adds up what enters a layer: how many, the sum, and the sum of the squares.
+    """Accumulates the count, the sum and the sum of squares of a layer's inputs.
 
-    All relative to the moving mean at the beginning, so that nothing is lost where the mean is
-    large and the variance small.
+    All values are relative to the initial moving mean. This avoids a loss of precision when the
+    mean is large and the variance is small.
     """
 
     def __init__(self, layer: keras.layers.BatchNormalization, strategy: Any) -> None:
@@ -141,7 +141,7 @@ class _Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Within it, what is traced records."""
+        """Enter a context in which traced calls of the layer record their inputs."""
         call = self._layer.call
 
         def recording_call(*args: Any, **kwargs: Any) -> Any:
@@ -158,7 +158,7 @@ class _Recorder:
             del self._layer.__dict__["call"]
 
     def take(self) -> tf.Tensor:
-        """Return the sums over replicas, `[3, size]`, and reset them; called across replicas."""
+        """Return the sums over replicas, `[3, size]`, and reset them, in cross-replica context."""
         sums = tf.identity(self._sums.read_value())
         with tf.control_dependencies([sums]):
             self._sums.assign(tf.zeros_like(sums))
@@ -195,7 +195,7 @@ class _Recorder:
 
 @contextlib.contextmanager
 def unchanged(variables: Iterable[Any]) -> Iterator[None]:
-    """Within it the variables may change; after it they are what they were, on each replica."""
+    """Enter a context that restores the variables on each replica when it exits."""
     kept = [(one, one.numpy()) for v in variables for one in keras_variables.local_values(v)]
     try:
         yield
@@ -205,7 +205,7 @@ def unchanged(variables: Iterable[Any]) -> Iterator[None]:
 
 
 def _variables(model: Any) -> list[Any]:
-    """All that a train step may change: weights, random state and metrics."""
+    """Return everything that a train step may change: weights, random state and metrics."""
     return [*model.variables, *model.metrics_variables]
 
 

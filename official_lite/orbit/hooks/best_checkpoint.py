@@ -1,4 +1,4 @@
-"""Keeps the checkpoint of the best evaluation."""
+"""A hook that keeps the checkpoint of the best evaluation."""
 
 import json
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ from official_lite.orbit.hooks.watched_metric import WatchedMetric
 
 
 class BestCheckpoint(Hook):
-    """Hook that saves a checkpoint if an evaluation is the best so far, also across restarts.
+    """Saves a checkpoint whenever an evaluation beats all previous ones, including earlier runs.
 
-    The folder holds `best_ckpt-<step>` and `info.json`, all metrics of the best evaluation. A run
-    that restarts forgets the evaluations after its last checkpoint, which come again. A metric
-    that is not a finite number is never best. With averaged weights it is the average that was
-    evaluated and that is saved as the model.
+    The directory contains `best_ckpt-<step>`, and `info.json` with all metrics of the best
+    evaluation. A resumed run discards the evaluations after its last checkpoint, because they will
+    be repeated. A non-finite metric value is never the best. If the optimizer averages the weights,
+    the averaged weights are evaluated and saved as the model.
 
     Args:
-      metric: Its name in the logs of an evaluation; `a/b` or `a|b` for nested ones.
+      metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested metrics.
       direction: `minimize` or `maximize`.
-      directory: The folder, within the run's `model_dir` unless it is absolute.
-      max_to_keep: How many checkpoints to keep: the best, and those that were it before.
+      directory: The output directory, relative to the run's `model_dir` unless it is absolute.
+      max_to_keep: The number of checkpoints to keep: the best one, and earlier best ones.
     """
 
     def __init__(
@@ -83,13 +83,16 @@ class BestCheckpoint(Hook):
             self._best.rewind(-1 if step is None else step)
 
     def _best_value(self) -> float | None:
-        """Return the value to beat; None if there is none, or if it belongs to another metric."""
+        """Return the value to beat, or `None` if there is none for this metric.
+
+        A best value of a different metric does not count.
+        """
         best = self._open().best or {}
         value = best.get(self._metric.name.replace("|", "/"))
         return None if value is None else float(value)
 
     def _open(self) -> best_checkpoints.BestCheckpoints:
-        """Return the best checkpoints; the first call reads those of an earlier run."""
+        """Return the best checkpoints. The first call reads the results of earlier runs."""
         if self._best is None:
             self._checkpoint_manager()
             self._best = best_checkpoints.BestCheckpoints(

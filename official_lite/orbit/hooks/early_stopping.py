@@ -1,4 +1,4 @@
-"""Ends training when a metric of the evaluations has stopped improving."""
+"""A hook that ends training when an evaluation metric stops improving."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,19 +11,20 @@ from official_lite.orbit.hooks.watched_metric import WatchedMetric
 
 
 class EarlyStopping(Hook):
-    """Hook that requests a stop after `patience` evaluations in a row without an improvement.
+    """Requests a stop after `patience` consecutive evaluations without an improvement.
 
-    What it has seen is in the checkpoints: a run that was killed and restarted stops at the step at
-    which an unbroken one does, and one that had been stopped does not train on when it is started
-    again, unless with more patience. A metric that is not a finite number is no improvement.
+    The state is stored in checkpoints. A run that was killed and resumed therefore stops at the
+    same step as an uninterrupted one. A run that was stopped early does not continue when it is
+    started again, unless `patience` is increased. A non-finite metric value is never an
+    improvement.
 
     Args:
-      metric: Its name in the logs of an evaluation; `a/b` or `a|b` for nested ones.
-      patience: How many evaluations without an improvement end the training.
-      min_delta: The metric has to improve by more than this.
+      metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested metrics.
+      patience: The number of evaluations without an improvement that ends training.
+      min_delta: An improvement must be larger than this value.
       direction: `minimize` or `maximize`.
-      baseline: As long as the metric has not beaten this, no evaluation counts as an improvement.
-      start_step: Evaluations before this step are not looked at.
+      baseline: No evaluation counts as an improvement until the metric beats this value.
+      start_step: Evaluations before this step are ignored.
 
     Raises:
       errors.ConfigValueError: An argument is out of range.

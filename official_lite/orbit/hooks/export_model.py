@@ -1,4 +1,4 @@
-"""Exports the model while it is trained."""
+"""A hook that exports the model during training."""
 
 import functools
 import os
@@ -15,20 +15,20 @@ from official_lite.orbit.hooks.output_directory import output_directory
 
 
 class ExportModel(Hook):
-    """Hook that exports the model to `<directory>/<step>.keras`, `<directory>/<step>`, and so on.
+    """Exports the model to `<directory>/<step>.keras`, or as a SavedModel to `<directory>/<step>`.
 
-    An export is written under another name first: one that is there is complete. With averaged
-    weights it is the average that is exported.
+    An export is written under a temporary name first, so every export under its final name is
+    complete. If the optimizer averages the weights, the averaged weights are exported.
 
     Args:
-      every_n_steps: The interval; 0 exports only at the end. The end of a training that succeeds
-        is always exported.
-      format: `keras`, for `keras.models.load_model`; `tf_saved_model`, for serving; `litert` or
+      every_n_steps: The interval. 0 exports only at the end. Successful training always exports at
+        the end.
+      format: `keras` for `keras.models.load_model`, `tf_saved_model` for serving, `litert`, or
         `onnx`.
-      subdir: The folder, within the run's `model_dir` unless it is absolute.
+      subdir: The output directory, relative to the run's `model_dir` unless it is absolute.
 
     Raises:
-      errors.ConfigValueError: There is no such format.
+      errors.ConfigValueError: The format is unknown.
     """
 
     def __init__(

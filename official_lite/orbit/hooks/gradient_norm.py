@@ -1,4 +1,4 @@
-"""Logs how large the gradients are."""
+"""A hook that logs gradient norms."""
 
 import re
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from official_lite.orbit.hooks.hook import GraphHook
 
 
 class GradientNorm(GraphHook):
-    """Hook that records the L2 norm of the gradients of each update.
+    """Logs the L2 norm of the gradients of each update to the event storage.
 
-    `gradient_norm` is over all variables, `gradient_norm/<path>` of one of them. The gradients are
-    those of the whole update: summed over replicas, averaged over micro-batches, without the loss
-    scale, not yet clipped. A report has the mean over the updates of its interval, so a single
-    spike shows in full only with a `log_interval` of 1. An update that loss scaling skips does not
-    count. Several optimizers each make an update.
+    `gradient_norm` covers all variables, and `gradient_norm/<path>` covers a single variable. The
+    gradients are those of the whole update: summed over replicas, averaged over micro-batches,
+    without the loss scale, and not yet clipped. A report contains the mean over the updates in its
+    interval, so a single spike shows at full height only with a `log_interval` of 1. Updates that
+    loss scaling skips are not counted. If there are several optimizers, each makes its own update.
 
     Args:
-      histograms: Whether to put `gradients/<path>`, a histogram of each gradient, as well.
-      pattern: A regular expression that is searched for in the paths of the variables; the norms
-        and histograms of single variables are of those that match. Given by itself it stands for
-        `per_variable=True`.
-      per_variable: Whether to put the norm of each variable's gradient as well.
+      histograms: Whether to also log `gradients/<path>`, a histogram of each gradient.
+      pattern: A regular expression that is searched for in variable paths. Norms and histograms of
+        single variables are limited to matching variables. If `histograms` is false, a pattern
+        implies `per_variable=True`.
+      per_variable: Whether to also log the norm of each variable's gradient.
     """
 
     takes_rows = True

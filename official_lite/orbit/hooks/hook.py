@@ -1,6 +1,6 @@
-"""Hooks, which run user code between steps.
+"""The base classes of hooks: user-defined Python code between steps.
 
-::
+The controller calls the methods of hooks in this order::
 
     before_train
     while step < last_step:
@@ -26,7 +26,7 @@ from official_lite.orbit import runner, triggers
 
 
 class RunningController(Protocol):
-    """The part of an `orbit.Controller` that hooks use; see there for the meaning."""
+    """The part of `orbit.Controller` that hooks use, documented in that class."""
 
     global_step: tf.Variable
     trainer: runner.AbstractTrainer | None
@@ -59,22 +59,22 @@ class RunningController(Protocol):
 
 
 class Hook:
-    """Code that runs between steps. All methods are optional.
+    """Runs code between steps. All methods are optional.
 
-    A method that is called with an argument (`after_eval`, `on_checkpoint`, `on_exception`,
-    `after_train`) may be written without it.
+    A subclass may define `after_eval`, `on_checkpoint`, `on_exception` and `after_train` without
+    their argument.
 
-    Hooks run in the order of the list they were given in. An error in one of them does not keep
-    the event from the others, but it ends the training.
+    Hooks run in the order of the list passed to the controller. If a hook raises an error, the
+    other hooks still receive the event, and then training ends with that error.
 
     Attributes:
-      every_n_steps: How often the hook needs the loop: its `before_step` and `after_step` run
-        around the stretch of steps that ends at each multiple of this number. The compiled loop
-        is cut there, so a large number is cheap. 0 stands for not at all. A hook that overrides
-        one of the two methods and leaves this at `None` gets every step, and a warning.
-      name: What its state is called in a checkpoint; by default the name of its class.
-      controller: The controller that runs the hook, set by it.
-      trainer: The trainer of that controller, set by it.
+      every_n_steps: The step interval of `before_step` and `after_step`. They run around the
+        stretch of steps that ends at each multiple of this number. The compiled loop must stop
+        there, so larger numbers cost less. 0 disables both methods. If a hook overrides one of them
+        and leaves this attribute at `None`, it runs at every step and a warning is logged.
+      name: The name of the hook's state in checkpoints. Defaults to the class name.
+      controller: The controller that runs the hook. Set by the controller.
+      trainer: The trainer of that controller. Set by the controller.
     """
 
     every_n_steps: int | None = None
@@ -84,43 +84,43 @@ class Hook:
 
     @property
     def iter(self) -> int:
-        """The 0-based number of the step that is under way, or has just ended."""
+        """Return the 0-based index of the current step, or of the step that has just ended."""
         return self.controller.iter
 
     def build_trigger(self) -> triggers.Trigger:
-        """When the hook needs the loop. Override it where `every_n_steps` can't say so."""
+        """Return when this hook is due. Override it if `every_n_steps` is not flexible enough."""
         return triggers.every(self.every_n_steps)
 
     def before_train(self) -> None:
-        """Before the first step."""
+        """Run before the first step."""
 
     def before_step(self) -> None:
-        """Before a stretch of steps that ends at a step at which this hook is due."""
+        """Run before a stretch of steps that ends at a step at which this hook is due."""
 
     def after_step(self) -> None:
-        """After a step at which this hook is due."""
+        """Run after a step at which this hook is due."""
 
     def after_epoch(self) -> None:
-        """After each `steps_per_epoch` steps, if the controller knows that number."""
+        """Run after every `steps_per_epoch` steps, if the controller knows that number."""
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
-        """After each evaluation, with its results."""
+        """Run after each evaluation, with its results."""
 
     def on_checkpoint(self, path: str) -> None:
-        """After each checkpoint, when its files are complete.
+        """Run after each checkpoint, once its files are complete.
 
-        It may have been saved some steps ago, if it was written in the background: its step is in
-        the path.
+        A checkpoint written in the background may be from an earlier step. Its path contains the
+        step.
         """
 
     def on_exception(self, error: BaseException) -> None:
-        """After training has failed, before `after_train`."""
+        """Run after training has failed, before `after_train`."""
 
     def after_train(self, success: bool) -> None:
-        """At the end, also of a training that failed; then `success` is false."""
+        """Run at the end of training. `success` is false if training failed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the hook for a checkpoint."""
+        """Return the state of this hook to save in checkpoints."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -128,27 +128,29 @@ class Hook:
 
 
 class GraphHook(Hook):
-    """Hook that is traced into the training step, so it runs in every step at graph speed.
+    """A hook that is traced into the training step, so its TensorFlow code runs in every step.
 
-    Its two methods run on every replica, once a trace; what they do with Python values is done
-    once and for all. Numbers leave through `telemetry.put_scalar`. It may have the methods of a
-    `Hook` as well. The trainer has to know of it, as `core.base_trainer.Trainer` does.
+    `call` and `on_gradients` are traced on every replica. Their Python code runs only during
+    tracing. They log numbers with `telemetry.put_scalar`. A graph hook may also define the methods
+    of a `Hook`. The trainer must support graph hooks, as `core.base_trainer.Trainer` does.
 
     Attributes:
-      takes_rows: Whether the gradient of a table whose rows are updated may be `tf.IndexedSlices`,
-        with each row once. Otherwise it is made as large as the table.
+      takes_rows: Whether the hook accepts `tf.IndexedSlices` as the gradient of a table whose rows
+        are updated; each row occurs once. If false, the gradient is converted to a dense tensor as
+        large as the table.
     """
 
     takes_rows = False
 
     def call(self, logs: Mapping[str, Any]) -> None:
-        """After the task's train step on a replica.
+        """Run after the task's train step on a replica.
 
         Args:
-          logs: What that step returned. With gradient accumulation, that of a micro-batch.
+          logs: The return value of the train step. With gradient accumulation, the value for a
+            micro-batch.
         """
         del logs  # AutoGraph can't convert a function of no statements.
 
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
-        """Before an update, with the gradients summed over the replicas and not yet clipped."""
+        """Run before an update, with gradients summed over the replicas and not yet clipped."""
         del grads_and_vars

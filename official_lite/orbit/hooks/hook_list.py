@@ -1,4 +1,4 @@
-"""The hooks of a controller as a list, and their states in checkpoints."""
+"""The list of a controller's hooks, and their states in checkpoints."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _JSON = "json"
 
 
 class HookStates(tf.train.experimental.PythonState):
-    """Saves `state_dict` of each hook under its `name`, and puts it back.
+    """Saves the `state_dict` of each hook under a name and restores it.
 
-    Without a `name` it is that of the class, and `Class_1` for the second of that class: adding or
-    removing hooks of other classes does not matter. Among several of one class only a `name` makes
-    sure that each gets its own state back.
+    The name is the hook's `name`. Its default is the class name, or `Class_1` for the second hook
+    of that class, so adding or removing hooks of other classes does not change it. If there are
+    several hooks of one class, set `name` to make sure that each hook gets its own state back.
 
     Args:
       hooks: The hooks.
 
     Raises:
-      errors.ConfigValueError: Two hooks have one name.
+      errors.ConfigValueError: Two hooks have the same name.
     """
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
@@ -63,10 +63,10 @@ class HookStates(tf.train.experimental.PythonState):
 
 
 def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return the states as the bytes of an `.npz` file: arrays as arrays, the rest as JSON.
+    """Serialize states to the bytes of an `.npz` file: arrays as arrays, other values as JSON.
 
     Raises:
-      errors.ConfigTypeError: A value is neither.
+      errors.ConfigTypeError: A value is neither an array nor expressible in JSON.
     """
     arrays: dict[str, Any] = {}
     others: dict[str, dict[str, Any]] = {}
@@ -91,7 +91,7 @@ def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
 
 
 def unpack(packed: bytes) -> dict[str, dict[str, Any]]:
-    """Return the states that `pack` was given."""
+    """Return the states that `pack` serialized."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
         states: dict[str, dict[str, Any]] = json.loads(str(arrays[_JSON]))
         for path in arrays.files:
@@ -135,15 +135,15 @@ _EVENTS = ("after_eval", "on_checkpoint", "on_exception", "after_train")
 
 
 class HookList:
-    """The hooks of a controller, and when each of them needs the loop.
+    """The hooks of a controller and their schedule.
 
     Args:
-      hooks: In the order in which they are to run.
-      steps_per_epoch: For `after_epoch`.
+      hooks: The hooks, in the order in which they run.
+      steps_per_epoch: The number of steps after which `after_epoch` runs.
 
     Raises:
-      errors.ConfigTypeError: One of them is not a `Hook`, or has a method that takes other
-        arguments than that of `Hook`.
+      errors.ConfigTypeError: An element is not a `Hook`, or one of its methods takes different
+        arguments from the method of `Hook`.
     """
 
     def __init__(self, hooks: Iterable[Hook], steps_per_epoch: int | None = None) -> None:
@@ -158,19 +158,19 @@ class HookList:
         self._epoch = triggers.every(steps_per_epoch if hears_epochs else None)
 
     def next_step(self, step: int) -> float:
-        """Return the first step after `step` at which a hook needs the loop."""
+        """Return the first step after `step` at which a hook is due."""
         return triggers.AnyOf([*self._triggers, self._epoch]).next_step(step)
 
     def before_steps(self, until: int) -> None:
-        """`before_step` of the hooks that are due at `until`."""
+        """Call `before_step` of the hooks that are due at `until`."""
         _tell(self._due(until), "before_step")
 
     def after_steps(self, step: int) -> None:
-        """`after_step` of the hooks that are due at `step`."""
+        """Call `after_step` of the hooks that are due at `step`."""
         _tell(self._due(step), "after_step")
 
     def after_epoch(self, step: int) -> None:
-        """`after_epoch` of all hooks, if an epoch ends at `step`."""
+        """Call `after_epoch` of all hooks if an epoch ends at `step`."""
         if self._epoch.is_due(step):
             _tell(self._hooks, "after_epoch")
 
@@ -184,10 +184,10 @@ class HookList:
             checkpoint.hooks = HookStates(self._hooks)
 
     def attach(self, controller: RunningController, trainer: runner.AbstractTrainer | None) -> None:
-        """Tells the hooks who runs them, and the trainer which of them it has to trace.
+        """Set the controller and trainer of all hooks, and pass graph hooks to the trainer.
 
         Raises:
-          errors.ConfigTypeError: There are graph hooks, and the trainer can't run them.
+          errors.ConfigTypeError: There are graph hooks, but the trainer does not support them.
         """
         for hook in self._hooks:
             hook.controller, hook.trainer = controller, trainer

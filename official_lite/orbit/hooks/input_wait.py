@@ -1,4 +1,4 @@
-"""Tells how much of the training time goes by waiting for data."""
+"""A hook that measures how much of the training time is spent waiting for data."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,23 +13,25 @@ from official_lite.orbit.utils import loop_fns
 
 
 class InputWait(Hook):
-    """Hook that records how long training waits for data, every `every_n_steps` steps.
+    """Logs the time spent waiting for data to the event storage, every `every_n_steps` steps.
 
-    * `input_wait_share`: the share of the time in the compiled loop that is spent in
+    * `input_wait_share`: the fraction of the time in the compiled loop that was spent in
       `next(iterator)`;
-    * `input_wait_seconds`: the same in seconds a step.
+    * `input_wait_seconds`: the same time in seconds per step.
 
-    The first `every_n_steps` steps of a run are left out, since compiling falls into them. The
-    share is what a faster input pipeline could save at most. On accelerators, where the host runs
-    ahead of the device, it can be less: a host that waits does not always keep the device waiting.
+    The first `every_n_steps` steps of a run are skipped because they include compilation. The share
+    is an upper bound on the time that a faster input pipeline could save. On accelerators, where
+    the host runs ahead of the device, the actual saving can be smaller, because the device may
+    still be busy while the host waits.
 
-    The time is taken inside the compiled loop, around each `next`: two looks at the clock and an
-    addition, some microseconds. Several iterators that are read at the same time count each, up to
-    a share of 1. Where the training step can't be reached (a trainer that is no `StandardTrainer`,
-    parameter servers, a step that does not call `next`), a warning says so, and nothing is put.
+    The time is measured inside the compiled loop, around each `next`, which adds two clock reads
+    and an addition (some microseconds). If several iterators are read at the same time, their times
+    add up, to a share of at most 1. If the hook cannot instrument the training step, it warns and
+    logs nothing. This is the case for a trainer that is not a `StandardTrainer`, for parameter
+    servers, and for a step that does not call `next`.
 
     Args:
-      threshold: A share above it is a warning, once, with what can be done.
+      threshold: A share above this value causes a single warning with advice.
       every_n_steps: The interval.
     """
 
@@ -100,7 +102,7 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mark:
-    """What the clocks said at a step."""
+    """The clock readings at a step."""
 
     step: int
     waited: float
@@ -109,7 +111,7 @@ class _Mark:
 
 
 class _WaitClock:
-    """Adds up the seconds that go by in `next`, and counts the calls."""
+    """Accumulates the seconds spent in `next` and counts the calls."""
 
     def __init__(self) -> None:
         # Beside the step, not in it: one for all replicas, on the host that reads the data.
@@ -117,7 +119,7 @@ class _WaitClock:
             self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return the step with iterators that this clock times."""
+        """Return the step with its iterators timed by this clock."""
 
         def timed_step(iterator: Any) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
@@ -143,9 +145,9 @@ class _WaitClock:
 
 
 class _TimedIterator:
-    """An iterator whose fetches are timed by a clock.
+    """An iterator with a clock that times each fetch.
 
-    It has no `__iter__`, because a Python loop over it would not end in a graph.
+    It has no `__iter__`, because a Python loop over it would never end in a graph.
     """
 
     def __init__(self, iterator: Any, clock: _WaitClock) -> None:

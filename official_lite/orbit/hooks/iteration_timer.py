@@ -1,4 +1,4 @@
-"""Tells how long steps and epochs take, and when the run will end."""
+"""A hook that reports the duration of steps and epochs, and the estimated end of the run."""
 
 import dataclasses
 import datetime
@@ -11,26 +11,28 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class IterationTimer(Hook):
-    """Hook that records times, and logs a summary when training ends or fails.
+    """Logs times to the event storage, and summarizes them in the log when training ends or fails.
 
     Every `every_n_steps` steps:
 
-    * `seconds_per_step`: in the compiled loop, without what happens between its calls;
-    * `eta_seconds`: until the last step, at the pace so far, with all that happens in between;
+    * `seconds_per_step`: the time in the compiled loop, excluding the time between its calls;
+    * `eta_seconds`: the estimated time until the last step, including the time between calls;
     * `examples_per_second`, if the batch size is known.
 
-    At the end of each epoch, if the controller knows what one is, also in the log:
+    At the end of each epoch, if the controller knows the length of an epoch, in the event storage
+    and in the log:
 
-    * `epoch_seconds`: its time in the compiled loop; of a resumed one, what is left of it.
+    * `epoch_seconds`: the time of the epoch in the compiled loop. For the epoch in which a run
+      resumes, only the remaining part counts.
 
-    It looks at the clock whenever the loop is interrupted anyway.
+    The hook reads the clock whenever the loop stops for any other reason.
 
     Args:
       every_n_steps: The interval.
-      batch_size: Examples in a step, over all replicas; by default the trainer's
+      batch_size: The number of examples per step over all replicas. Defaults to the trainer's
         `global_batch_size`, if it has one.
-      warmup_steps: So many steps at least are left out of the pace, since compiling falls into the
-        first.
+      warmup_steps: The minimum number of initial steps to exclude from the measurements, because
+        the first step includes compilation.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class IterationTimer(Hook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mark:
-    """What the clocks said at a step: the one on the wall, and the one that runs in steps only."""
+    """The clock readings at a step: wall time, and time spent in training steps only."""
 
     step: int
     seconds: float

@@ -1,4 +1,4 @@
-"""Runs a callback of Keras as a hook."""
+"""A hook that runs a Keras callback."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,14 +24,14 @@ _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_t
 
 
 def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback:
-    """Return the callback of a config.
+    """Create the callback of a config.
 
     Args:
-      callback: A callback; or the name of a class in `keras.callbacks`, or `module:Class`.
-      arguments: For the class.
+      callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
+      arguments: The arguments of the class.
 
     Raises:
-      errors.ConfigError: There is no such class, or it takes other arguments.
+      errors.ConfigError: There is no such class, or it takes different arguments.
     """
     if isinstance(callback, str):
         return plugins.factory(
@@ -50,7 +50,7 @@ def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback
 
 
 def hears_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether it does something at the beginning or the end of batches."""
+    """Return whether the callback needs batch events."""
     # Keras' own sign that the methods are there, but not needed.
     if getattr(callback, "save_freq", None) == "epoch":
         return False
@@ -74,39 +74,40 @@ _LOSSES = ("training_loss", "validation_loss")
 
 
 class KerasCallback(Hook):
-    """Hook that runs any `keras.callbacks.Callback` unchanged.
+    """Runs any `keras.callbacks.Callback` unchanged.
 
     ::
 
         KerasCallback(keras.callbacks.ReduceLROnPlateau(patience=2))
         {name: keras_callback, callback: CSVLogger, filename: runs/digits/log.csv}
 
-    * An epoch is `steps_per_epoch` steps, if the controller knows that number; else it ends with
-      each evaluation, and a run without evaluations is one epoch.
-    * `logs` at the end of an epoch: the last training report, and the evaluation within the epoch
-      with `val_` before the names. The names of nested ones are joined by `/`; `training_loss` and
-      `validation_loss` are `loss` and `val_loss`.
-    * `logs` of a batch: the last report, and with a trainer that keeps `last_step_outputs` as a
-      dictionary, its numbers.
-    * `model.stop_training = True` requests a stop. `model.optimizer` is the trainer's.
-    * `on_train_end` comes with the end of the last epoch, before that step is saved: the best
-      weights, which `EarlyStopping(restore_best_weights=True)` puts back there, are in the last
-      checkpoint; an evaluation of that step was of the weights before. Training that ends within
-      an epoch, as when another hook stops it, has been saved by then, and a warning tells of
-      weights that change after that.
-    * As in Keras, each worker runs it, it hears no evaluation between `on_train_end` and the end of
-      the run, `on_train_end` is not called after an error, and what the callback remembers is not
-      in the checkpoints; the number of the epoch is.
+    * An epoch is `steps_per_epoch` steps, if the controller knows that number. Otherwise an epoch
+      ends with each evaluation, and a run without evaluations is one epoch.
+    * At the end of an epoch, `logs` contains the last training report, and the results of the
+      evaluation within the epoch with the prefix `val_`. Nested names are joined with `/`.
+      `training_loss` and `validation_loss` are renamed to `loss` and `val_loss`.
+    * For a batch, `logs` contains the last report. If the trainer's `last_step_outputs` is a
+      dictionary, `logs` also contains its numbers.
+    * `model.stop_training = True` requests a graceful stop. `model.optimizer` is the trainer's
+      optimizer.
+    * `on_train_end` is called at the end of the last epoch, before that step is saved. The last
+      checkpoint therefore contains the best weights that `EarlyStopping(restore_best_weights=True)`
+      restores at that point, although the evaluation of that step used the previous weights. If
+      training ends within an epoch, for example because another hook stops it, the step has already
+      been saved. The hook then warns about weights that change afterwards.
+    * As in Keras, each worker runs the callback, evaluations between `on_train_end` and the end of
+      the run are not passed to it, and `on_train_end` is not called after an error. Checkpoints
+      contain the epoch number but not the callback's own state.
 
     Args:
-      callback: A callback; or the name of a class in `keras.callbacks`, or `module:Class`.
-      every_n_steps: How often the events of batches are wanted. By default at every step if the
-        callback overrides one, and not at all if it does not. Every step means that there is no
-        compiled loop any more.
-      **arguments: For the class.
+      callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
+      every_n_steps: The interval of batch events. By default, they run at every step if the
+        callback overrides one of them, and never otherwise. Running at every step splits the
+        compiled loop into single steps.
+      **arguments: The arguments of the class.
 
     Raises:
-      errors.ConfigError: There is no such class, or it takes other arguments.
+      errors.ConfigError: There is no such class, or it takes different arguments.
     """
 
     def __init__(self, callback: Any, every_n_steps: int | None = None, **arguments: Any) -> None:
@@ -191,7 +192,7 @@ class KerasCallback(Hook):
             self._end_train()
 
     def _has_trained(self) -> bool:
-        """Whether the epoch has steps; a run that has nothing left to train has none."""
+        """Return whether the epoch has any steps. A run with nothing left to train has none."""
         return self.controller.step != self._first_step
 
     def _end_epoch(self) -> None:
@@ -215,14 +216,14 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """Return the weights for a comparison, if this step has already been saved."""
+        """Return the weights for comparison if this step is already saved, else an empty list."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
         return [weight.tobytes() for weight in self.callback.model.get_weights()]
 
     def _batch(self) -> int:
-        """Return the number of the step within its epoch."""
+        """Return the index of the step within its epoch."""
         steps_per_epoch = self.controller.steps_per_epoch
         return self.iter % steps_per_epoch if steps_per_epoch else self.iter - self._first_step
 

@@ -1,4 +1,4 @@
-"""A hook that is made of functions."""
+"""A hook built from functions."""
 
 import functools
 from collections.abc import Callable
@@ -11,14 +11,14 @@ Function: TypeAlias = Callable[..., None] | str
 
 
 class LambdaHook(Hook):
-    """Hook that calls a function at each event for which one is given.
+    """Calls the function given for each event.
 
-    A function takes the hook, and with it the controller and the trainer, and then what the method
-    of `Hook` of that name takes::
+    Each function receives the hook, which gives access to the controller and the trainer, followed
+    by the arguments of the `Hook` method with the same name::
 
         LambdaHook(after_eval=lambda hook, logs: print(hook.controller.step, logs["accuracy"]))
 
-    In a config a function is named by its place::
+    In a config, give a function's import path::
 
         {name: lambda, after_train: "my_package.notify:to_chat"}
 
@@ -31,10 +31,10 @@ class LambdaHook(Hook):
       on_checkpoint: Called as `on_checkpoint(hook, path)`.
       on_exception: Called as `on_exception(hook, error)`.
       after_train: Called as `after_train(hook, success)`.
-      every_n_steps: For `before_step` and `after_step`, as in `Hook`.
+      every_n_steps: The interval of `before_step` and `after_step`, as in `Hook`.
 
     Raises:
-      errors.ConfigTypeError: One of them is not a function.
+      errors.ConfigTypeError: One of the event arguments is not a function.
     """
 
     def __init__(

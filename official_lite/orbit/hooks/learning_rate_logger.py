@@ -1,4 +1,4 @@
-"""Logs the learning rate."""
+"""A hook that logs the learning rate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class LearningRateLogger(Hook):
-    """Hook that records `learning_rate`, the value of the schedule at this step.
+    """Logs `learning_rate`, the value of the schedule at this step, to the event storage.
 
-    The schedule itself is a part of the optimizer; nothing has to step it. Of a trainer with
-    several `optimizers`, a dictionary or a list, it is `learning_rate/<name>` of each.
+    The schedule is part of the optimizer, so nothing has to advance it. If the trainer has several
+    `optimizers` (a dictionary or a list), the hook logs `learning_rate/<name>` for each of them.
 
     Args:
       every_n_steps: The interval.

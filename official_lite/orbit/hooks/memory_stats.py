@@ -1,4 +1,4 @@
-"""Logs how much memory the process and its devices use."""
+"""A hook that logs how much memory the process and its devices use."""
 
 import pathlib
 
@@ -13,11 +13,12 @@ _FIELDS = {"VmRSS": "memory/rss_mib", "VmHWM": "memory/peak_rss_mib"}
 
 
 class MemoryStats(Hook):
-    """Hook that records the use of memory, in MiB.
+    """Logs the memory use of this process and its GPUs to the event storage, in MiB.
 
-    The values are `memory/rss_mib` and `memory/peak_rss_mib` of this process (Linux only), and
-    `memory/<device>_mib` and its peak for each GPU. With several workers, those of the chief are
-    recorded.
+    The names are `memory/rss_mib` and `memory/peak_rss_mib` for this process (Linux only), and
+    `memory/<device>_mib` and `memory/peak_<device>_mib` for each GPU.
+
+    With several workers, only the chief's values are written.
 
     Args:
       every_n_steps: The interval.

@@ -1,4 +1,4 @@
-"""Finds the step, and the place in the model, where numbers stop being finite."""
+"""A hook that finds the step and the place in the model where numbers become non-finite."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _NAMES_SHOWN = 10
 
 
 class NonFinite(GraphHook):
-    """Hook for debugging that finds the step and the layer of the first infinity or NaN.
+    """Reports the step and the place of the first infinity or NaN, for debugging.
 
-    The loss and the gradients of each update are looked at in the graph, and what is found in the
-    first bad step is kept there; so the compiled loop may be as long as ever. With `layers`, what
-    goes into the model and what comes out of each layer is looked at as well, which tells bad data
-    from the layer that made something bad of good data. The report comes when the loop stops next:
-    before reports, actions, evaluations and checkpoints, and with the error if another one was
-    first (such as that of `trainer.recovery_max_trials`).
+    The hook checks the loss and the gradients of each update in the graph and stores what it finds
+    in the first bad step, so the compiled loop keeps its length. With `layers`, it also checks the
+    inputs of the model and the outputs of each layer. This distinguishes bad data from a layer that
+    produces bad values from good data. The report appears when the loop next stops: before reports,
+    actions, evaluations and checkpoints. If another error is raised first (such as that of
+    `trainer.recovery_max_trials`), the report is added to that error.
 
-    Gradients are those of the whole update, as in `GradientNorm`. Those that dynamic loss scaling
-    skips are not looked at: with float16 they are part of the routine. A loss that is not finite
-    is reported there too, since no scale explains it.
+    The checked gradients are those of the whole update, as in `GradientNorm`. Updates that dynamic
+    loss scaling skips are not checked, because bad gradients are normal there with float16. A
+    non-finite loss is reported even with loss scaling, because no scale explains it.
 
-    When an older checkpoint is restored, which makes an end of what was found, the search starts
-    anew. To let recovery do its work, set `stop=False`.
+    Restoring an older checkpoint discards all findings and restarts the search. Set `stop=False` to
+    let automatic recovery proceed.
 
-    The cost is one pass over each gradient, and with `layers` over each output. On a CPU it was 1
-    to 4 % of the time of a step, and 5 to 9 % with `layers` (a dense network of 6 million weights,
-    and a small convolutional one with batch normalization).
+    The cost is one pass over each gradient and, with `layers`, over each output. On a CPU this took
+    1 to 4 % of the step time, and 5 to 9 % with `layers` (a dense network with 6 million weights,
+    and a small convolutional network with batch normalization).
 
     Args:
-      every_n_steps: How far the loop may run at most until a report.
-      stop: Whether to raise, or only to log.
-      layers: Whether to look at the layers too. Needs a Keras model.
+      every_n_steps: The maximum number of steps until a report.
+      stop: Whether to raise an error. If false, only log the report.
+      layers: Whether to check the layers, too. Requires a Keras model.
     """
 
     takes_rows = True
@@ -118,7 +118,7 @@ class NonFinite(GraphHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    """The first bad step, as one replica saw it. The lists are in the order of the model."""
+    """The first bad step as seen by one replica. Lists are in model order."""
 
     step: int
     loss: float
@@ -133,12 +133,12 @@ class _Finding:
 
 
 class _Watch:
-    """What is kept of the first bad step, on each replica; 0 stands for none so far.
+    """Variables on each replica that describe the first bad step. Step 0 means none so far.
 
     Args:
-      trainer: Of the model.
-      global_step: The variable.
-      layers: The layers to look at.
+      trainer: The trainer of the model.
+      global_step: The variable that counts the steps.
+      layers: The layers to check.
     """
 
     def __init__(self, trainer: Any, global_step: tf.Variable, layers: Sequence[Any]) -> None:
@@ -159,7 +159,7 @@ class _Watch:
         self._outputs = {key: _create(0, tf.int64) for key in self._layers}
 
     def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return the step with checks of its layers."""
+        """Return the step with checks of the layers added."""
 
         def watched_step(iterator: Any) -> Any:
             with contextlib.ExitStack() as stack:
@@ -189,7 +189,7 @@ class _Watch:
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """Return the first bad step, from the replica with the most information about it."""
+        """Return the first bad step, as seen by the replica with the most information."""
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:
@@ -212,7 +212,7 @@ class _Watch:
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
-        """Record the step if it is the first bad one, and return whether it is."""
+        """Store the step if it is the first bad one; return whether that is the current step."""
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
         # Before the update where gradients are looked at. Only once, since it is a pass over all.
@@ -356,7 +356,7 @@ def _scales_loss_dynamically(trainer: Any) -> bool:
 
 
 def _create(value: Any, dtype: tf.DType) -> tf.Variable:
-    """Return a variable with a separate value on each replica."""
+    """Create a variable with a separate value on each replica."""
     return tf.Variable(
         value,
         dtype=dtype,

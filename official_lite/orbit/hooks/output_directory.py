@@ -1,4 +1,4 @@
-"""Where a hook writes."""
+"""The output directory of a hook."""
 
 import os
 
@@ -7,11 +7,11 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 def output_directory(hook: Hook, directory: str) -> str:
-    """`directory` itself if it is absolute or remote, else that folder of the run's `model_dir`.
+    """Return an absolute or remote `directory` unchanged, otherwise join it to `model_dir`.
 
     Raises:
-      errors.ConfigValueError: It is relative and leads out of there, or the controller has no
-        `model_dir`.
+      errors.ConfigValueError: The path is relative and leads out of `model_dir`, or the controller
+        has no `model_dir`.
     """
     if os.path.isabs(directory) or "://" in directory:
         return directory

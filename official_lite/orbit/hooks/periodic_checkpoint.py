@@ -1,15 +1,15 @@
-"""Saves checkpoints at an interval of its own."""
+"""A hook that saves checkpoints at its own interval."""
 
 from official_lite.common import errors
 from official_lite.orbit.hooks.hook import Hook
 
 
 class PeriodicCheckpoint(Hook):
-    """Hook that makes the controller save every `every_n_steps` steps and at the end.
+    """Saves a checkpoint every `every_n_steps` steps, and at the end.
 
-    That is in addition to what the checkpoint manager's own interval says, and never twice at one
-    step. It is saved where the controller saves: after the evaluation of that step, so that what
-    the hooks made of it is in the checkpoint.
+    These checkpoints are in addition to those of the checkpoint manager's interval; each step is
+    saved at most once. The controller saves them after the evaluation of the step, so they include
+    the state of the hooks after that evaluation.
 
     Args:
       every_n_steps: The interval.

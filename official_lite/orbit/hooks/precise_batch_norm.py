@@ -1,4 +1,4 @@
-"""Gives batch normalization exact statistics before they are used."""
+"""A hook that computes exact batch normalization statistics before they are used."""
 
 import functools
 
@@ -9,22 +9,23 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class PreciseBatchNorm(Hook):
-    """Hook that replaces moving statistics of batch normalization by those of the training data.
+    """Replaces the moving statistics of batch normalization with those of the training data.
 
-    Moving averages mix statistics of weights that are long gone, and lag behind where weights
-    change fast. Here mean and variance are those of all examples of `num_steps` batches, with the
-    weights as they are. Training itself goes on as if nothing had happened, with the same weights,
-    random numbers and batches: in training mode the statistics are not used. See
-    `batch_norm_statistics.BatchNormStatistics`, also for where the batches come from.
+    Moving averages include statistics of old weights, and lag behind weights that change fast. This
+    hook computes the mean and variance over all examples of `num_steps` batches, with the current
+    weights. Training itself is unaffected and continues with the same weights, random numbers and
+    batches, because training mode does not use the moving statistics.
+    `batch_norm_statistics.BatchNormStatistics` documents the computation and the source of the
+    batches.
 
-    It costs `num_steps` forward passes and the start of an input pipeline each time. With a moving
-    average of the weights, the statistics are those for the averaged weights, since these are what
-    is evaluated.
+    Each update costs `num_steps` forward passes and the start of an input pipeline. If the
+    optimizer keeps a moving average of the weights, the statistics are computed for the averaged
+    weights, because evaluation uses those.
 
     Args:
-      num_steps: Batches each time, of those that a training step reads.
-      every_n_steps: The interval; 0 is before each evaluation while training, the last one
-        included. A checkpoint at the same step has the new statistics too.
+      num_steps: The number of training batches per update.
+      every_n_steps: The interval. 0 updates the statistics before each evaluation during training,
+        including the last one. A checkpoint at the same step contains the new statistics.
 
     Raises:
       errors.ConfigValueError: `num_steps` is less than 1.

@@ -1,4 +1,4 @@
-"""Profiles chosen steps."""
+"""A hook that profiles selected steps."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,16 +14,17 @@ from official_lite.orbit.hooks.output_directory import output_directory
 
 
 class Profiler(Hook):
-    """Hook that runs TensorFlow's profiler over chosen steps, for TensorBoard's Profile page.
+    """Runs TensorFlow's profiler over selected steps, for TensorBoard's Profile page.
 
-    The compiled loop is cut where a profile begins and ends, and nowhere else. Where another
-    session of the profiler is active, this one is left out with a warning.
+    The compiled loop stops only where a profile begins and ends. If another profiler session is
+    active, the hook skips the profile with a warning.
 
     Args:
-      start_step: How many steps are done when the profile begins. The first ones compile.
-      num_steps: How many steps it lasts.
-      at_steps: Several beginnings, in place of `start_step`.
-      directory: Where profiles go, within the run's `model_dir` unless it is absolute.
+      start_step: The number of completed steps at which the profile begins. The first steps include
+        compilation.
+      num_steps: The number of steps to profile.
+      at_steps: Several start steps, which replace `start_step`.
+      directory: The output directory, relative to the run's `model_dir` unless it is absolute.
 
     Raises:
       errors.ConfigValueError: A number is out of range, or two profiles overlap.

@@ -1,4 +1,4 @@
-"""Tells of a training that does not get on."""
+"""A hook that warns when training makes no progress."""
 
 import sys
 import threading
@@ -11,14 +11,16 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class StallWarning(Hook):
-    """Hook that warns if no step is completed for some time, and shows what Python is doing.
+    """Warns if no step completes for some time, and logs the stack of every Python thread.
 
-    The usual reason is an input that hangs: a generator that waits for a server, a file system
-    that does not answer. The training goes on if the data do. Later warnings come after twice the
-    time each. It costs a look at the global step now and then, in a thread of its own.
+    The usual cause is an input that hangs: a generator that waits for a server, or a file system
+    that does not respond. Training continues if data arrive again. The delay doubles with each
+    further warning. A separate thread reads the global step occasionally, which costs almost
+    nothing.
 
     Args:
-      seconds: How long is too long. Compiling and evaluating count as well.
+      seconds: The number of seconds without a completed step before the first warning. Compilation
+        and evaluation time counts.
     """
 
     every_n_steps = 0
@@ -60,7 +62,7 @@ _MESSAGE = (
 
 
 def _stacks() -> str:
-    """Where each thread is, but this one."""
+    """Format the stacks of all threads except the current one."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
     frames: dict[int, Any] = sys._current_frames()

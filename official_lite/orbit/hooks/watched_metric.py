@@ -1,4 +1,4 @@
-"""A metric that a hook watches: where it stands in the logs, and which way is better."""
+"""A metric that a hook watches: its place in the logs, and which direction is better."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +19,14 @@ _MAXIMIZES = {
 
 
 class WatchedMetric:
-    """Finds a metric in the logs of an evaluation, and compares its values.
+    """Finds a metric in the logs of an evaluation and compares its values.
 
     Args:
-      name: A key of the logs. `a/b` or `a|b` is key `b` of the dictionary under `a`.
+      name: A key of the logs. `a/b` or `a|b` means key `b` of the dictionary under `a`.
       direction: `minimize` (also `min`, `lower`) or `maximize` (also `max`, `higher`).
 
     Raises:
-      errors.ConfigValueError: The direction is none of these.
+      errors.ConfigValueError: The direction is unknown.
     """
 
     def __init__(self, name: str, direction: str) -> None:
@@ -39,11 +39,11 @@ class WatchedMetric:
         self.maximizes = _MAXIMIZES[direction]
 
     def value(self, logs: Mapping[str, Any]) -> float:
-        """Return the metric in `logs`.
+        """Return the value of the metric in `logs`.
 
         Raises:
-          errors.UnknownKeyError: It is not there.
-          errors.ConfigTypeError: It is not a single number.
+          errors.UnknownKeyError: The metric is missing.
+          errors.ConfigTypeError: The metric is not a single number.
         """
         flat = nested_dict.flatten_nested_dict(logs, "/")
         name = self.name if self.name in flat else self.name.replace("|", "/")
@@ -60,12 +60,14 @@ class WatchedMetric:
         return float(array.reshape(()))
 
     def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
-        """Whether `value` beats `than`; everything finite beats `None`, NaN and infinity nothing.
+        """Return whether `value` beats `than`.
+
+        Any finite value beats `None`. NaN and infinity never beat anything.
 
         Args:
-          value: What was measured.
-          than: What it is compared with.
-          by_more_than: Smaller differences do not count.
+          value: The measured value.
+          than: The value to compare with.
+          by_more_than: Smaller or equal differences do not count.
         """
         if not np.isfinite(value):
             return False

@@ -1,4 +1,4 @@
-"""The average of the weights along the way."""
+"""A hook that averages the weights over the course of training."""
 
 import contextlib
 from collections.abc import Mapping
@@ -19,31 +19,33 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class StochasticWeightAveraging(Hook):
-    """Hook that averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
+    """Averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
 
-    All averaged weights count alike. They wait on the host, and in the checkpoints of the run, from
-    which the average goes on exactly. When training ends without an error,
+    All averaged weights count equally. The average is kept in host memory and in the run's
+    checkpoints, so a resumed run continues it exactly. When training ends without an error:
 
-    1. the average takes the place of the weights,
-    2. batch normalization gets exact statistics for it from `recalibration_steps` batches of
-       training data (see `batch_norm_statistics`),
-    3. it is evaluated, if the controller has an evaluator; the results are reported as
-       `swa/<name>`, with those of training,
-    4. a checkpoint goes to `<model_dir>/swa/ckpt-<step>`, that holds what the run's own hold:
-       `task.init_checkpoint` takes it, and so does `--mode=eval` with that directory,
-    5. the trained weights come back, to the last bit.
+    1. The average replaces the weights.
+    2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
+       of training data (see `batch_norm_statistics`).
+    3. The average is evaluated, if the controller has an evaluator. The results are reported as
+       `swa/<name>`, together with those of training.
+    4. The average is saved to `<model_dir>/swa/ckpt-<step>`. This checkpoint has the same contents
+       as the run's own checkpoints. It works as a `task.init_checkpoint`, and with `--mode=eval` on
+       that directory.
+    5. The trained weights are restored exactly.
 
-    It works best with a learning rate that stays high, or goes up and down, from `start_step` on;
-    with one that has decayed there is little to average. Where the optimizer keeps a moving average
-    of its own, that one plays no part in 3 and 4. The best checkpoint of a run that keeps one may
-    turn out to be this one.
+    Averaging works best with a learning rate that stays high, or is cyclic, from `start_step` on.
+    If the learning rate has decayed, the averaged weights are nearly equal. If the optimizer keeps
+    its own moving average, that average is not used in steps 3 and 4.
 
     Args:
-      start_step: The first step whose weights may count.
-      every_n_steps: The interval: its multiples count, usually one or a few an epoch.
-      recalibration_steps: Batches for batch normalization; 0 leaves its statistics alone.
-      eval_steps: Steps of the evaluation; -1 is all the data. By default as many as in the last
-        evaluation of the run.
+      start_step: The first step whose weights may be averaged.
+      every_n_steps: The interval. Weights are averaged at its multiples, usually once or a few
+        times per epoch.
+      recalibration_steps: The number of batches for batch normalization. 0 leaves the statistics
+        unchanged.
+      eval_steps: The number of steps in the evaluation; -1 means all the data. Defaults to the
+        number in the run's last evaluation.
 
     Raises:
       errors.ConfigValueError: An argument is out of range.
@@ -164,5 +166,5 @@ class StochasticWeightAveraging(Hook):
 
 
 def _as_float(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy to add to, in float32 if the values are less precise."""
+    """Return a copy for accumulation, in float32 if the dtype is less precise."""
     return np.array(weight, np.promote_types(weight.dtype, np.float32))

@@ -1,4 +1,4 @@
-"""Logs how large the weights are."""
+"""A hook that logs weight norms."""
 
 import re
 from typing import Any
@@ -10,14 +10,14 @@ from official_lite.orbit.hooks.hook import Hook
 
 
 class WeightNorms(Hook):
-    """Hook that records the L2 norm of trainable weights.
+    """Logs the L2 norm of trainable weights to the event storage.
 
-    Without a pattern it is `weight_norm/global`, over all of them; with one it is
-    `weight_norm/<path>` of each that matches.
+    Without a pattern, the hook logs `weight_norm/global`, the norm over all weights. With a
+    pattern, it logs `weight_norm/<path>` for each matching weight.
 
     Args:
-      pattern: A regular expression that is searched for in the paths of the variables.
-      histograms: Whether to put `weights/<path>`, a histogram of each, as well.
+      pattern: A regular expression that is searched for in variable paths.
+      histograms: Whether to also log `weights/<path>`, a histogram of each weight.
       every_n_steps: The interval.
     """
 

@@ -1,4 +1,4 @@
-"""What trainers and loops of one's own are made with."""
+"""Building blocks for custom trainers and training loops."""
 
 from official_lite.orbit.utils.common import (
     as_tf_variable as as_tf_variable,

@@ -1,4 +1,4 @@
-"""The step counter, distributed input, and values out of tensors."""
+"""Helpers for the step counter, distributed input, and reading tensor values."""
 
 import inspect
 from collections.abc import Callable
@@ -14,9 +14,10 @@ from official_lite.data import tf_data_options
 def create_global_step() -> tf.Variable:
     """Create a counter of training steps: an int64 scalar that starts at 0.
 
-    A trainer adds 1 to it at the end of each step, whatever its optimizers do: an optimizer's own
-    `iterations` skips the steps in which loss scaling overflows, and there may be several
-    optimizers. Create it in the strategy's scope; of several replicas the first one counts.
+    A trainer adds 1 to it at the end of each step, independently of its optimizers. An optimizer's
+    own `iterations` would not count the steps that loss scaling skips, and there may be several
+    optimizers. Create the counter in the strategy's scope. With several replicas, only the first
+    replica updates it.
     """
     return tf.Variable(
         0,
@@ -33,23 +34,23 @@ def make_distributed_dataset(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Spreads a data set over the replicas of a strategy.
+    """Distribute a dataset over the replicas of a strategy.
 
     Args:
-      strategy: The strategy; `None` is the current one.
-      dataset_or_fn: A data set of global batches, which is split and sharded; or a function that
-        returns one of per-replica batches. A function that has a parameter `input_context`,
-        keyword-only or not, is given the `tf.distribute.InputContext` of its worker.
+      strategy: The strategy. `None` means the current strategy.
+      dataset_or_fn: A dataset of global batches, which is split and sharded, or a function that
+        returns a dataset of per-replica batches. If the function has a parameter `input_context`,
+        keyword-only or not, it receives the `tf.distribute.InputContext` of its worker.
       *args: Passed to the function.
-      **kwargs: Passed to the function, except `input_options`, a `tf.distribute.InputOptions`
-        for the strategy.
+      **kwargs: Passed to the function, except `input_options`, a `tf.distribute.InputOptions` for
+        the strategy.
 
     Returns:
-      A `tf.distribute.DistributedDataset`; for a single replica on a CPU, where it would only cost
-      time, the data set itself.
+      A `tf.distribute.DistributedDataset`. For a single replica on a CPU, where distribution would
+      only cost time, the dataset itself.
 
     Raises:
-      errors.ConfigValueError: `dataset_or_fn` is neither of the two.
+      errors.ConfigValueError: `dataset_or_fn` is neither a dataset nor a function.
     """
     strategy = strategy or tf.distribute.get_strategy()
     input_options = kwargs.pop("input_options", None)
@@ -83,15 +84,15 @@ def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 def get_value(x: Any) -> Any:
-    """Return the NumPy value of a TensorFlow tensor or variable; anything else unchanged."""
+    """Return the NumPy value of a TensorFlow tensor or variable, or any other value unchanged."""
     return x.numpy() if tf.is_tensor(x) else x
 
 
 def as_tf_variable(variable: Any) -> tf.Variable:
-    """Return the TensorFlow variable of a Keras variable, or a TensorFlow variable itself.
+    """Return the TensorFlow variable inside a Keras variable, or a TensorFlow variable itself.
 
     Raises:
-      errors.ConfigValueError: It is neither.
+      errors.ConfigValueError: The argument is neither.
     """
     if isinstance(variable, keras.Variable):
         return variable.value
@@ -107,8 +108,8 @@ def current_learning_rate(optimizer: Any, global_step: Any) -> Any:
     """Return the learning rate of the next update.
 
     Args:
-      optimizer: One of Keras, whose `learning_rate` is a value, or one where it is a schedule.
-      global_step: What the schedule is asked with if the optimizer counts no `iterations`.
+      optimizer: An optimizer whose `learning_rate` is a value, as in Keras, or a schedule.
+      global_step: The step at which to evaluate the schedule if the optimizer has no `iterations`.
     """
     rate = optimizer.learning_rate
     return rate(getattr(optimizer, "iterations", global_step)) if callable(rate) else rate

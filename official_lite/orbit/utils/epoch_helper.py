@@ -6,7 +6,7 @@ from official_lite.common import errors
 
 
 class EpochHelper:
-    """Tells a loop of one's own where the epochs begin and end.
+    """Determines where epochs begin and end in a custom training loop.
 
     ::
 
@@ -18,7 +18,7 @@ class EpochHelper:
                 print(epochs.current_epoch, metrics.result())
 
     Args:
-      epoch_steps: Steps in an epoch.
+      epoch_steps: The number of steps in an epoch.
       global_step: The variable that counts the steps.
     """
 
@@ -30,7 +30,10 @@ class EpochHelper:
         self._in_epoch = False
 
     def epoch_begin(self) -> bool:
-        """Whether an epoch begins here; if so, the helper is in it until `epoch_end` says so."""
+        """Return whether an epoch begins here.
+
+        If so, later calls return false until `epoch_end` returns true.
+        """
         if self._in_epoch:
             return False
         self._start_step = self._step()
@@ -39,7 +42,7 @@ class EpochHelper:
         return True
 
     def epoch_end(self) -> bool:
-        """Whether the current epoch ends here.
+        """Return whether the current epoch ends here.
 
         Raises:
           errors.ConfigValueError: No epoch has begun.
@@ -55,12 +58,12 @@ class EpochHelper:
 
     @property
     def batch_index(self) -> int:
-        """Steps since the epoch began."""
+        """Return the number of steps since the epoch began."""
         return self._step() - self._start_step
 
     @property
     def current_epoch(self) -> int | None:
-        """The epoch that began last, counted from 0; `None` before the first."""
+        """Return the 0-based index of the epoch that began last, or `None` before the first one."""
         return self._current_epoch
 
     def _step(self) -> int:

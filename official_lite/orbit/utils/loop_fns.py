@@ -1,7 +1,7 @@
-"""Turns a function that takes one step into a function that takes many.
+"""Loop functions, which turn a function that runs one step into a function that runs many.
 
-A step function takes an iterator (or a nest of iterators) and runs one step on what it draws from
-it. All loop functions take `(iterator, num_steps)`.
+A step function takes an iterator (or a nested structure of iterators) and runs one step on the data
+that it fetches. All loop functions take `(iterator, num_steps)`.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
 def create_loop_fn(step_fn: StepFn) -> LoopFn:
-    """Create a Python loop for evaluation, which ends without an error if the data end early.
+    """Create a Python loop that ends early, without an error, when the data end; for evaluation.
 
     Args:
-      step_fn: Its outputs are what `reduce_fn` takes.
+      step_fn: The step function. `reduce_fn` receives its outputs.
 
     Returns:
-      A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps,
-      or all there are if `num_steps` is -1, folds each output into the state with
-      `state = reduce_fn(state, outputs)`, and returns the last state. A signal that asks to stop
-      ends it with an `errors.PreemptedError`.
+      A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps, or
+      until the data end if `num_steps` is -1. It folds each output into the state with `state =
+      reduce_fn(state, outputs)`, and returns the final state. A signal that requests a stop ends it
+      with an `errors.PreemptedError`.
     """
 
     def loop_fn(
@@ -56,13 +56,13 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
 
 
 def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
-    """Create a Python loop for training, which takes exactly `num_steps` steps.
+    """Create a Python loop that runs exactly `num_steps` steps; for training.
 
-    The end of the data is an error here, and the iterator's own comes through. To stop quietly
-    would leave steps counted that were never taken.
+    If the data end early, the loop raises the iterator's own error. Ending quietly would count
+    steps that never ran.
 
     Returns:
-      A function `(iterator, num_steps)`, which returns the outputs of the last step.
+      A function `(iterator, num_steps)` that returns the outputs of the last step.
     """
 
     def loop_fn(iterator: Any, num_steps: Any) -> Any:
@@ -78,8 +78,8 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     """Create a loop that becomes a `tf.while_loop` inside a `tf.function`.
 
     Returns:
-      A function `(iterator, num_steps)`, which returns the outputs of the last step. `num_steps` is
-      an integer tensor, so that one trace serves loops of every length.
+      A function `(iterator, num_steps)` that returns the outputs of the last step. `num_steps` is
+      an integer tensor, so one trace serves loops of every length.
     """
     step_fn = step_guard.guard_step(step_fn)
     last = LastOutputs()
@@ -96,11 +96,11 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
 
 
 def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
-    """As `create_tf_while_loop_fn`, with a state that is handed from step to step.
+    """Create a loop like that of `create_tf_while_loop_fn`, with a state passed between steps.
 
     Returns:
-      A function `(iterator, num_steps, state, reduce_fn)` that returns the last state. The
-      structure of the state must stay as it is; sizes of its tensors may change, so outputs can
+      A function `(iterator, num_steps, state, reduce_fn)` that returns the final state. The
+      structure of the state must not change. The shapes of its tensors may change, so outputs can
       be concatenated.
     """
     step_fn = step_guard.guard_step(step_fn)
@@ -122,10 +122,10 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
 
 
 class LastOutputs:
-    """Carries what a step returns out of a `tf.while_loop`, in variables.
+    """Carries the outputs of a step out of a `tf.while_loop`, in variables.
 
-    Loop variables would need their shapes before the step has been traced. A step that returns
-    nothing, as most do, costs nothing.
+    Loop variables would not work, because they need shapes before the step has been traced. A step
+    that returns nothing has no extra cost.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def _create_holder(tensor: tf.Tensor) -> tf.Variable:
 
 
 class CountedStep:
-    """A step function that knows how often it has completed. Not for use inside a graph."""
+    """A step function that counts its completed calls. Do not use it inside a graph."""
 
     def __init__(self, step_fn: StepFn) -> None:
         self._step_fn = step_fn
@@ -177,10 +177,10 @@ class CountedStep:
 
 
 class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
-    """A loop function as two programs: one step with summaries, the rest without.
+    """A loop function with two programs: one step with summaries, and the rest without.
 
-    Wraps the result of `create_tf_while_loop_fn`. The step with summaries is the first of the
-    loop, if summaries are to be recorded there.
+    It wraps the result of `create_tf_while_loop_fn`. The first step of the loop runs with summaries
+    if summaries are recorded there.
     """
 
     def __call__(self, iterator: Any, num_steps: tf.Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Guards steps against the end of the data: a step that finds no batch changes nothing.
+"""Guards for steps at the end of the data: a step that finds no batch changes nothing.
 
-In a graph an op runs as soon as its inputs are there. In the step that meets the end of the data,
-everything that does not use the batch (a counter, the denominator of a mean, a weight decay) would
+In a graph, an op runs as soon as its inputs are available. When a step reaches the end of the data,
+all ops that do not use the batch (a counter, the denominator of a mean, a weight decay) would
 therefore run once more before the error stops the loop.
 """
 
@@ -29,19 +29,19 @@ _steps: list["_Step"] = []
 def guard_step(step_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap a step so that it has no effect unless every batch that it fetches exists.
 
-    The loops of this package guard the steps that they are given. Use it for a part of a step that
-    fetches batches inside a `tf.while_loop`, a `tf.cond` or a `tf.switch_case` of its own::
+    The loops of this package already guard their steps. Use this function for a part of a step that
+    fetches batches inside its own `tf.while_loop`, `tf.cond` or `tf.switch_case`::
 
         def body(count):
             orbit.utils.guard_step(self.micro_step)(iterator)
             return (count + 1,)
 
     Args:
-        step_fn: A function of an iterator, or of a nest of iterators. A `tf.function` is traced as
-            a part of the loop that calls it.
+        step_fn: A function of an iterator or of a nested structure of iterators. A `tf.function` is
+          traced as a part of the loop that calls it.
 
     Returns:
-        A function of the same arguments and outputs.
+        A function with the same arguments and outputs.
     """
     step_fn = getattr(step_fn, "python_function", step_fn)
 
@@ -62,10 +62,10 @@ def guard_step(step_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def current_batch() -> Any:
-    """Return the batch that the current step has fetched last, over all replicas.
+    """Return the batch that the current step fetched last, over all replicas.
 
     Returns:
-        The batch; None outside of a step, and before its first batch.
+        The batch, or `None` outside of a step and before its first batch.
     """
     return _steps[-1].batch if _steps else None
 
@@ -74,7 +74,7 @@ class _Step:
     """One run, or one trace, of a guarded step.
 
     Args:
-        iterator: What the step is going to fetch from.
+        iterator: The iterator from which the step fetches, or a nested structure of iterators.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -90,7 +90,7 @@ class _Step:
         return _WatchedIterator(iterator, self)
 
     def fetch(self, iterator: Any) -> Any:
-        """Fetch a batch, and remember which ops did so."""
+        """Fetch a batch and record which ops fetched it."""
         if self._graph is None or tf.compat.v1.get_default_graph() is not self._graph:
             self.batch = user_code.next_batch(iterator)
             return self.batch
@@ -102,10 +102,10 @@ class _Step:
         return self.batch
 
     def hold_effects(self) -> None:
-        """Make every op with an effect wait for all batches of the step.
+        """Make every op with a side effect wait for all batches of the step.
 
-        Control dependencies around the step would not do: they end at the threads in which a
-        strategy runs its replicas, and come too late for ops that were made before the fetch.
+        Control dependencies around the step would not work. They do not extend to the threads in
+        which a strategy runs its replicas, and they do not apply to ops created before the fetch.
         """
         if self._graph is None:
             return
@@ -132,7 +132,7 @@ class _Step:
         return len(self._graph.get_operations()) if self._graph is not None else 0
 
     def _handles(self) -> set[str]:
-        """Return the names that the iterators' resources have in the step's graph."""
+        """Return the names of the iterators' resources in the step's graph."""
         parts = tf.nest.flatten(self._iterator, expand_composites=True)
         names = {id(outside): inside.name for outside, inside in self._graph.captures}
         return {
@@ -143,7 +143,7 @@ class _Step:
 
 
 class _WatchedIterator:
-    """An iterator whose fetches a step notices; in all else the iterator itself."""
+    """An iterator that reports its fetches to a step and otherwise behaves like the original."""
 
     def __init__(self, iterator: Any, step: _Step) -> None:
         self._watched = iterator
@@ -176,10 +176,10 @@ def _resources(op: tf.Operation) -> set[str]:
 
 
 def _indices_before(ops: Sequence[tf.Operation], first: int, end: int) -> set[int]:
-    """Return which ops from `first` on have to run before the op at `end`.
+    """Return which ops from `first` on must run before the op at `end`.
 
-    TensorFlow will order ops that share a resource, and stateful ops without a resource, as they
-    were made, so both count as dependencies here.
+    TensorFlow runs ops that share a resource in creation order, and also stateful ops without a
+    resource. Both therefore count as dependencies.
     """
     found: set[int] = set()
     names = {ops[end].name}

@@ -1,4 +1,4 @@
-"""Outputs of a run as TensorBoard summaries."""
+"""A summary manager that writes the outputs of a run as TensorBoard summaries."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
     """Writes summaries below a directory, through `telemetry.TensorBoardWriter`.
 
     Args:
-      summary_dir: The root of the event files; `None` writes nothing.
-      summary_fn: Called as `summary_fn(name, value, step=step)`; for instance
+      summary_dir: The root directory of the event files. `None` writes nothing.
+      summary_fn: Called as `summary_fn(name, value, step=step)`, for example
         `telemetry.scalar_summary`.
-      global_step: The variable that counts the steps; by default the one that
-        `tf.summary.experimental.set_step` was given.
-      job: The name of a job that only evaluates; see `telemetry.TensorBoardWriter`.
+      global_step: The variable that counts the steps. Defaults to the variable passed to
+        `tf.summary.experimental.set_step`.
+      job: The name of an evaluation-only job; see `telemetry.TensorBoardWriter`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
         self._writer.rewind(step)
 
     def close(self) -> None:
-        """Flushes and closes the files; a later summary opens new ones."""
+        """Flush and close the files. Later summaries open new files."""
         self._writer.close()
 
     def write_summaries(self, summary_dict: Mapping[str, Any]) -> None:

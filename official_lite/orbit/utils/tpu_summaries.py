@@ -1,4 +1,4 @@
-"""Summaries inside a compiled function, at no cost to the calls that write none."""
+"""Summaries inside a compiled function, without a cost for calls that write none."""
 
 import contextlib
 import functools
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 
 class OptionalSummariesFunction:
-    """One function compiled twice: with `tf.summary` calls and without.
+    """A function compiled twice: with `tf.summary` calls and without them.
 
-    On a TPU a summary op slows down even those steps in which it writes nothing. A subclass
-    decides in `__call__` which of the two to run::
+    On a TPU, a summary op slows down even the steps in which it writes nothing. A subclass decides
+    in `__call__` which of the two versions to run::
 
         class TrainLoop(OptionalSummariesFunction):
             def __call__(self, num_steps):
@@ -22,16 +22,16 @@ class OptionalSummariesFunction:
                 if num_steps >= 1:
                     self.without_summaries(num_steps)
 
-    It may wrap a function or, as a decorator, a method.
+    The class can wrap a function or, as a decorator, a method.
 
     Args:
-      function: What to compile.
+      function: The function to compile.
       **tf_function_kwargs: Options of `tf.function`.
 
     Attributes:
-      with_summaries: Records as `tf.summary.record_if` says; soft device placement lets the
-        summary ops run on the host.
-      without_summaries: Records nothing.
+      with_summaries: The version that records summaries as `tf.summary.record_if` specifies. Soft
+        device placement lets the summary ops run on the host.
+      without_summaries: The version that records no summaries.
     """
 
     with_summaries: Any
@@ -52,7 +52,7 @@ class OptionalSummariesFunction:
         self.without_summaries = tf.function(without_summaries, **tf_function_kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Self:
-        """Binds both functions to an instance, as a method would be."""
+        """Bind both functions to an instance, like a method."""
         bound = object.__new__(type(self))
         bound.with_summaries = self.with_summaries.__get__(instance, owner)
         bound.without_summaries = self.without_summaries.__get__(instance, owner)

@@ -1,4 +1,4 @@
-"""What the tests of a project may train in the place of the real thing.
+"""Small replacements for real tasks, for use in a project's tests.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A task that trains in no time, and the experiment `mock` of it."""
+"""A task that trains almost instantly, and its experiment `mock`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ BATCH_SIZE = 2
 
 
 class MockModel(keras.Model):
-    """Passes its inputs through `network`; the mean of the outputs is its loss."""
+    """A model that applies `network` to its inputs and uses the mean of the outputs as its loss."""
 
     def __init__(self, network: keras.Model) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class MockTaskConfig(cfg.TaskConfig):
 
 @base_config.bind(MockTaskConfig)
 class MockTask(base_task.Task):
-    """A dense layer on endless batches of zeros, so that the loss is its bias: 1 at first.
+    """A dense layer on an infinite dataset of zeros, so that the loss equals the layer's bias.
 
-    Each step of an evaluation also counts 1 on every replica, and `aggregate_logs` adds them up
-    under `counter`.
+    The bias is 1 initially. Each evaluation step also counts 1 on every replica, and
+    `reduce_aggregated_logs` returns the sum under `counter`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class MockTask(base_task.Task):
     def aggregate_logs(
         self, state: dict[str, list[Any]] | None, step_logs: Mapping[str, Any]
     ) -> dict[str, list[Any]]:
-        """Collect the values of every key, one array over the replicas per step."""
+        """Collect the values of every key, as one array over the replicas for each step."""
         state = {} if state is None else state
         for key, per_replica in step_logs.items():
             state.setdefault(key, []).append(np.stack([value.numpy() for value in per_replica]))
@@ -94,5 +94,5 @@ class MockTask(base_task.Task):
 
 @exp_factory.register_config_factory("mock")
 def mock_experiment() -> cfg.ExperimentConfig:
-    """Everything by default, but for the task."""
+    """Return an experiment with default values except for the task."""
     return cfg.ExperimentConfig(task=MockTaskConfig(), trainer=cfg.TrainerConfig())
