@@ -618,7 +618,7 @@ class Trainer(_AsyncTrainer):
             return self._train_data.build()
 
     def skip_batches(self, count: int) -> None:
-        """Leave out the next batches of the training data, also after an interruption."""
+        """Skip the next batches of the training data, also in a resumed run."""
         self._train_data.skipped.assign_add(count)
         self.after_restore()
 

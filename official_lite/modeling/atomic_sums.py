@@ -32,7 +32,7 @@ def make_atomic(variables: Iterable[Any]) -> None:
 
 
 class _AtomicSums:
-    """Mixin that precedes a class of Keras variables, which is reached through `super()`."""
+    """Mixin for classes of Keras variables, listed before the variable class among the bases."""
 
     # Keras' underlying variable, without the automatic cast of mixed precision.
     _value: tf.Variable

@@ -1,4 +1,4 @@
-"""The driver of a run: what surrounds its work, whichever function started it."""
+"""The driver of a run: the setup, error handling and cleanup that all entry points share."""
 
 import contextvars
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `lr` and `batch_size`."""
+    """Add the subcommands `lr` and `batch_size`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="lr|batch_size")
     rates = acts.add_parser("lr", help="A learning rate to begin with.")
     sizes = acts.add_parser("batch_size", help="The largest batch that fits into the memory.")
