@@ -49,7 +49,7 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     Raises:
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
-    trainer = params.trainer
+    trainer = getattr(params, "trainer", None)
     in_epochs: dict[str, float] = {
         steps: getattr(trainer, name)
         for steps, name in _IN_EPOCHS.items()
@@ -62,7 +62,7 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
         _require_data_to_ask(params)
         return params
     changes = _trainer_changes(trainer, in_epochs, length)
-    train_steps = changes.get("train_steps", trainer.train_steps)
+    train_steps = changes.get("train_steps", getattr(trainer, "train_steps", 0))
     changes |= _schedule_changes(trainer, train_steps)
     if not changes:
         return params
@@ -84,14 +84,14 @@ def _trainer_changes(
         # Intervals are rounded down, so that the last interval ends within the training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
-    if trainer.steps_per_epoch == 0:
+    if getattr(trainer, "steps_per_epoch", None) == 0:
         changes["steps_per_epoch"] = _whole_steps(length)
     return changes
 
 
 def _schedule_changes(trainer: Any, train_steps: int) -> dict[str, Any]:
     """Return the override of the schedules that are in use."""
-    config = trainer.optimizer_config
+    config = getattr(trainer, "optimizer_config", None)
     changes: dict[str, Any] = {}
     for block in ("learning_rate", "warmup"):
         choice: Any = getattr(config, block, None)
@@ -122,8 +122,8 @@ def _ascending(steps: Iterator[int]) -> Iterator[int]:
 
 def _stated_length(params: Any) -> Fraction | None:
     """Return the length of an epoch in steps; None if the config does not determine it."""
-    trainer, data = params.trainer, _train_data(params)
-    stated = trainer.steps_per_epoch
+    trainer, data = getattr(params, "trainer", None), _train_data(params)
+    stated = getattr(trainer, "steps_per_epoch", 0)
     num_examples = getattr(data, "num_examples", None)
     batch_size = getattr(data, "global_batch_size", 0)
     counted = Fraction(num_examples, batch_size) if num_examples and batch_size else None
@@ -164,7 +164,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
 
 def _require_data_to_ask(params: Any) -> None:
     """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
-    has_own_prepare = getattr(params.pipeline, "prepare", "")
+    has_own_prepare = getattr(getattr(params, "pipeline", None), "prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)
 
@@ -177,7 +177,7 @@ def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigV
 
 
 def _train_data(params: Any) -> Any:
-    return getattr(params.task, "train_data", None)
+    return getattr(getattr(params, "task", None), "train_data", None)
 
 
 def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.core import step_metrics
+from official_lite.data import tf_data_options
 from official_lite.orbit import utils
 
 
@@ -55,6 +56,7 @@ def test_batch_of_the_step_is_found(
         strategy.run(replica_step, args=(next(iterator),))
 
     step = utils.guard_step(step)
+    dataset = tf_data_options.without_idle_autotuner(dataset)
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     utils.create_loop_fn(tf.function(step) if compiled else step)(iterator, -1)
     assert float(metric.result()) == pytest.approx(values.mean())

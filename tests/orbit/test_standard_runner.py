@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.data import tf_data_options
 from official_lite.orbit import standard_runner
 
 
@@ -177,6 +178,7 @@ def test_outputs_of_the_last_step_are_those_of_every_replica(two_replicas):
 
     with two_replicas.scope():
         dataset = tf.data.Dataset.range(40, output_type=tf.float32).batch(4)
+        dataset = tf_data_options.without_idle_autotuner(dataset)
         trainer = PerReplica(two_replicas.experimental_distribute_dataset(dataset))
         trainer.train(tf.constant(2))
         values = two_replicas.experimental_local_results(trainer.previous_output["doubled"])

@@ -18,7 +18,7 @@ from experiments.vision.digits import configs, data
 from experiments.vision.digits.task import DigitsTask
 from official_lite.common import errors
 from official_lite.core import train_lib
-from official_lite.data import arrays
+from official_lite.data import arrays, tf_data_options
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = pathlib.Path(__file__).parent / "projects" / "custom_launcher.py.txt"
@@ -137,7 +137,9 @@ def test_page_makes_no_update_without_a_batch(
         with strategy.scope():
             task = DigitsTask(params.task)
             optimizer = task.create_optimizer(params.trainer.optimizer_config)
-            dataset = strategy.experimental_distribute_dataset(batches)
+            dataset = strategy.experimental_distribute_dataset(
+                tf_data_options.without_idle_autotuner(batches)
+            )
             return page_trainer(
                 params, task, task.build_model(), optimizer, evaluate=False, train_dataset=dataset
             )

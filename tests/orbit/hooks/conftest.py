@@ -11,6 +11,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.core import base_task, base_trainer, config_definitions
+from official_lite.data import tf_data_options
 from official_lite.modeling import performance
 
 
@@ -32,6 +33,7 @@ class KerasTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self.global_step = orbit.utils.create_global_step()
             self.loss = keras.metrics.Mean("loss")
         data = tf.data.Dataset.from_tensors(([[1.0], [1.0]], [[2.0], [2.0]]))
+        data = tf_data_options.without_idle_autotuner(data)
         distribute = self.strategy.experimental_distribute_dataset
         orbit.StandardTrainer.__init__(self, distribute(data.repeat()))
         orbit.StandardEvaluator.__init__(self, distribute(data))

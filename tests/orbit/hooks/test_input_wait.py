@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.data import tf_data_options
 from official_lite.orbit import hooks
 
 
@@ -33,7 +34,9 @@ def train(make_trainer, make_controller):
         if data_seconds:
             dataset = dataset.map(_sleeping(data_seconds))
         if strategy:
-            dataset = strategy.experimental_distribute_dataset(dataset.batch(2))
+            dataset = strategy.experimental_distribute_dataset(
+                tf_data_options.without_idle_autotuner(dataset.batch(2))
+            )
         trainer = cls({"data": dataset}, options)
         trainer.step_seconds = step_seconds
         controller = make_controller(trainer, hooks=[hooks.InputWait(every_n_steps=10)])

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.data import tf_data_options
 
 NUM_BATCHES = 3
 OPTIONS = {
@@ -114,6 +115,8 @@ def batches(request: Any, strategy: tf.distribute.Strategy) -> Callable[[int], A
 
     def make(count: int) -> Any:
         dataset = tf.data.Dataset.range(4 * count).batch(4, drop_remainder=request.param)
+        # Else an iterator takes as long to be released as it has lived.
+        dataset = tf_data_options.without_idle_autotuner(dataset)
         return strategy.experimental_distribute_dataset(dataset)
 
     return make
