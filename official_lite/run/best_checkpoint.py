@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import best_checkpoints, latest
 from official_lite.common import errors, files, nested_dict, suggestions
+from official_lite.config import phase_configs
 from official_lite.core import base_task, base_trainer, config_definitions
 
 __all__ = [
@@ -193,16 +195,19 @@ def check_directories(
         hooks: The hooks that keep a best checkpoint.
 
     Raises:
-        errors.ConfigValueError: Two share a directory, or one uses a directory of the run itself.
+        errors.ConfigValueError: If two directories are the same or one lies inside the other, or if
+            one is a directory of the run itself.
     """
     trainer = params.trainer
+    # The run's own directories. An optional one may have no name.
     taken = {
-        "": "the checkpoints of the run",
         "train": "the event files of training",
         trainer.validation_summary_subdir: "the event files of evaluations",
         "ema_checkpoints": "the averaged weights",
+        "swa": "the weights of the hook `stochastic_weight_averaging`",
     }
-    owners = {_normalized(model_dir, name): owner for name, owner in taken.items()}
+    root = _real(model_dir, "")
+    owners = {_real(model_dir, name): owner for name, owner in taken.items() if name}
     keepers = []
     if trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric:
         metric = trainer.best_checkpoint_eval_metric
@@ -210,18 +215,27 @@ def check_directories(
         keepers.append((owner, trainer.best_checkpoint_export_subdir))
     keepers += [(f"the hook `best_checkpoint` on `{h.metric}`", h.directory) for h in hooks]
     for owner, directory in keepers:
-        path = _normalized(model_dir, directory)
-        if path in owners:
+        path = _real(model_dir, directory)
+        other = next((owners[each] for each in owners if _overlap(path, each)), None)
+        if path == root:
+            other = "the checkpoints of the run"
+        if other is not None:
             raise errors.ConfigValueError(
-                f"The directory `{directory}` would be shared by {owners[path]}, and {owner}. "
-                "Give each a directory of its own: `trainer.best_checkpoint_export_subdir`, or "
-                "`directory` of the hook."
+                f"The directory `{directory}` would be shared by {other}, and {owner}. "
+                "Give each a directory of its own, none inside another: "
+                "`trainer.best_checkpoint_export_subdir`, or `directory` of the hook."
             )
         owners[path] = owner
 
 
-def _normalized(model_dir: str, directory: str) -> str:
-    return os.path.normpath(os.path.join(model_dir, directory))
+def _real(model_dir: str, directory: str) -> str:
+    """Return the location of a directory of the run, by which two can be compared."""
+    path = directory if files.is_remote(directory) else os.path.join(model_dir, directory)
+    return posixpath.normpath(path) if files.is_remote(path) else os.path.realpath(path)
+
+
+def _overlap(path: str, other: str) -> bool:
+    return phase_configs.lies_in(path, other) or phase_configs.lies_in(other, path)
 
 
 def _reports_only_its_metrics(trainer: Any) -> bool:

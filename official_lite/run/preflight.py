@@ -1,6 +1,7 @@
 """Checks that find errors of a run before anything is built or written."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -203,11 +204,17 @@ def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
 
 
 def _best_checkpoint_hooks(params: Any) -> list[orbit.hooks.BestCheckpoint]:
-    """Return the hooks of the config that keep a best checkpoint; creating one has no effect."""
-    entries = [entry for entry in _entries(params, "hooks") if isinstance(entry, dict)]
-    own = [entry for entry in entries if entry["name"] == "best_checkpoint"]
-    created = [create() for create in hook_factory.find_hooks(own, _workspace(params))]
+    """Return the hooks of the config that keep a best checkpoint, by whatever name.
+
+    The other hooks are not created, because their constructors may have effects.
+    """
+    created = [create() for create in find_hooks(params) if _is_best_checkpoint(create)]
     return [hook for hook in created if isinstance(hook, orbit.hooks.BestCheckpoint)]
+
+
+def _is_best_checkpoint(create: hook_factory.HookFactory) -> bool:
+    cls = create.func if isinstance(create, functools.partial) else create
+    return isinstance(cls, type) and issubclass(cls, orbit.hooks.BestCheckpoint)
 
 
 def find_writers(params: Any) -> list[writer_factory.WriterFactory]:

@@ -169,13 +169,13 @@ import os, pathlib, signal
 replace = os.replace
 
 def replace_or_die(source, target):
-    """At the third file that is put in its place in a directory, once."""
+    """At one of the first files that are put in their places in a directory, once."""
     folder, once = os.environ["DIES_IN"], pathlib.Path(os.environ["DIED"])
     if f"/{folder}/" in str(target) and not once.exists():
         with open(f"{once}.count", "a") as count:
             count.write(".")
-        if os.path.getsize(f"{once}.count") == 3:
-            once.touch()
+        if os.path.getsize(f"{once}.count") == int(os.environ["DIES_AT"]):
+            once.write_text(os.path.basename(target))
             os.kill(os.getpid(), signal.SIGKILL)
     replace(source, target)
 
@@ -184,51 +184,68 @@ os.replace = replace_or_die
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_two_best_checkpoints_survive_a_kill_in_either_export(tmp_path):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("has_exporter", [True, False], ids=["exporter_and_hook", "two_hooks"])
+def test_two_best_checkpoints_survive_a_kill_in_either_export(tmp_path, has_exporter):
     """By accuracy and by loss, which are best at steps of their own."""
     plugin = tmp_path / "kills_itself.py"
     plugin.write_text(KILLS_ITSELF)
 
-    def run(name, dies_in):
-        keepers = [
-            {
-                "name": "best_checkpoint",
-                "metric": metric,
-                "direction": way,
-                "directory": f"best_{metric}",
-            }
-            for metric, way in (("accuracy", "maximize"), ("validation_loss", "minimize"))
-        ]
-        overrides = {
-            "runtime": {"execution": "graph"},
-            "trainer": {
-                "train_steps": 60,
-                "steps_per_loop": 10,
-                "checkpoint_interval": 20,
-                "validation_interval": 10,
-                "writers": ["jsonl"],
-                "hooks": keepers,
-            },
+    def hook(metric, way):
+        return {
+            "name": "best_checkpoint",
+            "metric": metric,
+            "direction": way,
+            "directory": f"best_{metric}",
         }
+
+    def run(name, dies_in, dies_at=0):
+        trainer = {
+            "train_steps": 60,
+            "steps_per_loop": 10,
+            "checkpoint_interval": 20,
+            "validation_interval": 10,
+            "writers": ["jsonl"],
+            "hooks": [hook("validation_loss", "minimize")],
+        }
+        if has_exporter:
+            trainer["best_checkpoint_export_subdir"] = "best_accuracy"
+            trainer["best_checkpoint_eval_metric"] = "accuracy"
+            trainer["best_checkpoint_metric_comp"] = "higher"
+        else:
+            trainer["hooks"].append(hook("accuracy", "maximize"))
+        overrides = {"runtime": {"execution": "graph"}, "trainer": trainer}
         died = tmp_path / f"{name}.died"
         command = [
             *(sys.executable, "train.py", "--experiment=vision/digits_mlp"),
             *("--mode=train_and_eval", f"--model_dir={tmp_path / name}", f"--import={plugin}"),
             f"--params_override={json.dumps(overrides)}",
         ]
-        environment = {**os.environ, "DIES_IN": dies_in, "DIED": str(died)}
+        environment = {
+            **os.environ,
+            "DIES_IN": dies_in,
+            "DIES_AT": str(dies_at),
+            "DIED": str(died),
+        }
         codes = []
         while not codes or codes[-1] == -signal.SIGKILL:
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
             codes.append(done.returncode)
         assert codes[-1] == 0, done.stderr[-3000:]
-        assert died.exists() == (dies_in != "nowhere")
+        assert died.exists() == (dies_at > 0)
+        killed_at.append(died.read_text() if dies_at else "")
         return chaos.what_is_left(tmp_path / name)
 
+    killed_at: list[str] = []
     unbroken = run("unbroken", "nowhere")
     for folder in ("best_accuracy", "best_validation_loss"):
-        assert chaos.differences(unbroken, run(f"killed_in_{folder}", folder)) == []
+        killed_at.clear()
+        # The commit file and `info.json` of the first best checkpoint, then of the second.
+        for dies_at in (1, 2, 3, 4):
+            left = run(f"killed_in_{folder}_{dies_at}", folder, dies_at)
+            assert chaos.differences(unbroken, left) == [], killed_at
+        assert any(name.endswith(".commit.json") for name in killed_at), killed_at
+        assert "info.json" in killed_at
         best = json.loads((tmp_path / "unbroken" / folder / "info.json").read_text())
         lines = (tmp_path / "unbroken" / "metrics.json").read_text().splitlines()
         found = [r for r in map(json.loads, lines) if r["split"] == "validation"]
@@ -236,3 +253,4 @@ def test_two_best_checkpoints_survive_a_kill_in_either_export(tmp_path):
         metric = folder.removeprefix("best_")
         highest = max(found, key=lambda record: (sign * record[metric], -record["step"]))
         assert best["best_ckpt_global_step"] == highest["step"]
+        assert f"best_ckpt-{highest['step']}.index" in unbroken[f"{folder}/checkpoints"]

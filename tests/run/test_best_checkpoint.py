@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import base_trainer
 from official_lite.run import best_checkpoint, preflight
@@ -112,6 +113,9 @@ def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -
     assert _exports(restarted, checkpoint, [0.0, 0.05, 0.2]) == [False, False, True]
 
 
+BY_PATH = "official_lite.orbit.hooks.best_checkpoint:BestCheckpoint"
+
+
 def _hook(metric: str, directory: str) -> dict[str, str]:
     return {"name": "best_checkpoint", "metric": metric, "directory": directory}
 
@@ -122,6 +126,12 @@ def _hook(metric: str, directory: str) -> dict[str, str]:
         ([_hook("mae", "best")], "best", "best_checkpoint_export_subdir.*hook.*`mae`"),
         ([_hook("mae", "a"), _hook("validation_loss", "./a/")], "", "`mae`.*`validation_loss`"),
         ([_hook("mae", "train")], "", "event files of training"),
+        ([_hook("mae", "train/best")], "", "event files of training"),
+        ([_hook("mae", "ema_checkpoints/best")], "", "averaged weights"),
+        ([_hook("mae", "swa")], "", "`stochastic_weight_averaging`"),
+        ([_hook("mae", "best/mae")], "best", "best_checkpoint_export_subdir.*hook.*`mae`"),
+        ([_hook("mae", "best")], "best/loss", "best_checkpoint_export_subdir.*hook.*`mae`"),
+        ([{**_hook("mae", "best"), "name": BY_PATH}], "best", "export_subdir.*hook.*`mae`"),
         ([], ".", "the checkpoints of the run"),
     ],
 )
@@ -139,3 +149,30 @@ def test_best_checkpoints_that_would_share_a_directory_are_refused_before_anythi
     with pytest.raises(errors.ConfigValueError, match=message):
         preflight.check_run(params, "train", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_directories_are_compared_by_where_they_lead(experiment, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "linked").symlink_to("run")
+    for absolute in ("run", "linked"):
+        hooks = [_hook("mae", "best"), _hook("validation_loss", str(tmp_path / absolute / "best"))]
+        with pytest.raises(errors.ConfigValueError, match=r"`mae`.*`validation_loss`"):
+            preflight.check_run(experiment(trainer={"hooks": hooks}), "train", "run")
+    far = [_hook("mae", "best"), _hook("validation_loss", "gs://bucket/run/best")]
+    params = experiment(trainer={"hooks": far})
+    keepers = [orbit.hooks.BestCheckpoint(h["metric"], directory=h["directory"]) for h in far]
+    with pytest.raises(errors.ConfigValueError, match=r"`mae`.*`validation_loss`"):
+        best_checkpoint.check_directories(params, "gs://bucket/run", keepers)
+    best_checkpoint.check_directories(params, "gs://bucket/another", keepers)
+
+
+def test_best_checkpoints_side_by_side_are_accepted(experiment, tmp_path) -> None:
+    hooks = [_hook("mae", "best_mae"), _hook("validation_loss", "best_loss")]
+    params = experiment(
+        trainer={
+            "hooks": hooks,
+            "best_checkpoint_export_subdir": "best",
+            "best_checkpoint_eval_metric": "mae",
+        }
+    )
+    preflight.check_run(params, "train", str(tmp_path / "run"))
