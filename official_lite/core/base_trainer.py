@@ -333,7 +333,7 @@ class Trainer(_AsyncTrainer):
         self._eval_loop_fn = None
 
     @property
-    def batches_per_step(self) -> int:  # type: ignore[override]  # a property for an attribute
+    def batches_per_step(self) -> int:
         """The number of batches that a step fetches: its micro-batches."""
         return train_data.count_micro_batches(self.config)
 

@@ -149,8 +149,6 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
       errors.ConfigValueError: The options contradict one another.
     """
 
-    # The number of batches that a step fetches.
-    batches_per_step: int = 1
     last_step_outputs: Any = None
     _train_loop: TrainLoop | None = None
     _step_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
@@ -253,6 +251,11 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         for wrapper in self._step_wrappers:
             step_fn = wrapper(step_fn)
         return step_fn
+
+    @property
+    def batches_per_step(self) -> int:
+        """The number of batches that a step fetches."""
+        return 1
 
     @property
     def train_options(self) -> StandardTrainerOptions:

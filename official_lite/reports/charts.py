@@ -2,15 +2,48 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from official_lite.reports import thinning
 from official_lite.reports.markup import Child, Markup, json_script, tag
 
-__all__ = ["Chart", "Look", "Series", "figure", "grid", "number", "swatch"]
+__all__ = ["thin", "Chart", "Look", "Series", "figure", "grid", "number", "swatch"]
+
+
+def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
+    """Return the indices of the values to keep: the minimum and maximum of each segment.
+
+    Single-step spikes are therefore preserved. The first and the last value are kept, and so is one
+    missing value of each segment that has any.
+
+    Args:
+        values: The values in order; None for values that are not finite.
+        max_points: Approximate number of points to keep; up to 50% more if values are missing.
+
+    Returns:
+        Increasing indices.
+    """
+    if len(values) <= max_points:
+        return list(range(len(values)))
+    # Two points per segment, plus both ends.
+    num_stretches = max(1, max_points // 2 - 1)
+    length = (len(values) - 2) / num_stretches
+    kept = [0]
+    for number in range(num_stretches):
+        start, end = (1 + math.floor(n * length) for n in (number, number + 1))
+        kept.extend(_extremes(values, range(start, end)))
+    return [*kept, len(values) - 1]
+
+
+def _extremes(values: Sequence[float | None], stretch: range) -> Iterator[int]:
+    finite = [(value, index) for index in stretch if (value := values[index]) is not None]
+    missing = [index for index in stretch if values[index] is None]
+    ends = [min(finite)[1], max(finite)[1]] if finite else []
+    yield from sorted({*ends, *missing[:1]})
+
 
 Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
+
 """A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
 
 _SIGNIFICANT_DIGITS = 6
@@ -132,7 +165,7 @@ def _data(chart: Chart) -> dict[str, Any]:
 def _series_data(series: Series) -> dict[str, Any]:
     values = [_finite(y) for _, y in series.points]
     # A series with labels is never thinned: each of its points must be able to show its label.
-    kept = range(len(values)) if series.labels else thinning.thin(values)
+    kept = range(len(values)) if series.labels else thin(values)
     return {
         "name": series.name,
         "colour": series.colour,

@@ -22,11 +22,11 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import contents, directories
-from official_lite.cluster import task_server
+from official_lite.cluster import task_server, tf_config
 from official_lite.common import errors, files, nested_dict, run_mode
 from official_lite.core import config_definitions, task_factory, train_lib
 from official_lite.orbit import checkpointing
-from official_lite.run import preemption, preflight, run_record, runtime
+from official_lite.run import preemption, preflight, runtime
 
 __all__ = ["run_continuous_finetune", "write_json_summary", "write_summary"]
 
@@ -73,8 +73,15 @@ def run_continuous_finetune(
         task_server.serve()
         return {}
     _check_arguments(mode, params.task.init_checkpoint)
-    preflight.check(params, run_mode.Mode.TRAIN_AND_EVAL)
-    run_record.check_model_dir(model_dir)
+    preflight.check_run(
+        params,
+        run_mode.Mode.TRAIN_AND_EVAL,
+        model_dir,
+        # The checkpoints may not exist yet.
+        reads_weights=False,
+        # If one process of a cluster failed alone, the others would wait for it.
+        reads_files=tf_config.read_tf_config() is None,
+    )
     with preemption.catch_signals():
         logs = _finetune_all(params, model_dir, pretrain_steps, finetune or _finetune)
     return logs if run_post_eval else {}

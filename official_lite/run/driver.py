@@ -60,8 +60,7 @@ def drive(
     Raises:
         BaseException: The first error; later errors are only logged.
     """
-    outer = _current.get()
-    if outer is not None and is_driven(model_dir):
+    if (outer := _outer_record(model_dir)) is not None:
         _do(outer, work, at_the_end)
         return
     with (
@@ -83,8 +82,12 @@ def drive(
 
 def is_driven(model_dir: str) -> bool:
     """Return whether this code runs as the work of a run in a directory."""
-    outer = _current.get()
-    return outer is not None and outer.model_dir == model_dir
+    return _outer_record(model_dir) is not None
+
+
+def _outer_record(model_dir: str) -> run_record.RunRecord | None:
+    record = _current.get()
+    return record if record is not None and record.model_dir == model_dir else None
 
 
 def _do(

@@ -1,6 +1,6 @@
 import math
 
-from official_lite.reports.thinning import thin
+from official_lite.reports.charts import thin
 
 
 def test_few_values_stay() -> None:

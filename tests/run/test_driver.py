@@ -207,6 +207,15 @@ def test_fine_tuning_of_each_checkpoint_keeps_them_too(tmp_path: pathlib.Path) -
     assert [record["status"] for record in records] == ["preempted"]
 
 
+def test_fine_tuning_misses_a_file_before_it_waits_for_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    missing = {"init_checkpoint": str(tmp_path), "train_data": {"input_path": "/no/such.tfrecord"}}
+    with pytest.raises(errors.DataError, match="There is no input file"):
+        continuous_finetune_lib.run_continuous_finetune(
+            "continuous_train_and_eval", _params(task=missing), str(tmp_path / "job")
+        )
+    assert not (tmp_path / "job").exists()
+
+
 def test_parts_at_the_end_run_after_an_error_and_the_first_error_is_raised(
     tmp_path: pathlib.Path,
 ) -> None:

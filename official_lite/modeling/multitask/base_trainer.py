@@ -18,7 +18,7 @@ from official_lite.execution import modes
 from official_lite.modeling import distributed_gradients, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
-from official_lite.orbit import runner
+from official_lite.orbit import runner, xla_loops
 
 __all__ = [
     "MultiTaskBaseTrainer",
@@ -26,8 +26,6 @@ __all__ = [
     "initialize_model",
     "task_model",
 ]
-
-_MOST_STEPS_PER_STACK = 200
 
 Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
 
@@ -177,7 +175,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         return orbit.StackedLoop(
             lambda iterator: self._train_on(next(iterator)),
             batches,
-            steps=orbit.steps_per_stack(batches.element_spec, _MOST_STEPS_PER_STACK),
+            steps=xla_loops.most_steps(batches.element_spec),
             wrap_fetch=self.wrap_step,
         )
 

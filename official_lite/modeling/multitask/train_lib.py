@@ -1,11 +1,11 @@
-"""Entry points for experiments that train or evaluate several tasks.
+"""Entry points for experiments that train or evaluate several tasks, and their runner.
 
 Everything that does not depend on the number of tasks (records, resuming, recovery, averaged
 weights, writers) is shared with `core.train_lib`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import keras
 import tensorflow as tf
@@ -23,7 +23,6 @@ from official_lite.modeling.multitask import (
     base_trainer,
     configs,
     evaluator,
-    experiment_runner,
     interleaving_trainer,
     multitask,
     task_sampler,
@@ -31,6 +30,8 @@ from official_lite.modeling.multitask import (
 from official_lite.run import best_checkpoint
 
 __all__ = [
+    "ActionsFactory",
+    "MultiTaskRunner",
     "create_runner",
     "finetune_with_multitask_eval",
     "get_trainer",
@@ -38,12 +39,65 @@ __all__ = [
     "run_experiment_with_multitask_eval",
 ]
 
+
+ActionsFactory = Callable[..., Sequence[orbit.Action]]
+
+
+class MultiTaskRunner(core_lib.OrbitExperimentRunner):
+    """Experiment runner with an evaluator that is separate from the trainer.
+
+    If nothing is trained, the evaluator takes the place of the trainer: it has the same checkpoint,
+    step, model and optimizer.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: Any,
+        evaluator: evaluator.MultiTaskEvaluator | None,
+        train_actions_factory: ActionsFactory | None = None,
+        eval_actions_factory: ActionsFactory | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._evaluator: Any = evaluator
+        self._train_actions_factory = train_actions_factory
+        self._eval_actions_factory = eval_actions_factory
+        # The runner needs the task only to build a trainer, which already exists here.
+        super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
+
+    def run(self) -> tuple[Any, core_lib.Logs]:
+        model, logs = super().run()
+        # Omit the controller's own values: callers expect one entry per task.
+        return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
+
+    def _find_evaluator(self) -> Any:
+        return self._evaluator
+
+    def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
+        if self._train_actions_factory is None:
+            return super()._build_train_actions(trainer)
+        return list(
+            self._train_actions_factory(
+                params=self.params,
+                trainer=trainer,
+                model_dir=self.model_dir,
+                checkpoint_manager=self.checkpoint_manager,
+            )
+        )
+
+    def _build_eval_actions(self, evaluator: Any) -> list[orbit.Action]:
+        if self._eval_actions_factory is None:
+            return super()._build_eval_actions(evaluator)
+        return list(self._eval_actions_factory(self.params, evaluator, self.model_dir))
+
+
 TRAINERS = {
     "interleaving": interleaving_trainer.MultiTaskInterleavingTrainer,
     "joint": base_trainer.MultiTaskBaseTrainer,
 }
 
-Logs = Mapping[str, Any]
+Logs = core_lib.Logs
+
 ExporterCreator = Callable[[Any, str], best_checkpoint.BestCheckpointExporter | None]
 
 
@@ -61,6 +115,8 @@ def run_experiment(
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = ...,
 ) -> base_trainer.Model: ...
+
+
 @overload
 def run_experiment(
     *,
@@ -75,6 +131,8 @@ def run_experiment(
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = ...,
 ) -> tuple[base_trainer.Model, Logs]: ...
+
+
 def run_experiment(
     *,
     distribution_strategy: tf.distribute.Strategy,
@@ -132,7 +190,7 @@ def run_experiment(
     return (model, logs) if run_post_eval else model
 
 
-def create_runner(  # noqa: D417  (the other arguments are those of `run_experiment`)
+def create_runner(
     *,
     distribution_strategy: tf.distribute.Strategy,
     task: multitask.MultiTask,
@@ -149,10 +207,18 @@ def create_runner(  # noqa: D417  (the other arguments are those of `run_experim
     """Build the runner of an experiment: trainer, evaluator, controller, hooks and writers.
 
     Args:
+        distribution_strategy: The strategy to run under.
+        task: The tasks.
+        model: The models of the tasks.
+        mode: The mode.
+        params: The experiment's config.
+        model_dir: The model directory of the run.
+        run_post_eval: Whether to evaluate once after training.
+        trainer: A trainer to use instead of the configured one.
         optimizer: The optimizer; by default, the task creates one.
+        best_ckpt_exporter_creator: Builds the exporter of the best checkpoint from `params` and
+            `model_dir`.
         **kwargs: Further arguments of `OrbitExperimentRunner`.
-
-    The other arguments are those of `run_experiment`.
     """
     _check_that_init_checkpoint_is_read(params, model)
     with distribution_strategy.scope():
@@ -169,7 +235,7 @@ def create_runner(  # noqa: D417  (the other arguments are those of `run_experim
                 optimizer=_optimizer(trainer, task, params, optimizer),
                 evaluator_options=_evaluator_options(params),
             )
-    return experiment_runner.MultiTaskRunner(
+    return MultiTaskRunner(
         evaluator=eval_part,
         distribution_strategy=distribution_strategy,
         trainer=trainer,
@@ -235,8 +301,8 @@ def run_experiment_with_multitask_eval(
     trainer: core_trainer.Trainer | base_trainer.MultiTaskBaseTrainer | None = None,
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
-    train_actions_factory: experiment_runner.ActionsFactory | None = None,
-    eval_actions_factory: experiment_runner.ActionsFactory | None = None,
+    train_actions_factory: ActionsFactory | None = None,
+    eval_actions_factory: ActionsFactory | None = None,
 ) -> tuple[base_trainer.Model, Logs]:
     """Train one task and evaluate its model on several tasks.
 
@@ -288,7 +354,7 @@ def run_experiment_with_multitask_eval(
                     evaluator_options=_evaluator_options(params),
                     init_fn=_init_fn(train_task, model),
                 )
-        return experiment_runner.MultiTaskRunner(
+        return MultiTaskRunner(
             evaluator=eval_part,
             train_actions_factory=train_actions_factory,
             eval_actions_factory=eval_actions_factory,
