@@ -195,9 +195,9 @@ def _events(model_dir: pathlib.Path) -> dict[str, Any]:
         for path in sorted(folder.glob("*tfevents*")):
             for event in event_file_loader.EventFileLoader(str(path)).Load():
                 for value in event.summary.value:
-                    found = (event.step, value.tensor.SerializeToString())
+                    found = [(event.step, value.tensor.SerializeToString())]
                     key = f"event files/{name}/{value.tag}"
-                    values.setdefault(key, []).extend(_without_values(value.tag, [found]))
+                    values.setdefault(key, []).extend(_without_values(value.tag, found))
     return values
 
 

@@ -128,7 +128,7 @@ def measure_once(
 def tabulate(kind: str, seconds: Mapping[str, Sequence[float]], num_records: int) -> report.Table:
     rows = []
     for name, found in seconds.items():
-        ratio = 1 / paired.ratio({**seconds}, name, BASELINE)
+        ratio = 1 / paired.ratio(seconds, name, BASELINE)
         rows.append((name, num_records / sorted(found)[len(found) // 2], ratio))
     return report.Table(
         title=f"{kind[0].upper()}{kind[1:]}, batches of {records.BATCH_SIZE}",

@@ -170,15 +170,15 @@ def main() -> None:
     logging.set_verbosity(logging.ERROR)
     tables: list[report.Table] = []
     facts: list[tuple[report.Cell, ...]] = []
-    measurements = {}
+    measurements: dict[int, dict[str, dict[int, list[float]]]] = {}
     for ids_per_example in args.ids:
         found = measurements[ids_per_example] = {}
         facts = []
         for name in args.optimizers:
             variant = VARIANTS[name]
             sizes = [rows for rows in args.rows if rows <= variant.most_rows]
-            found[name], once = measure(variant, sizes, ids_per_example, args)
-            facts.extend((name, f"{rows:,}", *fact) for rows, *fact in once)
+            found[name], built = measure(variant, sizes, ids_per_example, args)
+            facts.extend((name, f"{rows:,}", *fact) for rows, *fact in built)
             gc.collect()
         tables.append(tabulate(found, args.rows, BATCH_SIZE * ids_per_example))
     once = report.Table(

@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -62,7 +63,7 @@ def create_task(name: str) -> tuple[base_task.Task, cfg.ExperimentConfig]:
     if name == "convnet":
         return Convnet(params.task), params
     params.task = configs.digits_cnn().task
-    params.task.train_data.seed = None
+    params.override({"task": {"train_data": {"seed": None}}})
     return task.DigitsTask(params.task), params
 
 
@@ -70,17 +71,16 @@ def build_controller(name: str, *, exact: bool) -> orbit.Controller:
     """Build a training; unless `exact`, without data position and the seeds of its layers."""
     toy, params = create_task(name)
     build_inputs, take_seeds = toy.build_inputs, step_seeds.StepSeeds
-    if not exact:
-
-        def build_without_position(params: Any, input_context: Any = None) -> tf.data.Dataset:
-            return contextvars.Context().run(build_inputs, params, input_context)
-
-        toy.build_inputs = build_without_position
-        step_seeds.StepSeeds = lambda _, seed: take_seeds(None, seed)
-    try:
+    if exact:
         return toy_runs.build_controller(toy, params, steps_per_loop=STEPS[name])
-    finally:
-        step_seeds.StepSeeds = take_seeds
+
+    def build_without_position(params: Any, input_context: Any = None) -> tf.data.Dataset:
+        return contextvars.Context().run(build_inputs, params, input_context)
+
+    # The task keeps its function: the input may be built again later.
+    setattr(toy, "build_inputs", build_without_position)  # noqa: B010
+    with mock.patch.object(step_seeds, "StepSeeds", lambda _, seed: take_seeds(None, seed)):
+        return toy_runs.build_controller(toy, params, steps_per_loop=STEPS[name])
 
 
 def create_variants(name: str) -> Mapping[str, Callable[[], None]]:
@@ -117,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     measured = {name: paired.time_in_turn(create_variants(name), args.rounds) for name in STEPS}
-    rows = []
+    rows: list[tuple[report.Cell, ...]] = []
     for name, seconds in measured.items():
         milliseconds = [1e3 * statistics.median(times) / STEPS[name] for times in seconds.values()]
         ours, plain = checkpoint_bytes(name)

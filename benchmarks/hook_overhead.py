@@ -4,7 +4,8 @@ python -m benchmarks.hook_overhead
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -48,7 +49,9 @@ class MlpTask(base_task.Task):
             tf.data.Dataset.from_tensor_slices((x, y)).batch(self._batch_size).repeat().prefetch(2)
         )
 
-    def build_losses(self, labels, model_outputs, aux_losses=None) -> tf.Tensor:
+    def build_losses(
+        self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
+    ) -> tf.Tensor:
         losses = keras.losses.sparse_categorical_crossentropy(
             labels, model_outputs, from_logits=True
         )
@@ -73,7 +76,7 @@ class EveryStep(orbit.Hook):
 
 
 def build_run(
-    width: int, batch_size: int, steps: int, hooks: list[orbit.Hook]
+    width: int, batch_size: int, steps: int, hooks: Sequence[orbit.Hook]
 ) -> Callable[[], None]:
     """Return a function that trains `steps` further steps."""
     params = cfg.ExperimentConfig(

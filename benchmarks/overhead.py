@@ -91,7 +91,7 @@ def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable
 
 
 def tabulate(measured: Mapping[str, Mapping[str, list[float]]]) -> report.Table:
-    rows = []
+    rows: list[tuple[report.Cell, ...]] = []
     for kind, seconds in measured.items():
         base = str(COUNTS[0])
         microseconds = [1e6 * statistics.median(times) / STEPS for times in seconds.values()]

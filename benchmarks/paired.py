@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 def time_in_turn(
@@ -28,7 +28,7 @@ def time_in_turn(
     return seconds
 
 
-def ratio(seconds: Mapping[str, list[float]], name: str, baseline: str) -> float:
+def ratio(seconds: Mapping[str, Sequence[float]], name: str, baseline: str) -> float:
     """Return the median over the rounds of the time of `name` divided by that of `baseline`."""
     pairs = zip(seconds[name], seconds[baseline], strict=True)
     return statistics.median(one / other for one, other in pairs)

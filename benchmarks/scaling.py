@@ -79,7 +79,8 @@ def measure_variables(counts: Sequence[int], steps: int, rounds: int) -> report.
         step = median_seconds_per_step(controller, steps, rounds)
         with tempfile.TemporaryDirectory() as directory:
             path = str(pathlib.Path(directory) / "saved")
-            checkpoint = controller.trainer.checkpoint
+            trainer: Any = controller.trainer  # never None in `toy_runs.build_controller`
+            checkpoint = trainer.checkpoint
             saved = seconds_of(checkpoint.write, path)
             restored = seconds_of(checkpoint.read, path)
         rows.append((f"{count:,}", built, first, 1e6 * step, 1e6 * step / count, saved, restored))

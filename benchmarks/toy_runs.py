@@ -151,5 +151,5 @@ def open_run(
 
 def train_further(controller: orbit.Controller, steps: int) -> None:
     """Train a number of further steps, and save nothing."""
-    step = int(controller.trainer.global_step.numpy())
+    step = int(controller.global_step.numpy())
     controller.train(step + steps, checkpoint_at_completion=False)

@@ -49,7 +49,7 @@ def main() -> None:
         prefetch_buffer_size=None if is_lite else records.MOST_PREPARED,
     )
     if not args.batched:
-        stages = {"parser_fn": parse_record}
+        stages: dict[str, Any] = {"parser_fn": parse_record}
     elif is_lite:
         stages = {"decoder_fn": input_reader.FeatureDecoder(_FEATURES).decode}
     else:

@@ -97,7 +97,7 @@ class Training:
         self.weights = {path: tf.Variable(value) for path, value in model.make_parameters().items()}
         weights = self.weights.values()
         if self._adagrad:
-            self._slots = [
+            self._slots: list[tuple[tf.Variable, ...]] = [
                 (tf.Variable(tf.fill(one.shape, models.INITIAL_ACCUMULATOR)),) for one in weights
             ]
         else:
@@ -118,7 +118,7 @@ class Training:
             loss = self._mean_loss(labels, logits)
         gradients = tape.gradient(loss, weights)
         self._num_updates.assign_add(1.0)
-        update = self._update_adagrad if self._adagrad else self._update_adamw
+        update: Callable[..., None] = self._update_adagrad if self._adagrad else self._update_adamw
         for weight, slots, gradient in zip(weights, self._slots, gradients, strict=True):
             update(weight, *slots, gradient)
         self._loss.assign_add(loss)

@@ -60,7 +60,7 @@ def find_adaptable_layers(model: keras.Layer) -> list[keras.layers.Layer]:
     ]
 
 
-def follow_statistics(model: Any) -> None:
+def follow_statistics(model: keras.Model | tf.Module) -> None:
     """Make each `Normalization` layer of a Keras model use the current values of its variables."""
     for layer in model._flatten_layers() if isinstance(model, keras.Model) else ():
         if isinstance(layer, keras.layers.Normalization):
@@ -74,14 +74,14 @@ class _Kind(NamedTuple):
     write: Callable[[Any, Any], None]
 
 
-def _read_statistics(layer: Any) -> list[Any] | None:
+def _read_statistics(layer: keras.layers.Normalization) -> list[Any] | None:
     if not layer.built:
         return None
     weights = (layer.adapt_mean, layer.adapt_variance)
     return [tf.convert_to_tensor(weight.value).numpy().tolist() for weight in weights]
 
 
-def _write_statistics(layer: Any, state: list[Any]) -> None:
+def _write_statistics(layer: keras.layers.Normalization, state: list[Any]) -> None:
     if not layer.built:
         raise errors.CheckpointError(
             f"The layer {layer.name!r} is not built yet. Call the model once before it is restored."
@@ -91,27 +91,34 @@ def _write_statistics(layer: Any, state: list[Any]) -> None:
     layer.finalize_state()
 
 
-def _read_boundaries(layer: Any) -> list[float] | None:
+def _read_boundaries(layer: keras.layers.Discretization) -> list[float] | None:
     return None if layer.bin_boundaries is None else [float(b) for b in layer.bin_boundaries]
 
 
-def _write_boundaries(layer: Any, state: list[float]) -> None:
+def _write_boundaries(layer: keras.layers.Discretization, state: list[float]) -> None:
     layer.bin_boundaries = state
 
 
-def _read_vocabulary(layer: Any) -> dict[str, Any] | None:
+def _read_vocabulary(
+    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
+) -> dict[str, Any] | None:
     if not layer.get_vocabulary(include_special_tokens=False):
         return None
     words = [getattr(word, "item", lambda word=word: word)() for word in layer.get_vocabulary()]
     return {"words": words, "idf_weights": _read_idf_weights(layer)}
 
 
-def _read_idf_weights(layer: Any) -> list[float] | None:
+def _read_idf_weights(
+    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
+) -> list[float] | None:
     weights = getattr(layer, "idf_weights", None)
     return None if weights is None else weights.numpy().tolist()
 
 
-def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
+def _write_vocabulary(
+    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
+    state: dict[str, Any],
+) -> None:
     if _read_vocabulary(layer) != state:
         layer.set_vocabulary(state["words"], state["idf_weights"])
 

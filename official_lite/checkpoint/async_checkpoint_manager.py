@@ -246,7 +246,7 @@ def _without_async(options: tf.train.CheckpointOptions) -> tf.train.CheckpointOp
 
 
 def _is_one_of_several_processes() -> bool:
-    return getattr(tf.distribute.get_strategy(), "cluster_resolver", None) is not None
+    return tf.distribute.get_strategy().cluster_resolver is not None
 
 
 class SharedCheckpointManager(AsyncCheckpointManager):

@@ -245,7 +245,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         """The directory from which checkpoints are restored."""
         return self._directory
 
-    def _manage(self, paths: Sequence[str], state: Any = None) -> None:
+    def _manage(self, paths: Sequence[str], state: latest.CheckpointState | None = None) -> None:
         """Take over existing checkpoints, given from the oldest to the latest."""
         now = time.time()
         times: dict[str, float] = {}

@@ -26,7 +26,7 @@ Candidates = dict[int, list[keras2_checkpoint.Tensor]]
 _HOLDERS = (keras.Variable, keras.layers.Layer, Mapping, list, tuple)
 
 
-def weights_of(target: Any) -> list[Any]:
+def weights_of(target: object) -> list[Any]:
     """Return the variables of a model, or of an object that holds layers, once each.
 
     Metrics and random states, which Keras 2 did not save as weights, are not included.
@@ -46,7 +46,7 @@ def weights_of(target: Any) -> list[Any]:
 
 
 def match_structure(
-    target: Any, node: keras2_checkpoint.Node, *, renamed: Mapping[str, str]
+    target: object, node: keras2_checkpoint.Node, *, renamed: Mapping[str, str]
 ) -> Candidates:
     """Traverse a model and a saved tree of objects in parallel and collect candidates.
 
@@ -91,7 +91,7 @@ class _Walk:
         self._seen: set[tuple[int, int]] = set()
         self._found: Candidates = defaultdict(list)
 
-    def visit(self, target: Any, node: keras2_checkpoint.Node) -> Candidates:
+    def visit(self, target: object, node: keras2_checkpoint.Node) -> Candidates:
         if (id(target), node.index) not in self._seen:
             self._seen.add((id(target), node.index))
             if isinstance(target, keras.Variable) and node.tensor:
@@ -101,7 +101,7 @@ class _Walk:
         return self._found
 
     def _pairs(
-        self, target: Any, node: keras2_checkpoint.Node
+        self, target: object, node: keras2_checkpoint.Node
     ) -> Iterator[tuple[Any, keras2_checkpoint.Node]]:
         if isinstance(target, keras.Model) and node.layers:
             yield from self._layer_pairs(target, node)
@@ -111,7 +111,7 @@ class _Walk:
                 yield part, child
 
     def _layer_pairs(
-        self, model: Any, node: keras2_checkpoint.Node
+        self, model: keras.Model, node: keras2_checkpoint.Node
     ) -> Iterable[tuple[Any, keras2_checkpoint.Node]]:
         layers = [layer for layer in model.layers if layer.weights]
         saved = {self._renamed.get(s.layer_name or "", s.layer_name): s for s in node.layers}
@@ -130,7 +130,7 @@ def _have_equal_shapes(pair: tuple[Any, keras2_checkpoint.Node]) -> bool:
     return shapes == sorted(tensor.shape for tensor in node.tensors())
 
 
-def _part(target: Any, name: str) -> Any:
+def _part(target: object, name: str) -> Any:
     """Return the part of `target` that Keras 2 would have saved as `name`; None if there is none.
 
     This reads `vars` and never calls `getattr`, because a property might compute something or
@@ -151,7 +151,7 @@ def _part(target: Any, name: str) -> Any:
 
 
 def restore_keras2_checkpoint(
-    model: Any,
+    model: keras.Model,
     path: str,
     *,
     root: str | None = None,
@@ -246,7 +246,7 @@ def _report(
     )
 
 
-def _match(variable: Any, tensor: keras2_checkpoint.Tensor) -> conversion_report.Match:
+def _match(variable: keras.Variable, tensor: keras2_checkpoint.Tensor) -> conversion_report.Match:
     return conversion_report.Match(
         variable=variable.path,
         variable_shape=tuple(variable.shape),
@@ -256,7 +256,7 @@ def _match(variable: Any, tensor: keras2_checkpoint.Tensor) -> conversion_report
 
 
 def _leftover(
-    variable: Any, tensors: Iterable[keras2_checkpoint.Tensor]
+    variable: keras.Variable, tensors: Iterable[keras2_checkpoint.Tensor]
 ) -> conversion_report.Leftover:
     return conversion_report.Leftover(
         name=variable.path,

@@ -8,7 +8,8 @@ opened.
 
 import os
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 import tensorflow as tf
 from absl import logging
@@ -17,6 +18,7 @@ from official_lite.checkpoint import commit
 from official_lite.common import files
 
 __all__ = [
+    "CheckpointState",
     "find_checkpoints",
     "find_managed",
     "find_unlisted",
@@ -77,8 +79,17 @@ def find_managed(directory: str, name: str) -> list[str]:
     return [path for path in paths if path in listed or commit.step_of(path) > oldest]
 
 
-def read_state(directory: str) -> Any:
-    """Return the `CheckpointState` in the file `checkpoint`; None if it is not readable."""
+class CheckpointState(Protocol):
+    """What TensorFlow's message of this name says of the checkpoints of a directory."""
+
+    model_checkpoint_path: str
+    all_model_checkpoint_paths: Sequence[str]
+    all_model_checkpoint_timestamps: Sequence[float]
+    last_preserved_timestamp: float
+
+
+def read_state(directory: str) -> CheckpointState | None:
+    """Return the state in the file `checkpoint`; None if it is not readable."""
     try:
         return tf.train.get_checkpoint_state(directory)
     except (ValueError, tf.errors.OpError):  # Empty, not UTF-8, or unreadable.

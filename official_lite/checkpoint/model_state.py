@@ -33,7 +33,7 @@ class _Names(tf.train.experimental.PythonState):
         """Ignore the saved names and keep those of this model."""
 
 
-def hidden_items(model: Any) -> dict[str, Any]:
+def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the items to save in addition to the model.
 
     `hidden_weights` and `random_state` are lists of variables in the order of `model.weights` and
@@ -50,7 +50,7 @@ def hidden_items(model: Any) -> dict[str, Any]:
     return {name: item for name, item in items.items() if item} | _adapted_items(model)
 
 
-def weight_items(model: Any) -> dict[str, Any]:
+def weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the items to load into a model for its weights without its random state."""
     if not isinstance(model, keras.Model):
         return {"model": model}

@@ -12,8 +12,8 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -22,6 +22,8 @@ from official_lite.checkpoint import keras2_checkpoint
 from official_lite.common import keras_variables
 
 __all__ = ["Evidence", "Pair", "is_variable", "pair", "variables_of"]
+
+_T = TypeVar("_T")
 
 
 class Evidence(enum.IntEnum):
@@ -48,7 +50,7 @@ _Pairs = dict[int, Pair]
 
 
 def pair(
-    model: Any,
+    model: keras.Model | tf.Module,
     items: Mapping[str, Any],
     hidden: Sequence[Any],
     checkpoint: keras2_checkpoint.Keras2Checkpoint,
@@ -78,7 +80,7 @@ def pair(
     return _settle(model, variables, list(dict.fromkeys(tensors)), places)
 
 
-def variables_of(part: Any) -> Iterator[Any]:
+def variables_of(part: object) -> Iterator[Any]:
     """Yield all variables below a layer, a trackable object, a list or a mapping."""
     if isinstance(part, keras.Layer):
         # This includes layers in lists, which the traversal below does not reach.
@@ -94,11 +96,11 @@ def variables_of(part: Any) -> Iterator[Any]:
         yield from (node for node in nodes if is_variable(node))
 
 
-def is_variable(trackable: Any) -> bool:
+def is_variable(trackable: object) -> bool:
     return isinstance(trackable, keras.Variable | tf.Variable)
 
 
-def _walk(part: Any, node: keras2_checkpoint.Node) -> Iterator[Pair]:
+def _walk(part: object, node: keras2_checkpoint.Node) -> Iterator[Pair]:
     """Traverse the objects of the model and the saved objects in parallel, by name."""
     # Wrap lists and dicts in the same way as a checkpoint does.
     root = tf.train.Checkpoint(part=part).part
@@ -161,7 +163,7 @@ def _pair_list(variables: Sequence[Any], tensors: Sequence[keras2_checkpoint.Ten
 
 
 def _settle(
-    model: Any,
+    model: keras.Model | tf.Module,
     variables: Mapping[int, Any],
     tensors: Sequence[keras2_checkpoint.Tensor],
     places: _Pairs,
@@ -189,7 +191,7 @@ def _settle(
     return pairs
 
 
-def _unique(name_of_item: Any, items: Sequence[Any]) -> dict[str, Any]:
+def _unique(name_of_item: Callable[[_T], str], items: Sequence[_T]) -> dict[str, _T]:
     """Return the items by name, without names that several items share."""
     counts = collections.Counter(name_of_item(item) for item in items)
     named = {name_of_item(item): item for item in items}
@@ -201,7 +203,7 @@ class _Names:
 
     def __init__(
         self,
-        model: Any,
+        model: keras.Model | tf.Module,
         variables: Sequence[Any],
         tensors: Sequence[keras2_checkpoint.Tensor],
     ) -> None:
@@ -212,7 +214,7 @@ class _Names:
         if self._model_name != getattr(model, "name", "") or not self._saved_model_name:
             self._model_name = self._saved_model_name = ""
 
-    def of_variable(self, variable: Any) -> str:
+    def of_variable(self, variable: keras.Variable | tf.Variable) -> str:
         name = keras_variables.path_of(variable).removesuffix(":0")
         return self._without_numbers(name.removeprefix(f"{self._model_name}/"))
 

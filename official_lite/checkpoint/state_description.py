@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import keras
+import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, keras_variables
@@ -26,7 +28,9 @@ _WAY_OUT = (
 )
 
 
-def describe(model: Any, optimizer: Any) -> dict[str, Any]:
+def describe(
+    model: keras.Model | tf.Module | None, optimizer: keras.optimizers.Optimizer | None
+) -> dict[str, Any]:
     """Return a JSON-serializable description of a model and an optimizer.
 
     Args:
@@ -141,18 +145,18 @@ def _paths(listing: Mapping[str, Any]) -> list[str]:
     return [path for path, _ in listing.get("variables", ())]
 
 
-def _plain(variable: Any) -> str:
+def _plain(variable: keras.Variable | tf.Variable) -> str:
     """Return the path of a variable without the numbers that Keras appends to repeated names."""
     path = keras_variables.path_of(variable)
     return re.sub(r"_\d+(?=[_/:]|$)", "", path)
 
 
-def _variables(item: Any, attribute: str) -> list[Any]:
+def _variables(item: object, attribute: str) -> list[Any]:
     variables = getattr(item, attribute, None)
     return list(variables) if isinstance(variables, list | tuple) else []
 
 
-def _with_inner(optimizer: Any) -> Iterator[Any]:
+def _with_inner(optimizer: keras.optimizers.Optimizer | None) -> Iterator[Any]:
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)

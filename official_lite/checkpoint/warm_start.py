@@ -41,7 +41,11 @@ def find_checkpoint(path: str) -> str | None:
 
 
 def load_weights(
-    model: Any, path: str, *, modules: str | Sequence[str] = ALL, strict: bool = True
+    model: keras.Model | tf.Module,
+    path: str,
+    *,
+    modules: str | Sequence[str] = ALL,
+    strict: bool = True,
 ) -> WarmStartReport:
     """Load the weights of a checkpoint into a model, and log a report.
 
@@ -129,7 +133,9 @@ def _names_of(modules: str | Sequence[str]) -> list[str]:
     return [ALL] if ALL in modules else list(modules)
 
 
-def _wanted(model: Any, items: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+def _wanted(
+    model: keras.Model | tf.Module, items: Mapping[str, Any], names: Sequence[str]
+) -> list[Any]:
     """Return the variables to load, once each."""
     if names == [ALL]:
         return _weights_in(model, items.values())
@@ -143,7 +149,7 @@ def _wanted(model: Any, items: Mapping[str, Any], names: Sequence[str]) -> list[
     return _weights_in(model, [parts[name] for name in names])
 
 
-def _parts(model: Any) -> dict[str, Any]:
+def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the parts of the model that `modules` can name."""
     layers = {layer.name: layer for layer in getattr(model, "layers", [])}
     attributes = {
@@ -154,7 +160,7 @@ def _parts(model: Any) -> dict[str, Any]:
     return layers | attributes | dict(getattr(model, "checkpoint_items", None) or {})
 
 
-def _weights_in(model: Any, parts: Iterable[Any]) -> list[Any]:
+def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[Any]:
     """Return the variables below the parts; for a Keras model, only those that are weights."""
     found: dict[int, Any] = {}
     for part in parts:
@@ -201,7 +207,7 @@ def _match(pair: pairing.Pair) -> conversion_report.Match:
 
 
 def _missing(
-    variable: Any, unexpected: Sequence[keras2_checkpoint.Tensor]
+    variable: keras.Variable | tf.Variable, unexpected: Sequence[keras2_checkpoint.Tensor]
 ) -> conversion_report.Leftover:
     name, shape = keras_variables.path_of(variable), tuple(variable.shape)
     alike = [tensor.key for tensor in unexpected if tensor.shape == shape]

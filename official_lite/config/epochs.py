@@ -19,6 +19,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.common import errors
+from official_lite.modeling import hyperparams
 
 __all__ = ["resolve"]
 
@@ -49,11 +50,10 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     Raises:
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
-    trainer = getattr(params, "trainer", None)
     in_epochs: dict[str, float] = {
-        steps: getattr(trainer, name)
+        steps: epochs
         for steps, name in _IN_EPOCHS.items()
-        if getattr(trainer, name, None) is not None
+        if (epochs := hyperparams.get_by_path(params, f"trainer.{name}")) is not None
     }
     length = _stated_length(params)
     if length is None and in_epochs and task is not None:
@@ -61,9 +61,11 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     if in_epochs and length is None:
         _require_data_to_ask(params)
         return params
-    changes = _trainer_changes(trainer, in_epochs, length)
-    train_steps = changes.get("train_steps", getattr(trainer, "train_steps", 0))
-    changes |= _schedule_changes(trainer, train_steps)
+    changes = _trainer_changes(params, in_epochs, length)
+    train_steps = changes.get(
+        "train_steps", hyperparams.get_by_path(params, "trainer.train_steps", 0)
+    )
+    changes |= _schedule_changes(params, train_steps)
     if not changes:
         return params
     _log(in_epochs, changes)
@@ -73,7 +75,7 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
 
 
 def _trainer_changes(
-    trainer: Any, in_epochs: dict[str, float], length: Fraction | None
+    params: Any, in_epochs: dict[str, float], length: Fraction | None
 ) -> dict[str, Any]:
     if length is None:
         return {}
@@ -84,17 +86,16 @@ def _trainer_changes(
         # Intervals are rounded down, so that the last interval ends within the training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
-    if getattr(trainer, "steps_per_epoch", None) == 0:
+    if hyperparams.get_by_path(params, "trainer.steps_per_epoch") == 0:
         changes["steps_per_epoch"] = _whole_steps(length)
     return changes
 
 
-def _schedule_changes(trainer: Any, train_steps: int) -> dict[str, Any]:
+def _schedule_changes(params: Any, train_steps: int) -> dict[str, Any]:
     """Return the override of the schedules that are in use."""
-    config = getattr(trainer, "optimizer_config", None)
     changes: dict[str, Any] = {}
     for block in ("learning_rate", "warmup"):
-        choice: Any = getattr(config, block, None)
+        choice = hyperparams.get_by_path(params, f"trainer.optimizer_config.{block}")
         schedule = choice.get() if choice is not None else None
         for steps, ratio_name in getattr(schedule, "CLEARS", {}).items():
             ratio = getattr(schedule, ratio_name)
@@ -122,10 +123,9 @@ def _ascending(steps: Iterator[int]) -> Iterator[int]:
 
 def _stated_length(params: Any) -> Fraction | None:
     """Return the length of an epoch in steps; None if the config does not determine it."""
-    trainer, data = getattr(params, "trainer", None), _train_data(params)
-    stated = getattr(trainer, "steps_per_epoch", 0)
-    num_examples = getattr(data, "num_examples", None)
-    batch_size = getattr(data, "global_batch_size", 0)
+    stated = hyperparams.get_by_path(params, "trainer.steps_per_epoch", 0)
+    num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
+    batch_size = hyperparams.get_by_path(params, "task.train_data.global_batch_size", 0)
     counted = Fraction(num_examples, batch_size) if num_examples and batch_size else None
     if counted is None:
         return Fraction(stated) if stated else None
@@ -164,7 +164,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
 
 def _require_data_to_ask(params: Any) -> None:
     """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
-    has_own_prepare = getattr(getattr(params, "pipeline", None), "prepare", "")
+    has_own_prepare = hyperparams.get_by_path(params, "pipeline.prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)
 
@@ -174,10 +174,6 @@ def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigV
     return errors.ConfigValueError(
         f"The config counts in epochs, but how long is one? {reason} Set {fields}.{hint}"
     )
-
-
-def _train_data(params: Any) -> Any:
-    return getattr(getattr(params, "task", None), "train_data", None)
 
 
 def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:

@@ -113,9 +113,7 @@ def operative_config(params: hyperparams.Config) -> str:
 
 def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: str) -> bool:
     """Return whether a mutually exclusive field is set, which binding this field would reset."""
-    block: Any = params
-    for part in blocks:
-        block = getattr(block, part, None)
+    block = hyperparams.get_by_path(params, ".".join(blocks)) if blocks else params
     rival = getattr(block, "CLEARS", {}).get(name)
     return rival is not None and getattr(block, rival) is not None
 

@@ -103,7 +103,7 @@ class ExperimentParser:
     def _refuse_hosts(self, runtime: Any) -> None:
         """Reject hosts in an untrusted config, which could run ops in this process."""
         for name in ("tpu", "worker_hosts"):
-            value = getattr(runtime, name, "")
+            value = hyperparams.get_by_path(runtime, name, "")
             if value and value != _flag(self._flags_obj, name):
                 plugins.refuse(
                     value,
@@ -197,7 +197,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
         phase_configs.override_all(params, _one_step)
     params.validate()
     phase_configs.check(params)
-    if not getattr(params, "phases", None):
+    if not hyperparams.get_by_path(params, "phases"):
         # A phase may change the length of an epoch, so its epochs are converted when it begins.
         params = epochs.resolve(params)
     config_definitions.warn_about_dead_fields(params)
@@ -227,7 +227,7 @@ def given_by_code(params: Any) -> list[Any]:
     """Return the texts and entries of a registered config, which `--safe_config` always allows."""
     # A later override may change the workspace; only the workspace of the registered config itself
     # can be trusted.
-    expanded = expand(params) if getattr(params, "workspace", "") else params
+    expanded = expand(params) if hyperparams.get_by_path(params, "workspace", "") else params
     return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]
 
 
@@ -247,7 +247,7 @@ def _one_step(params: Any) -> dict[str, Any]:
 
     If the config sets epochs, so do the overrides, so that the length of an epoch is still checked.
     """
-    if getattr(params.trainer, "train_epochs", None) is None:
+    if hyperparams.get_by_path(params, "trainer.train_epochs") is None:
         return _ONE_STEP
     in_epochs = {**_ONE_STEP, "trainer.train_epochs": _LESS_THAN_A_STEP}
     del in_epochs["trainer.train_steps"]
@@ -291,7 +291,7 @@ def expand(params: Any, default: str = "") -> Any:
     Raises:
         errors.ConfigValueError: If the placeholder is used without a workspace.
     """
-    given = getattr(params, "workspace", "")
+    given = hyperparams.get_by_path(params, "workspace", "")
     is_used = uses_workspace(params)
     if not is_used and not given:
         return params

@@ -136,7 +136,7 @@ def check(params: Any) -> None:
     Raises:
         errors.ConfigError: As in `resolve`.
     """
-    for index in range(len(getattr(params, "phases", []))):
+    for index in range(len(hyperparams.get_by_path(params, "phases", []))):
         resolve(params, index)
 
 
@@ -148,7 +148,7 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
         values_for: A function that returns the values by path, given the config or the resolved
             config of a phase.
     """
-    phases = getattr(params, "phases", [])
+    phases = hyperparams.get_by_path(params, "phases", [])
     of_phases = [values_for(resolve(params, index)) for index in range(len(phases))]
     _override(params, values_for(params))
     for phase, values in zip(phases, of_phases, strict=True):

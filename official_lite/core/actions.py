@@ -121,7 +121,7 @@ def get_train_actions(
 
 
 def _recovery(
-    config: Any,
+    config: config_definitions.TrainerConfig,
     trainer: base_trainer.Trainer,
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
@@ -129,8 +129,18 @@ def _recovery(
     # A plain Orbit trainer does not expose its data or its weights.
     is_ours = isinstance(trainer, base_trainer.Trainer)
 
+    # Checking variables that live on parameter servers would mean fetching them first.
+    state = recovery.FiniteState(trainer) if is_ours and not trainer.has_coordinator else None
+
     def is_bad(output: orbit.runner.Output) -> bool:
-        return condition.describe_blow_up(output) is not None
+        what = recovery.describe_blow_up(
+            output,
+            trainer.global_step,
+            config.loss_upper_bound,
+            config.recovery_begin_steps,
+            state,
+        )
+        return what is not None
 
     action = RecoveryAction(checkpoint_manager, trainer if is_ours else None, is_bad)
     condition = RecoveryCondition(
@@ -139,8 +149,7 @@ def _recovery(
         recovery_begin_steps=config.recovery_begin_steps,
         recovery_max_trials=config.recovery_max_trials,
         model_dir=model_dir,
-        # Checking variables that live on parameter servers would mean fetching them first.
-        state=recovery.FiniteState(trainer) if is_ours and not trainer.has_coordinator else None,
+        state=state,
         find_bad_step=action.find_bad_step,
     )
     return orbit.actions.ConditionalAction(condition, action)

@@ -9,9 +9,10 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import errors, log_once, user_code
+from official_lite.common import errors, log_once, types, user_code
 from official_lite.core import config_definitions, step_checks, step_metrics
-from official_lite.modeling import keras_losses, performance
+from official_lite.modeling import hyperparams, keras_losses, performance
+from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import optimizer_factory
 
 __all__ = [
@@ -24,9 +25,6 @@ __all__ = [
 
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
-
-Tensors = Any
-"""A tensor, or any nesting of tuples, lists and dicts of them."""
 
 
 class Task(tf.Module, metaclass=abc.ABCMeta):
@@ -58,7 +56,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     _is_loss_checked = False
 
     def __init__(
-        self, params: Any, logging_dir: str | None = None, name: str | None = None
+        self,
+        params: config_definitions.TaskConfig,
+        logging_dir: str | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         step_metrics.install()
@@ -80,7 +81,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         cls,
         optimizer_config: OptimizationConfig,
         runtime_config: RuntimeConfig | None = None,
-        dp_config: Any = None,
+        dp_config: base_config.Config | None = None,
     ) -> keras.optimizers.Optimizer:
         """Build the optimizer, with loss scaling if the runtime computes in float16.
 
@@ -118,7 +119,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 or has none of the requested weights.
         """
         config = self.task_config
-        path = getattr(config, "init_checkpoint", "")
+        path = hyperparams.get_by_path(config, "init_checkpoint", "")
         if not path:
             logging.info("Cold start: there is no `task.init_checkpoint`.")
             return
@@ -131,8 +132,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         warm_start.load_weights(
             model,
             found,
-            modules=getattr(config, "init_checkpoint_modules", warm_start.ALL),
-            strict=getattr(config, "init_checkpoint_strict", True),
+            modules=hyperparams.get_by_path(config, "init_checkpoint_modules", warm_start.ALL),
+            strict=hyperparams.get_by_path(config, "init_checkpoint_strict", True),
         )
 
     def build_model(self) -> keras.Model:
@@ -145,7 +146,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def build_inputs(
-        self, params: Any, input_context: tf.distribute.InputContext | None = None
+        self,
+        params: config_definitions.DataConfig,
+        input_context: tf.distribute.InputContext | None = None,
     ) -> tf.data.Dataset:
         """Create the dataset of one input pipeline, with batches for one replica.
 
@@ -158,8 +161,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     @user_code.not_converted
     def build_losses(
         self,
-        labels: Tensors,
-        model_outputs: Tensors,
+        labels: types.Nest,
+        model_outputs: types.Nest,
         aux_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
         """Return the loss of a batch, a scalar.
@@ -188,8 +191,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def process_metrics(
         self,
         metrics: Sequence[keras.metrics.Metric],
-        labels: Tensors,
-        model_outputs: Tensors,
+        labels: types.Nest,
+        model_outputs: types.Nest,
         **kwargs: Any,
     ) -> None:
         """Update the metrics of `build_metrics` with a batch."""
@@ -199,7 +202,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             user_code.converted(metric.update_state)(labels, model_outputs)
 
     def process_compiled_metrics(
-        self, compiled_metrics: Any, labels: Tensors, model_outputs: Tensors, **kwargs: Any
+        self,
+        compiled_metrics: keras.metrics.Metric,
+        labels: types.Nest,
+        model_outputs: types.Nest,
+        **kwargs: Any,
     ) -> None:
         """Update the metrics of a compiled model.
 
@@ -218,10 +225,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self,
         model: keras.Model,
         metrics: Sequence[keras.metrics.Metric] | None,
-        labels: Tensors,
-        outputs: Tensors,
+        labels: types.Nest,
+        outputs: types.Nest,
         *,
-        sample_weight: Tensors = None,
+        sample_weight: types.Nest = None,
         **kwargs: Any,
     ) -> None:
         """Update the task's metrics and the metrics given to `model.compile`.
@@ -245,11 +252,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def step_loss(
         self,
         model: keras.Model,
-        features: Tensors,
-        labels: Tensors,
-        outputs: Tensors,
+        features: types.Nest,
+        labels: types.Nest,
+        outputs: types.Nest,
         *,
-        sample_weight: Tensors = None,
+        sample_weight: types.Nest = None,
         training: bool = True,
         aux_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
@@ -284,7 +291,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     @user_code.not_converted
     def train_step(
         self,
-        inputs: Tensors,
+        inputs: types.Nest,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         metrics: Sequence[keras.metrics.Metric] | None = None,
@@ -313,7 +320,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     @user_code.not_converted
     def validation_step(
         self,
-        inputs: Tensors,
+        inputs: types.Nest,
         model: keras.Model,
         metrics: Sequence[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
@@ -326,11 +333,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
         return {self.loss: loss}
 
-    def inference_step(self, inputs: Tensors, model: keras.Model) -> Tensors:
+    def inference_step(self, inputs: types.Nest, model: keras.Model) -> types.Nest:
         """Return the model's outputs in inference mode."""
         return model(inputs, training=False)
 
-    def aggregate_logs(self, state: Any, step_logs: Mapping[str, Any]) -> Any:
+    def aggregate_logs(self, state: types.Nest, step_logs: Mapping[str, Any]) -> types.Nest:
         """Fold one batch's logs into the state of the evaluation, on the host.
 
         Override this method for metrics that need all predictions at once. Each value of
@@ -342,14 +349,14 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del state, step_logs
 
     def reduce_aggregated_logs(
-        self, aggregated_logs: Any, global_step: tf.Variable | None = None
+        self, aggregated_logs: types.Nest, global_step: tf.Variable | None = None
     ) -> Mapping[str, Any]:
         """Compute metrics from the state of `aggregate_logs`, at the end of the evaluation."""
         del aggregated_logs, global_step
         return {}
 
     def _loss(
-        self, labels: Tensors, outputs: Tensors, aux_losses: Sequence[tf.Tensor] | None
+        self, labels: types.Nest, outputs: types.Nest, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
         if not self._is_loss_checked:
@@ -368,14 +375,16 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
 
 
-def split_features_and_labels(inputs: Tensors) -> tuple[Tensors, Tensors]:
+def split_features_and_labels(inputs: types.Nest) -> tuple[types.Nest, types.Nest]:
     """Return the two elements of a pair, or use any other input as both features and labels."""
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
     return inputs, inputs
 
 
-def split_batch(inputs: Tensors, model: keras.Model) -> tuple[Tensors, Tensors, Tensors]:
+def split_batch(
+    inputs: types.Nest, model: keras.Model
+) -> tuple[types.Nest, types.Nest, types.Nest]:
     """Split a batch into features, labels and example weights, which may be None.
 
     As in `fit`, a triple is split into all three if the model was compiled with a loss. Otherwise

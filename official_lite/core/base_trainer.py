@@ -28,6 +28,7 @@ from official_lite.modeling import (
     distributed_gradients,
     embedding_lookups,
     freezing,
+    hyperparams,
     moving_statistics,
     step_seeds,
 )
@@ -298,8 +299,7 @@ class Trainer(_AsyncTrainer):
     @property
     def global_batch_size(self) -> int | None:
         """The number of examples in an update, over all replicas and micro-batches, if known."""
-        data = getattr(self.config.task, "train_data", None)
-        return getattr(data, "global_batch_size", None) or None
+        return hyperparams.get_by_path(self.config, "task.train_data.global_batch_size") or None
 
     # The execution of steps.
 

@@ -12,6 +12,7 @@ from official_lite.common import errors
 from official_lite.config import phase_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
+from official_lite.modeling.hyperparams.overrides import Cursor
 from official_lite.modeling.optimization.configs import optimization_config
 
 __all__ = [
@@ -443,7 +444,7 @@ class ExperimentConfig(base_config.Config):
     def validate_fields(self) -> None:
         phase_configs.require_order(self.phases)
 
-    def _unknown_key(self, key: Any, cursor: Any) -> errors.UnknownKeyError:
+    def _unknown_key(self, key: object, cursor: Cursor) -> errors.UnknownKeyError:
         if key != "runner":
             return super()._unknown_key(key, cursor)
         return errors.UnknownKeyError(
@@ -460,7 +461,7 @@ def warn_about_dead_fields(params: hyperparams.Config) -> None:
 
 def _dead_fields_in_use(params: hyperparams.Config) -> Iterator[tuple[str, Any, str]]:
     for block_name, fields in _DEAD_FIELDS.items():
-        block = getattr(params, block_name, None)
+        block = hyperparams.get_by_path(params, block_name)
         defaults = {f.name: f.default for f in dataclasses.fields(block)} if block else {}
         for name, hint in fields.items():
             if name in defaults and getattr(block, name) != defaults[name]:

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.checkpoint import completeness, latest, model_state
-from official_lite.common import errors
+from official_lite.common import errors, types
+from official_lite.core import config_definitions
 
 __all__ = ["ExportModule", "export", "get_timestamped_export_dir"]
 
@@ -35,7 +36,7 @@ class ExportModule(tf.Module, abc.ABC):
 
     def __init__(
         self,
-        params: Any,
+        params: config_definitions.ExperimentConfig,
         model: tf.Module | keras.Model,
         inference_step: Callable[..., Any] | None = None,
         *,
@@ -131,8 +132,8 @@ def get_timestamped_export_dir(export_dir_base: str) -> str:
     )
 
 
-def _infer(inputs: Any, model: Any) -> Any:
-    # Calling `model.call` instead would skip building, autocasting and masks.
+def _infer(inputs: types.Nest, model: keras.Model) -> types.Nest:
+    # Not `model.call`: that would skip building, autocasting and masks.
     return model(inputs, training=False)
 
 

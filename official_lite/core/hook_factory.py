@@ -83,7 +83,7 @@ def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[Hoo
     ]
 
 
-def _refuse_callback(entry: Any) -> None:
+def _refuse_callback(entry: object) -> None:
     """Refuse callbacks that may write files or contact servers, if the config is restricted.
 
     Keras resolves their paths without any check; `BackupAndRestore`, for example, deletes its

@@ -16,7 +16,7 @@ the resulting data is the same. docs/input.md explains when to use which.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -136,7 +136,7 @@ class InputReader:
         # tf.data's autotuner is used only if the config requests it: see docs/decisions/0010.
         self._autotune = bool(params.autotune_algorithm or params.ram_budget)
 
-    def get_files(self, input_path: Any) -> Files | None:
+    def get_files(self, input_path: str | Sequence[str] | cfg.base_config.Config) -> Files | None:
         """Return the files of each source, in the same order on every host; None without a path."""
         if not input_path:
             return None
@@ -392,7 +392,7 @@ def _data_service_options(
     )
 
 
-def _for_each(value: Any, fn: Callable[[Any], Any]) -> Any:
+def _for_each(value: object, fn: Callable[[Any], Any]) -> Any:
     """Apply `fn` to the value, or to each value in a block of named values."""
     if isinstance(value, cfg.base_config.Config):
         value = value.as_dict()

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.core import base_task
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -16,7 +16,7 @@ __all__ = ["build_by_task", "build_variables", "has_variables"]
 
 
 def build_by_task(
-    model: keras.Model, task: base_task.Task, element_spec: Any, *, training: bool
+    model: keras.Model, task: base_task.Task, element_spec: types.Nest, *, training: bool
 ) -> None:
     """Build a model by tracing the training or validation step of its task.
 
@@ -38,7 +38,9 @@ def build_by_task(
     build_variables(model, step_fn, element_spec)
 
 
-def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any) -> None:
+def build_variables(
+    model: keras.Model, step_fn: Callable[[Any], Any], element_spec: types.Nest
+) -> None:
     """Build a model that creates its variables on its first call.
 
     The task's own step is traced on the element spec of the dataset, but never executed. The model
@@ -73,7 +75,7 @@ def build_variables(model: keras.Model, step_fn: Callable[[Any], Any], element_s
         )
 
 
-def has_variables(model: Any) -> bool:
+def has_variables(model: keras.Model | tf.Module) -> bool:
     """Return whether a model has its variables; true for objects other than Keras models."""
     if not isinstance(model, keras.Model):
         return True
@@ -88,7 +90,7 @@ def _unbuilt_metrics(model: keras.Model) -> list[Any]:
 
 
 def _stops_at_unbuilt_part(
-    model: keras.Model, step_fn: Callable[[Any], Any], element_spec: Any
+    model: keras.Model, step_fn: Callable[[Any], Any], element_spec: types.Nest
 ) -> bool:
     """Trace the step; if it stops at an unbuilt part, build that part and return True.
 
@@ -120,7 +122,9 @@ def _stops_at_unbuilt_part(
 
 
 @contextlib.contextmanager
-def _build_on_request(part: Any, requests: list[Callable[[], None]]) -> Iterator[None]:
+def _build_on_request(
+    part: keras.layers.Layer | keras.metrics.Metric, requests: list[Callable[[], None]]
+) -> Iterator[None]:
     """While active, stop the trace when `part` is built, and record a request to build it."""
     build = part.build
 
@@ -137,6 +141,6 @@ def _build_on_request(part: Any, requests: list[Callable[[], None]]) -> Iterator
         part.build = build
 
 
-def _without_graph(value: Any) -> Any:
+def _without_graph(value: types.Nest) -> types.Nest:
     """Replace a tensor of the trace by its shape and dtype; return any other value unchanged."""
     return keras.KerasTensor(value.shape, value.dtype.name) if tf.is_tensor(value) else value

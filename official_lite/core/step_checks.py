@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors
+from official_lite.common import errors, types
 
 __all__ = ["check_class_labels", "check_pairing", "watched_for_training_mode"]
 
@@ -35,7 +35,7 @@ _told: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def check_pairing(
-    build_losses: Callable[..., Any], labels: Any, outputs: Any, task_name: str
+    build_losses: Callable[..., Any], labels: types.Nest, outputs: types.Nest, task_name: str
 ) -> None:
     """Raise an error if a loss pairs each label with the outputs of all examples.
 
@@ -78,7 +78,9 @@ def check_pairing(
                 )
 
 
-def check_class_labels(metrics: Sequence[Any], labels: Any, outputs: Any, task_name: str) -> None:
+def check_class_labels(
+    metrics: Sequence[Any], labels: types.Nest, outputs: types.Nest, task_name: str
+) -> None:
     """Warn about metrics that expect one-hot labels but are given integer class labels."""
     if not (_has_rank(labels, 1) and _has_rank(outputs, 2)) or outputs.shape[-1] in (None, 1):
         return
@@ -100,7 +102,7 @@ def check_class_labels(metrics: Sequence[Any], labels: Any, outputs: Any, task_n
 
 
 @contextlib.contextmanager
-def watched_for_training_mode(model: Any, task_name: str) -> Iterator[None]:
+def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) -> Iterator[None]:
     """Warn if the step calls the model, but never in training mode.
 
     Only models with layers that behave differently in training, such as dropout, are checked.
@@ -132,14 +134,14 @@ def watched_for_training_mode(model: Any, task_name: str) -> Iterator[None]:
         )
 
 
-def _may_be_broadcast(labels: Any, outputs: Any) -> bool:
+def _may_be_broadcast(labels: types.Nest, outputs: types.Nest) -> bool:
     for one, other in ((labels, outputs), (outputs, labels)):
         if _has_rank(one, 1) and _has_rank(other, 2) and other.shape[-1] == 1:
             return True
     return False
 
 
-def _has_rank(value: Any, rank: int) -> bool:
+def _has_rank(value: object, rank: int) -> bool:
     return isinstance(value, tf.Tensor) and value.shape.rank == rank
 
 

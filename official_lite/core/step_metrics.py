@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import user_code
+from official_lite.common import types, user_code
 from official_lite.orbit.utils import step_guard
 
 __all__ = [
@@ -26,7 +26,7 @@ def install() -> None:
         keras.metrics.Metric.reset_states = _reset_states
 
 
-def reset_metric(metric: Any) -> None:
+def reset_metric(metric: keras.metrics.Metric) -> None:
     """Reset a metric with its own `reset_states`, if its class defines one, or `reset_state`."""
     own_word = getattr(type(metric), "reset_states", _reset_states)
     if own_word is _reset_states:
@@ -56,13 +56,13 @@ _COUNTING = (
 )
 
 
-def model_metrics(model: Any) -> list[keras.metrics.Metric]:
+def model_metrics(model: keras.Model | tf.Module) -> list[keras.metrics.Metric]:
     """Return a model's metrics, without the loss tracker that Keras adds for `fit`."""
     loss_tracker = getattr(model, "_loss_tracker", None)
     return [metric for metric in getattr(model, "metrics", ()) if metric is not loss_tracker]
 
 
-def compiled_metrics(model: Any) -> Any:
+def compiled_metrics(model: keras.Model | tf.Module) -> keras.metrics.Metric | None:
     """Return the metric in which Keras wraps the metrics of `compile`; None if there are none."""
     if not getattr(model, "compiled", False):
         return None
@@ -120,7 +120,7 @@ class MetricGroup:
             logs |= dict(result) if isinstance(result, Mapping) else {metric.name: result}
         return logs
 
-    def _is_reported(self, metric: Any) -> bool:
+    def _is_reported(self, metric: keras.metrics.Metric) -> bool:
         """Return whether a step has updated the metric; warn once if not."""
         if id(metric) in self._updated:
             return True
@@ -145,7 +145,7 @@ class MetricGroup:
         return [metric.result() for metric in self._traceable]
 
 
-def _is_of_keras(metric: Any) -> bool:
+def _is_of_keras(metric: keras.metrics.Metric) -> bool:
     if not isinstance(metric, keras.Metric) or metric._metrics:
         return False
     methods = (getattr(type(metric), name, None) for name in ("reset_state", "result"))
@@ -154,7 +154,7 @@ def _is_of_keras(metric: Any) -> bool:
     return is_renamed and all(method.__module__.startswith("keras.") for method in methods)
 
 
-def _has_counted(metric: Any) -> bool:
+def _has_counted(metric: keras.metrics.Metric) -> bool:
     if metric.name == "compile_metrics":
         return metric.built and all(_has_counted(part) for part in metric.metrics)
     if not isinstance(metric, _COUNTING):
@@ -172,7 +172,9 @@ class BatchMean(keras.metrics.Mean):
     """
 
     @user_code.not_converted
-    def update_state(self, values: Any, sample_weight: Any = None, *, batch: Any = None) -> None:
+    def update_state(
+        self, values: tf.Tensor, sample_weight: tf.Tensor | None = None, *, batch: types.Nest = None
+    ) -> None:
         size = None
         if sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
             size = _fetched_size() if batch is None else _batch_size(batch)
@@ -184,7 +186,7 @@ class BatchMean(keras.metrics.Mean):
         super().update_state(tf.where(weight > 0, tf.cast(values, tf.float32), 0.0), weight)
 
 
-def _batch_size(batch: Any) -> tf.Tensor | None:
+def _batch_size(batch: types.Nest) -> tf.Tensor | None:
     """Return the number of examples; None if no tensor of the batch has a batch dimension."""
     tensors = [x for x in tf.nest.flatten(batch) if tf.is_tensor(x)]
     batched = [x for x in tensors if x.shape.rank is None or x.shape.rank > 0]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from official_lite.common import errors, origins, plugins, registry
+from official_lite.modeling.hyperparams import base_config
 
 __all__ = ["find_task_cls", "get_task", "get_task_cls", "register_task_cls"]
 
@@ -37,7 +38,7 @@ def register_task_cls(
     return decorator if target is None else decorator(target)
 
 
-def get_task(task_config: Any, **kwargs: Any) -> Any:
+def get_task(task_config: base_config.Config | None, **kwargs: Any) -> Any:
     """Create the task of `task_config`; `kwargs` are passed to its constructor.
 
     A builder bound to the config class with `base_config.bind` takes precedence.
@@ -49,7 +50,7 @@ def get_task(task_config: Any, **kwargs: Any) -> Any:
     return find_task_cls(task_config)(task_config, **kwargs)
 
 
-def find_task_cls(task_config: Any) -> Any:
+def find_task_cls(task_config: base_config.Config | None) -> Any:
     """Return the class or callable with which `get_task` creates the task of a config.
 
     Raises:

@@ -84,5 +84,5 @@ def _copy(example: tf.train.Example) -> tf.train.Example:
     return copied
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> Any:
     return value if isinstance(value, (list, tuple, np.ndarray)) else [value]

@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
+from official_lite.core import config_definitions
 from official_lite.data import length, position
 from official_lite.execution.executors import Dataset
 
@@ -21,12 +22,14 @@ __all__ = [
 ]
 
 
-def count_micro_batches(config: Any) -> int:
+def count_micro_batches(config: config_definitions.ExperimentConfig) -> int:
     """Return the number of micro-batches per update; 1 if the config has no such field."""
     return config.trainer.grad_accum_steps
 
 
-def micro_batch_data(config: Any, num_replicas: int) -> Any:
+def micro_batch_data(
+    config: config_definitions.ExperimentConfig, num_replicas: int
+) -> config_definitions.DataConfig:
     """Return the config of the training data, with the batch size of one micro-batch.
 
     Args:
@@ -58,7 +61,7 @@ def micro_batch_data(config: Any, num_replicas: int) -> Any:
 _Inputs = Callable[..., Any]
 
 
-def training_inputs(config: Any, build_inputs: _Inputs) -> _Inputs:
+def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _Inputs) -> _Inputs:
     """Return the function that builds the repeating training data, or only its first batches."""
     count = _count(config)
     if not count:
@@ -71,7 +74,9 @@ def training_inputs(config: Any, build_inputs: _Inputs) -> _Inputs:
     return length.first_batches(build_inputs, count, config.runtime.seed, repeat=True)
 
 
-def evaluation_inputs(config: Any, build_inputs: _Inputs, num_replicas: int) -> tuple[_Inputs, Any]:
+def evaluation_inputs(
+    config: config_definitions.ExperimentConfig, build_inputs: _Inputs, num_replicas: int
+) -> tuple[_Inputs, Any]:
     """Return the function that builds the data of an evaluation, and its `DataConfig`.
 
     Args:
@@ -87,13 +92,13 @@ def evaluation_inputs(config: Any, build_inputs: _Inputs, num_replicas: int) -> 
     return first, data
 
 
-def validation_steps(config: Any) -> int:
+def validation_steps(config: config_definitions.ExperimentConfig) -> int:
     """Return the number of batches in an evaluation; -1 means all of them."""
     steps: int = config.trainer.validation_steps
     return steps if steps == -1 else _count(config) or steps
 
 
-def check_given_data(config: Any, *datasets: Any) -> None:
+def check_given_data(config: config_definitions.ExperimentConfig, *datasets: Any) -> None:
     """Check that a trainer with given datasets does not use `trainer.overfit_batches`.
 
     The first batches of a distributed dataset can't be selected.
@@ -108,7 +113,7 @@ def check_given_data(config: Any, *datasets: Any) -> None:
         )
 
 
-def _count(config: Any) -> int:
+def _count(config: config_definitions.ExperimentConfig) -> int:
     """Return the number of micro-batches to overfit; 0 if the field is missing or off."""
     batches: int = config.trainer.overfit_batches
     return batches * count_micro_batches(config)
@@ -129,7 +134,7 @@ class TrainData:
 
     def __init__(
         self,
-        config: Any,
+        config: config_definitions.ExperimentConfig,
         build_inputs: Callable[..., tf.data.Dataset],
         distribute: Callable[..., Dataset],
     ) -> None:

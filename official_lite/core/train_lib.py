@@ -588,7 +588,7 @@ def _check(
     reads_files: bool = True,
 ) -> None:
     # If one process of a cluster failed alone, the others would wait for it.
-    is_alone = getattr(strategy, "cluster_resolver", None) is None
+    is_alone = not (strategy and strategy.cluster_resolver)
     preflight.check_run(
         params,
         mode,

@@ -10,7 +10,7 @@ To use a custom trainer, set `trainer.name` in the config to its registered name
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import gin
 import keras
@@ -63,7 +63,7 @@ def create_trainer(
     task: base_task.Task,
     train: bool,
     evaluate: bool,
-    checkpoint_exporter: Any = None,
+    checkpoint_exporter: object = None,
     trainer_cls: type[base_trainer.Trainer] | None = None,
     model: keras.Model | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,

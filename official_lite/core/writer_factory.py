@@ -89,7 +89,7 @@ def close_all(writers: Sequence[telemetry.Writer]) -> None:
             stack.callback(writer.close)
 
 
-def _is_tensorboard(entry: Any) -> bool:
+def _is_tensorboard(entry: object) -> bool:
     named = entry if isinstance(entry, dict) else {"name": entry}
     if named.get("name") != TENSORBOARD:
         return False
@@ -101,7 +101,7 @@ def _is_tensorboard(entry: Any) -> bool:
     return True
 
 
-def _find_writer(entry: Any, workspace: str | None) -> WriterFactory:
+def _find_writer(entry: object, workspace: str | None) -> WriterFactory:
     from official_lite import telemetry
 
     if isinstance(entry, dict) and entry.get("tracking_uri"):
@@ -122,7 +122,7 @@ def _find_writer(entry: Any, workspace: str | None) -> WriterFactory:
     return (lambda run: telemetry.AsyncWriter(factory(run))) if in_background else factory
 
 
-def _without_async(entry: Any) -> tuple[Any, bool]:
+def _without_async(entry: object) -> tuple[Any, bool]:
     if not isinstance(entry, dict) or "async" not in entry:
         return entry, False
     return {name: value for name, value in entry.items() if name != "async"}, bool(entry["async"])

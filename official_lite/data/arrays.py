@@ -3,18 +3,28 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import errors, user_code
+from official_lite.common import errors, types, user_code
 from official_lite.data import position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
 # Maps row indices of any shape to the rows, in the structure of the data.
 Gather = Callable[[tf.Tensor], Any]
+
+
+class _Rows(Protocol):
+    """Rows that are read by their indices, such as a memory map or an object of the user's own."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: npt.NDArray[np.int64]) -> types.Nest: ...
+
 
 # Several small batches are gathered in one call, up to this number of batches and bytes.
 MOST_BATCHES_IN_A_GATHER = 64
@@ -25,7 +35,7 @@ _ROWS_SHARED_AT_ONCE = 2**12
 
 
 def from_arrays(
-    arrays: Any,
+    arrays: types.Nest,
     batch_size: int,
     *,
     shuffle: bool,
@@ -247,7 +257,7 @@ def _check_batch_size(num_rows: int, batch_size: int, *, is_left_out: bool) -> N
         replicas.warn_of_large_batch(batch_size, num_rows)
 
 
-def _num_rows(arrays: Any) -> int:
+def _num_rows(arrays: types.Nest) -> int:
     lengths: list[int] = []
     _map_leaves(lambda leaf: lengths.append(len(leaf)), arrays)
     if len(set(lengths)) != 1:
@@ -255,7 +265,7 @@ def _num_rows(arrays: Any) -> int:
     return lengths[0]
 
 
-def _build_gather(arrays: Any) -> Gather:
+def _build_gather(arrays: types.Nest) -> Gather:
     gathers = _map_leaves(_build_gather_of_one, arrays)
     return user_code.not_converted(
         lambda indices: _map_leaves(lambda gather: gather(indices), gathers)
@@ -278,7 +288,7 @@ def _of_any_size(gather: Gather) -> Gather:
     )
 
 
-def _build_gather_of_one(array: Any) -> Gather:
+def _build_gather_of_one(array: types.Nest) -> Gather:
     is_array = hasattr(array, "__array__") or isinstance(array, list)
     if isinstance(array, np.memmap) or not is_array:
         return _build_read(array)
@@ -288,7 +298,7 @@ def _build_gather_of_one(array: Any) -> Gather:
     return lambda indices: tf.gather(tensor, indices)
 
 
-def _build_read(source: Any) -> Gather:
+def _build_read(source: _Rows) -> Gather:
     """Build a gather function for an object that is indexed in Python."""
     row = _map_leaves(lambda part: np.asarray(part)[0], source[np.array([0])])
     parts = _leaves(row)
@@ -318,13 +328,13 @@ def _num_batches_at_once(gather: Gather, batch_size: int) -> int:
     return min(MOST_BATCHES_IN_A_GATHER, max(1, MOST_BYTES_IN_A_GATHER // max(1, num_bytes)))
 
 
-def _leaves(nest: Any) -> list[Any]:
+def _leaves(nest: types.Nest) -> list[Any]:
     leaves: list[Any] = []
     _map_leaves(leaves.append, nest)
     return leaves
 
 
-def _map_leaves(fn: Callable[[Any], Any], nest: Any) -> Any:
+def _map_leaves(fn: Callable[[Any], Any], nest: types.Nest) -> Any:
     """Map `fn` over a nest like `tf.nest.map_structure`, with lists as leaves, as in `tf.data`."""
     if isinstance(nest, dict):
         return {name: _map_leaves(fn, value) for name, value in nest.items()}

@@ -12,7 +12,6 @@ import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -272,7 +271,7 @@ class SoundRecords:
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
 
-    def __call__(self, files: Any) -> tf.data.Dataset:
+    def __call__(self, files: str | Sequence[str] | tf.Tensor) -> tf.data.Dataset:
         files = tf.reshape(tf.convert_to_tensor(files), [-1])
         return tf.data.Dataset.from_tensor_slices(files).flat_map(self._read)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf import message
 
-from official_lite.common import error_report, errors, suggestions
+from official_lite.common import error_report, errors, suggestions, types
 from official_lite.data.whole_batches import FeatureDecoder
 
 __all__ = [
@@ -192,7 +192,7 @@ def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
     return None
 
 
-def _features(record: Any) -> Mapping[str, Any] | None:
+def _features(record: object) -> Mapping[str, Any] | None:
     """Return the features of a serialized `tf.train.Example` by name; None for other records."""
     if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
         return None
@@ -232,7 +232,7 @@ def _of_count(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -
     )
 
 
-def _count(feature: Any) -> int:
+def _count(feature: tf.train.Feature) -> int:
     kind = feature.WhichOneof("kind")
     return len(getattr(feature, kind).value) if kind else 0
 
@@ -271,7 +271,9 @@ _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", 
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
-def raise_if_of_data(error: tf.errors.OpError, global_step: Any, split: str = "training") -> None:
+def raise_if_of_data(
+    error: tf.errors.OpError, global_step: tf.Variable | None, split: str = "training"
+) -> None:
     """Raise a `DataError` that a user can understand if bad data caused the error.
 
     If the data is not the cause, nothing is raised.
@@ -323,7 +325,7 @@ def _asked_key(error: BaseException) -> Any:
     return error.args[0] if error.args else None
 
 
-def _keys(spec: Any) -> list[str]:
+def _keys(spec: types.Nest) -> list[str]:
     """Return the keys of an example that is a dictionary or a tuple that contains dictionaries."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.data import position
 
 __all__ = ["endless", "require_end", "timed", "first_batches"]
@@ -41,7 +42,7 @@ _MESSAGE = (
 )
 
 
-def require_end(dataset: Any) -> None:
+def require_end(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> None:
     """Raise an error if a dataset, distributed or not, is known to be infinite.
 
     Raises:
@@ -85,7 +86,7 @@ class _Clock:
         self._started = 0.0
         self._has_warned = False
 
-    def look(self, index: tf.Tensor, batch: Any) -> Any:
+    def look(self, index: tf.Tensor, batch: types.Nest) -> types.Nest:
         looked = tf.cond(
             index % _BATCHES_BETWEEN_LOOKS == 0,
             lambda: tf.numpy_function(self._look, [index], tf.int64),
@@ -94,7 +95,7 @@ class _Clock:
         with tf.control_dependencies([looked]):
             return tf.nest.map_structure(tf.identity, batch)
 
-    def _look(self, index: Any) -> Any:
+    def _look(self, index: np.int64) -> np.int64:
         now = time.monotonic()
         if index == 0:
             self._started, self._has_warned = now, False

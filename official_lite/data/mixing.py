@@ -1,11 +1,11 @@
 """Weighted sampling from several datasets."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 
 from official_lite.common import errors, suggestions
+from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config
 
 __all__ = ["build_weighted_sampling_combine_fn", "create_combine_fn"]
@@ -45,7 +45,7 @@ def build_weighted_sampling_combine_fn(
     return combine_fn
 
 
-def create_combine_fn(params: Any) -> CombineFn | None:
+def create_combine_fn(params: base_config.Config) -> CombineFn | None:
     """Build the `combine_fn` of a data config whose `input_path` and `weights` are `Config`s.
 
     Args:
@@ -58,7 +58,7 @@ def create_combine_fn(params: Any) -> CombineFn | None:
     Raises:
         ConfigValueError: `input_path` or `weights` is not a `Config`, or their names differ.
     """
-    weights = getattr(params, "weights", None)
+    weights = hyperparams.get_by_path(params, "weights")
     if not weights:
         return None
     if not all(isinstance(v, base_config.Config) for v in (params.input_path, weights)):
@@ -68,10 +68,8 @@ def create_combine_fn(params: Any) -> CombineFn | None:
         )
     shares = weights.as_dict()
     _check_same_names(list(params.input_path.as_dict()), list(shares))
-    stop = getattr(params, "stop_on_empty_dataset", None)
-    return build_weighted_sampling_combine_fn(
-        shares, stop_on_empty_dataset=True if stop is None else stop, seed=params.seed
-    )
+    stop = hyperparams.get_by_path(params, "stop_on_empty_dataset", True)
+    return build_weighted_sampling_combine_fn(shares, stop_on_empty_dataset=stop, seed=params.seed)
 
 
 def _check_same_names(sources: list[str], weights: list[str]) -> None:

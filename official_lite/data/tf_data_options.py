@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -10,8 +10,10 @@ from official_lite.common import errors, suggestions
 
 __all__ = ["algorithm", "without_idle_autotuner", "with_private_threads"]
 
+_T = TypeVar("_T")
 
-def without_idle_autotuner(dataset: Any) -> Any:
+
+def without_idle_autotuner(dataset: _T) -> _T:
     """Return the dataset with the tf.data autotuner disabled unless its options configure it.
 
     While the autotuner is enabled, releasing an iterator (before the next evaluation, or when the
@@ -46,7 +48,7 @@ def algorithm(name: str) -> Any:
     return algorithms[name]
 
 
-def with_private_threads(dataset_or_fn: Any, num_threads: int | None) -> Any:
+def with_private_threads(dataset_or_fn: _T, num_threads: int | None) -> _T:
     """Give a dataset, or the dataset that a function returns, a private thread pool.
 
     Args:
@@ -60,7 +62,9 @@ def with_private_threads(dataset_or_fn: Any, num_threads: int | None) -> Any:
         options = tf.data.Options()
         options.threading.private_threadpool_size = num_threads
         return dataset_or_fn.with_options(options)
-    return _for_function(dataset_or_fn, num_threads) if callable(dataset_or_fn) else dataset_or_fn
+    if not callable(dataset_or_fn):
+        return dataset_or_fn
+    return cast("_T", _for_function(dataset_or_fn, num_threads))
 
 
 def _for_function(

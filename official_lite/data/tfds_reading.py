@@ -4,12 +4,15 @@ import dataclasses
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from official_lite.common import errors, plugins
 from official_lite.data import file_reading
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
 
 __all__ = ["read_tfds"]
 
@@ -89,7 +92,7 @@ def _import_tfds() -> Any:
     return tfds
 
 
-def _num_files(builder: Any, split: str) -> int:
+def _num_files(builder: "tfds.core.DatasetBuilder", split: str) -> int:
     # A builder without splits, such as the mock that TFDS uses in tests, has one file.
     return len(builder.info.splits[split].file_instructions) if builder.info.splits else 1
 

@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.execution import execution_record, modes
 from official_lite.execution.execution_record import ExecutionRecord
+from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, embedding_lookups
 
-__all__ = ["VariableSnapshot", "choose_execution", "choose"]
+__all__ = ["Trainer", "VariableSnapshot", "choose_execution", "choose"]
 
 
 class VariableSnapshot:
@@ -47,7 +50,7 @@ class VariableSnapshot:
         return len(self._values)
 
 
-def _value_dtype(handle: Any) -> tf.DType | None:
+def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
     """Return the dtype of the variable's value; None if the resource is not a variable."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
@@ -85,7 +88,32 @@ _FEWEST_SECONDS = 0.1
 _GROWING_GOES = 9
 
 
-def choose_execution(trainer: Any, num_steps: int, num_eval_steps: int = 0) -> ExecutionRecord:
+class Trainer(modes.Trainer, Protocol):
+    """The part of `core.base_trainer.Trainer` that a comparison of modes uses."""
+
+    execution: str
+    eval_execution: str
+
+    @property
+    def model(self) -> keras.Model: ...
+
+    @property
+    def global_step(self) -> tf.Variable: ...
+
+    @property
+    def evaluates(self) -> bool: ...
+
+    @property
+    def eval_dataset(self) -> Dataset | dict[str, Dataset] | None: ...
+
+    def build_train_dataset(self) -> Dataset: ...
+
+    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop: ...
+
+    def use_train_loop(self, loop: orbit.TrainLoop) -> None: ...
+
+
+def choose_execution(trainer: Trainer, num_steps: int, num_eval_steps: int = 0) -> ExecutionRecord:
     """Benchmark the execution modes on a trainer and set the fastest one.
 
     Afterwards the training state is unchanged and the trainer's data is at its beginning.
@@ -99,12 +127,12 @@ def choose_execution(trainer: Any, num_steps: int, num_eval_steps: int = 0) -> E
 
 
 class _Tuner:
-    def __init__(self, trainer: Any, num_steps: int, num_eval_steps: int) -> None:
+    def __init__(self, trainer: Trainer, num_steps: int, num_eval_steps: int) -> None:
         self._trainer = trainer
         self._num_steps = num_steps
         self._num_eval_steps = num_eval_steps
         self._started = time.monotonic()
-        self._loops: dict[str, Any] = {}
+        self._loops: dict[str, orbit.TrainLoop] = {}
         self._setup_seconds: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._trace_seconds = 0.0
@@ -171,7 +199,7 @@ class _Tuner:
             if snapshot is not None:
                 snapshot.restore()
 
-    def _measure(self, loop: Any) -> float:
+    def _measure(self, loop: orbit.TrainLoop) -> float:
         """Return the time per step in seconds: the best of several measurements."""
         started = time.monotonic()
         deadline = started + _SECONDS_PER_TRIAL
@@ -234,7 +262,7 @@ class _Tuner:
         )
 
 
-def _seconds_of(loop: Any, num_steps: int) -> float:
+def _seconds_of(loop: orbit.TrainLoop, num_steps: int) -> float:
     started = time.monotonic()
     loop(tf.constant(num_steps))
     return time.monotonic() - started
@@ -245,7 +273,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def choose(
-    trainer: Any, num_steps: int, model_dir: str, *, evaluates: bool
+    trainer: Trainer, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
     """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
 
@@ -268,7 +296,7 @@ def choose(
     return record
 
 
-def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool:
+def _is_possible(record: execution_record.ExecutionRecord, trainer: Trainer) -> bool:
     """Return whether the trainer supports the recorded mode.
 
     The run may have been moved to a machine with more devices, or to several machines.
@@ -278,7 +306,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool
     return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
 
 
-def _count_eval_steps(trainer: Any, num_steps: int) -> int:
+def _count_eval_steps(trainer: Trainer, num_steps: int) -> int:
     """Return the total steps of all evaluations during the training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:

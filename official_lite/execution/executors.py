@@ -23,8 +23,7 @@ __all__ = [
     "XlaLoopExecutor",
 ]
 
-# A `tf.data.Dataset`, a `tf.distribute.DistributedDataset`, or a nest of them.
-Dataset: TypeAlias = Any
+Dataset: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 StepFn = Callable[..., Any]
 TrainStep = Callable[..., Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.

@@ -1,22 +1,47 @@
 """Execution modes: the mode of a config, the modes a trainer supports, and their executors."""
 
-from typing import Any
+from typing import Protocol
 
+import keras
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
+from official_lite.core import config_definitions
 from official_lite.execution import executors, parameter_server
-from official_lite.modeling import distributed_gradients
+from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.orbit import xla_loops
 
-__all__ = ["check", "create_executor", "execution_of", "why_not_xla", "why_not_xla_loop"]
+__all__ = ["Trainer", "check", "create_executor", "execution_of", "why_not_xla", "why_not_xla_loop"]
 
 
-def execution_of(runtime: Any) -> str:
+class Trainer(Protocol):
+    """The part of `core.base_trainer.Trainer` that decides which modes are possible."""
+
+    @property
+    def config(self) -> config_definitions.ExperimentConfig: ...
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy: ...
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer: ...
+
+    @property
+    def train_options(self) -> orbit.StandardTrainerOptions: ...
+
+    @property
+    def train_dataset(self) -> executors.Dataset: ...
+
+    @property
+    def has_coordinator(self) -> bool: ...
+
+
+def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
     """Return the execution mode of a runtime config; `auto` if it is not decided yet."""
-    if runtime.run_eagerly:
+    if hyperparams.get_by_path(runtime, "run_eagerly"):
         return "eager"
-    execution: str = runtime.execution
+    execution: str = hyperparams.get_by_path(runtime, "execution", "graph")
     if execution == "auto" and runtime.enable_xla:
         return "xla"
     return execution
@@ -45,7 +70,7 @@ def create_executor(
     return executor(strategy, options)
 
 
-def check(execution: str, trainer: Any) -> None:
+def check(execution: str, trainer: Trainer) -> None:
     """Check that a trainer supports the requested execution mode.
 
     Raises:
@@ -63,7 +88,7 @@ def check(execution: str, trainer: Any) -> None:
         )
 
 
-def why_not_xla(trainer: Any) -> str | None:
+def why_not_xla(trainer: Trainer) -> str | None:
     """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
         return "on a TPU everything is compiled anyway"
@@ -74,7 +99,7 @@ def why_not_xla(trainer: Any) -> str | None:
     return None
 
 
-def why_not_xla_loop(trainer: Any) -> str | None:
+def why_not_xla_loop(trainer: Trainer) -> str | None:
     """Return why many steps can't become one XLA program; None if no reason is known."""
     if reason := why_not_xla(trainer):
         return reason

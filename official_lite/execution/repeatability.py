@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
+import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import pairing
@@ -34,7 +36,11 @@ _STATE_NAMES = ("seed_generator_state", "StateVar")
 _MOST_NAMES = 5
 
 
-def warn_of_random_numbers(functions: Sequence[Any], model: Any, checkpoint: Any = None) -> None:
+def warn_of_random_numbers(
+    functions: Sequence[Any],
+    model: keras.Model | tf.Module,
+    checkpoint: tf.train.Checkpoint | None = None,
+) -> None:
     """Warn once about random numbers that a resumed run would not repeat.
 
     Args:
@@ -57,7 +63,9 @@ def warn_of_random_numbers(functions: Sequence[Any], model: Any, checkpoint: Any
 
 
 def find_random_numbers(
-    functions: Sequence[Any], model: Any, checkpoint: Any = None
+    functions: Sequence[Any],
+    model: keras.Model | tf.Module,
+    checkpoint: tf.train.Checkpoint | None = None,
 ) -> Iterator[str]:
     """Yield the names of stateful ops of `tf.random`, and of generators that are not saved."""
     variables = list(filter(step_seeds.is_seed, getattr(model, "variables", [])))

@@ -1,7 +1,5 @@
 """Activation functions of the Model Garden, registered under the names its saved models use."""
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
@@ -9,7 +7,7 @@ __all__ = ["gelu", "hard_sigmoid", "hard_swish", "identity", "mish", "relu6", "s
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def gelu(x: Any) -> tf.Tensor:
+def gelu(x: tf.Tensor) -> tf.Tensor:
     """Return the Gaussian error linear unit (tanh approximation).
 
     See https://arxiv.org/abs/1606.08415.
@@ -18,19 +16,19 @@ def gelu(x: Any) -> tf.Tensor:
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def mish(x: Any) -> tf.Tensor:
+def mish(x: tf.Tensor) -> tf.Tensor:
     """Return `x * tanh(softplus(x))`; see https://arxiv.org/abs/1908.08681."""
     return keras.activations.mish(x)
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def relu6(features: Any) -> tf.Tensor:
+def relu6(features: tf.Tensor) -> tf.Tensor:
     """Return `min(max(x, 0), 6)`; see https://arxiv.org/abs/1704.04861."""
     return keras.activations.relu6(features)
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def hard_sigmoid(features: Any) -> tf.Tensor:
+def hard_sigmoid(features: tf.Tensor) -> tf.Tensor:
     """Return `relu6(x + 3) / 6`; see https://arxiv.org/abs/1905.02244."""
     features = tf.convert_to_tensor(features)
     # Not exactly 1/6: weights from the Model Garden were trained with this constant.
@@ -38,18 +36,18 @@ def hard_sigmoid(features: Any) -> tf.Tensor:
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def simple_swish(features: Any) -> tf.Tensor:
+def simple_swish(features: tf.Tensor) -> tf.Tensor:
     """Return `x * sigmoid(x)`; see https://arxiv.org/abs/1710.05941."""
     return keras.activations.silu(features)
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def hard_swish(features: Any) -> tf.Tensor:
+def hard_swish(features: tf.Tensor) -> tf.Tensor:
     """Return `x * relu6(x + 3) / 6`; see https://arxiv.org/abs/1905.02244."""
     return keras.activations.hard_swish(features)
 
 
 @keras.saving.register_keras_serializable(package="Text")
-def identity(features: Any) -> tf.Tensor:
+def identity(features: tf.Tensor) -> tf.Tensor:
     """Return the argument as a tensor; quantization may be inserted here."""
     return tf.identity(features)

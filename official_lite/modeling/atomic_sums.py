@@ -39,13 +39,13 @@ class _AtomicSums:
     # The result of the latest addition to the variable, and the added value.
     _sum: tuple[Any, Any] | None = None
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: tf.Tensor | float) -> tf.Tensor:
         variable: Any = super()
         result = variable.__add__(other)
         self._sum = result, other
         return result
 
-    def assign(self, value: Any) -> Any:
+    def assign(self, value: tf.Tensor) -> tf.Tensor:
         """Assign the value; add instead if it is the sum of the variable and another value."""
         last_sum, self._sum = self._sum, None
         if last_sum is None or value is not last_sum[0] or stateless_scope.in_stateless_scope():
@@ -54,21 +54,21 @@ class _AtomicSums:
         self._add(last_sum[1])
         return value
 
-    def assign_add(self, value: Any) -> Any:
+    def assign_add(self, value: tf.Tensor) -> tf.Tensor:
         """Add the value atomically."""
         if stateless_scope.in_stateless_scope():
             variable: Any = super()
             return variable.assign_add(value)
         return self._add(value)
 
-    def _add(self, value: Any) -> Any:
+    def _add(self, value: tf.Tensor) -> tf.Tensor:
         value = keras.ops.convert_to_tensor(value)
         value = tf.broadcast_to(tf.cast(value, self._value.dtype), self._value.shape)
         return self._value.assign_add(value)
 
 
 @functools.cache
-def _atomic_class(variable_cls: Any) -> Any:
+def _atomic_class(variable_cls: type[keras.Variable]) -> type[keras.Variable]:
     # Keep the name of the class, which is recorded when a variable is saved.
     namespace = {"__module__": variable_cls.__module__, "__qualname__": variable_cls.__qualname__}
     return type(variable_cls.__name__, (_AtomicSums, variable_cls), namespace)

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -29,6 +29,9 @@ __all__ = [
     "wrapped_optimizers",
 ]
 
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
+GradsAndVars: TypeAlias = Sequence[tuple[Gradient | None, keras.Variable]]
+
 
 def are_wanted() -> bool:
     """Return whether the function being traced should update individual rows.
@@ -40,7 +43,7 @@ def are_wanted() -> bool:
     return not in_xla
 
 
-def sum_equal_rows(gradient: Any) -> Any:
+def sum_equal_rows(gradient: Gradient) -> Gradient:
     """Return the gradient with each row at most once; a dense gradient is returned unchanged."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -87,7 +90,7 @@ def make_distributed(
     return optimizer
 
 
-def _make_lazy(optimizer: Any) -> None:
+def _make_lazy(optimizer: keras.optimizers.Optimizer) -> None:
     if not isinstance(optimizer, update_steps.RowUpdate):
         raise errors.ConfigValueError(
             f"`lazy_rows` is for Adam, AdamW, SGD, RMSprop and Adagrad; {type(optimizer).__name__} "
@@ -97,7 +100,9 @@ def _make_lazy(optimizer: Any) -> None:
     optimizer.__dict__["lazy_rows"] = True
 
 
-def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
+def wrapped_optimizers(
+    optimizer: keras.optimizers.Optimizer | None,
+) -> Iterator[keras.optimizers.Optimizer]:
     """Yield the optimizer, then each nested `inner_optimizer`, from the outside in."""
     while optimizer is not None:
         yield optimizer
@@ -105,7 +110,7 @@ def wrapped_optimizers(optimizer: Any) -> Iterator[Any]:
 
 
 def observe_gradients(
-    optimizer: Any, observer: Callable[[Sequence[tuple[Any, Any]]], None]
+    optimizer: keras.optimizers.Optimizer, observer: Callable[[GradsAndVars], None]
 ) -> None:
     """Call `observer` with the (gradient, variable) pairs of each update, in every replica.
 
@@ -120,17 +125,17 @@ def observe_gradients(
             one.__dict__["gradient_observer"] = observer
 
 
-def updates_rows(optimizer: Any) -> bool:
+def updates_rows(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether an update of a table can leave rows without a gradient unchanged."""
     return any(getattr(one, "leaves_other_rows", False) for one in _innermost(optimizer))
 
 
-def has_lazy_rows(optimizer: Any) -> bool:
+def has_lazy_rows(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether `lazy_rows` is set, so that rows the optimizer would move stay unchanged."""
     return any(getattr(one, "lazy_rows", False) for one in _innermost(optimizer))
 
 
-def _innermost(optimizer: Any) -> Iterable[Any]:
+def _innermost(optimizer: keras.optimizers.Optimizer) -> Iterable[Any]:
     """Return the optimizers that change the variables."""
     *_, innermost = wrapped_optimizers(optimizer)
     optimizers: Iterable[Any] = getattr(innermost, "optimizers", [innermost])
@@ -320,13 +325,13 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         ]
 
     def _backend_update_step(
-        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: tf.Tensor
     ) -> None:
         # Convert to a tensor, so that the rate is not read once per variable.
         rate = tf.convert_to_tensor(learning_rate)
         super()._backend_update_step(grads, trainable_variables, rate)
 
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+    def _all_reduce_sum_gradients(self, grads_and_vars: GradsAndVars) -> GradsAndVars:
         return grads_and_vars
 
 
@@ -338,7 +343,7 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
     methods of Keras 2, so that train steps written for Keras 2 keep working.
     """
 
-    def get_scaled_loss(self, loss: Any) -> Any:
+    def get_scaled_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss times the scale; the Keras 2 name of `scale_loss`."""
         return self.scale_loss(loss)
 
@@ -376,7 +381,7 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
 
 
 @functools.cache
-def _distributed_class(optimizer_cls: Any) -> type:
+def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
     # Keras saves an optimizer under the name and module of its class, so keep both.
     namespace = {
         "__module__": optimizer_cls.__module__,

@@ -20,7 +20,7 @@ __all__ = ["is_large", "read_rows_only", "size", "tables"]
 _LARGE = 2**22
 
 
-def read_rows_only(model: Any) -> None:
+def read_rows_only(model: keras.Model | tf.Module) -> None:
     """Make a built model's embedding layers read individual rows; results do not change."""
     for layer in _plain_embeddings(model):
         if "call" not in layer.__dict__:
@@ -28,23 +28,23 @@ def read_rows_only(model: Any) -> None:
             layer.__dict__["call"] = functools.partial(_look_up, layer, layer.embeddings.value)
 
 
-def tables(model: Any) -> list[keras.Variable]:
+def tables(model: keras.Model | tf.Module) -> list[keras.Variable]:
     """Return the trainable tables of a built model's embedding layers; a step changes some rows."""
     found = {id(layer.embeddings): layer.embeddings for layer in _plain_embeddings(model)}
     return [table for table in found.values() if table.trainable]
 
 
-def is_large(variable: Any) -> bool:
+def is_large(variable: keras.Variable) -> bool:
     """Return whether traversing the whole table costs more than updating the rows of a step."""
     return size(variable) >= _LARGE
 
 
-def size(variable: Any) -> int:
+def size(variable: keras.Variable) -> int:
     """Return the number of elements of a variable."""
     return math.prod(variable.shape)
 
 
-def _plain_embeddings(model: Any) -> Iterator[Any]:
+def _plain_embeddings(model: keras.Model | tf.Module) -> Iterator[Any]:
     if not isinstance(model, keras.Model):
         return
     for layer in model._flatten_layers():
@@ -54,7 +54,7 @@ def _plain_embeddings(model: Any) -> Iterator[Any]:
             yield layer
 
 
-def _look_up(layer: Any, table: tf.Variable, inputs: Any) -> Any:
+def _look_up(layer: keras.layers.Embedding, table: tf.Variable, inputs: tf.Tensor) -> tf.Tensor:
     # In a stateless scope, another value replaces the variable.
     is_plain = not (layer.lora_enabled or stateless_scope.in_stateless_scope())
     if not is_plain or not isinstance(inputs, tf.Tensor):
@@ -65,7 +65,7 @@ def _look_up(layer: Any, table: tf.Variable, inputs: Any) -> Any:
     return tf.cast(_on_replica(table).sparse_read(ids), layer.compute_dtype)
 
 
-def _on_replica(variable: Any) -> tf.Variable:
+def _on_replica(variable: tf.Variable) -> tf.Variable:
     """Return the component of the variable on the current replica."""
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     return variable._get() if is_distributed else variable

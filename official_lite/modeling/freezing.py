@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, suggestions
@@ -12,7 +13,7 @@ from official_lite.common import errors, suggestions
 __all__ = ["freeze"]
 
 
-def freeze(model: Any, patterns: Sequence[str]) -> None:
+def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
     """Freeze the variables whose paths match a pattern, before the optimizer is built.
 
     If the patterns match all weights of a layer, the whole layer is frozen, so that batch

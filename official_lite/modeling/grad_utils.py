@@ -132,7 +132,9 @@ def _apply_reduced(optimizer: keras.optimizers.Optimizer, pairs: Sequence[tuple[
     optimizer.apply_gradients(pairs)
 
 
-def _times(gradient: Any, factor: tf.Tensor) -> Any:
+def _times(
+    gradient: tf.Tensor | tf.IndexedSlices, factor: tf.Tensor
+) -> tf.Tensor | tf.IndexedSlices:
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values * tf.cast(factor, gradient.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import files, keras_variables
+from official_lite.common import files, keras_variables, types
 
 __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
 
@@ -16,7 +16,7 @@ __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_param
 _MAX_LINES = 40
 
 
-def describe(model: Any) -> str | None:
+def describe(model: keras.Model | tf.Module) -> str | None:
     """Describe the number of parameters of a model, with one line per layer that has parameters.
 
     Args:
@@ -39,7 +39,7 @@ def describe(model: Any) -> str | None:
     )
 
 
-def write_model_params(model: Any, output_path: str) -> None:
+def write_model_params(model: keras.Model | tf.Module, output_path: str) -> None:
     """Write one line per variable, with its path and shape, and the total to a text file."""
     lines = [f"{keras_variables.path_of(v)} {list(v.shape)}" for v in model.variables]
     files.write_text(
@@ -47,14 +47,16 @@ def write_model_params(model: Any, output_path: str) -> None:
     )
 
 
-def try_count_params(model: Any, trainable_only: bool = False) -> int | None:
+def try_count_params(model: keras.Model | tf.Module, trainable_only: bool = False) -> int | None:
     """Return the number of parameters, or None if the model has no variables yet."""
     variables = model.trainable_variables if trainable_only else _parameters(model)
     return _size(variables) if variables else None
 
 
 def try_count_flops(
-    model: Any, inputs_kwargs: dict[str, Any] | None = None, output_path: str | None = None
+    model: keras.Model | tf.Module,
+    inputs_kwargs: dict[str, Any] | None = None,
+    output_path: str | None = None,
 ) -> int | None:
     """Count the floating-point operations for a batch of one example.
 
@@ -84,12 +86,12 @@ def try_count_flops(
     return int(profile.total_float_ops)
 
 
-def _parameters(model: Any) -> list[Any]:
+def _parameters(model: keras.Model | tf.Module) -> list[Any]:
     """Return the variables without random generator states, which Keras models also include."""
     return list(model.weights if isinstance(model, keras.Model) else model.variables)
 
 
-def _layer_lines(model: Any) -> list[str]:
+def _layer_lines(model: keras.Model | tf.Module) -> list[str]:
     layers = model.layers if isinstance(model, keras.Model) else []
     layers = [layer for layer in layers if layer.weights]
     rows = [(layer.name, type(layer).__name__, _count_text(layer)) for layer in layers[:_MAX_LINES]]
@@ -109,13 +111,13 @@ def _size(variables: list[Any]) -> int:
     return sum(math.prod(v.shape) for v in variables)
 
 
-def _single_example_specs(model: Any) -> Any:
+def _single_example_specs(model: keras.Model | tf.Module) -> Any:
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         return None
     return [tf.TensorSpec([1, *x.shape[1:]], x.dtype) for x in model.inputs]
 
 
-def _traced_graph(model: Any, specs: Any) -> tf.Graph:
+def _traced_graph(model: keras.Model | tf.Module, specs: types.Nest) -> tf.Graph:
     if isinstance(specs, dict):
         return tf.function(model).get_concrete_function(**specs).graph
     inputs = specs if len(specs) > 1 else specs[0]

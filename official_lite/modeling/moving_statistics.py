@@ -5,7 +5,6 @@ first replica are saved.
 """
 
 import math
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,7 +23,7 @@ class MovingStatistics:
         model: A built Keras model. For any other object, nothing is averaged.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: keras.Model | tf.Module) -> None:
         layers = model._flatten_layers() if isinstance(model, keras.Model) else ()
         self._layers = [
             layer

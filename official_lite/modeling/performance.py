@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, suggestions
@@ -33,7 +34,7 @@ _POLICIES = {
 }
 
 
-def set_mixed_precision_policy(dtype: Any, loss_scale: None = None) -> None:
+def set_mixed_precision_policy(dtype: str | tf.DType | None, loss_scale: None = None) -> None:
     """Set Keras' dtype policy for layers that are created from now on.
 
     Args:
@@ -55,7 +56,7 @@ def set_mixed_precision_policy(dtype: Any, loss_scale: None = None) -> None:
 
 
 @contextlib.contextmanager
-def mixed_precision_policy(dtype: Any) -> Iterator[None]:
+def mixed_precision_policy(dtype: str | tf.DType | None) -> Iterator[None]:
     """Set Keras' policy like `set_mixed_precision_policy`, and restore the previous one on exit."""
     previous = keras.mixed_precision.dtype_policy()
     set_mixed_precision_policy(dtype)
@@ -150,7 +151,7 @@ class LossScaleOptimizer(
         return super()._scale_bounds() if self.dynamic else (self.initial_scale,) * 2
 
 
-def _policy_name(dtype: Any) -> str:
+def _policy_name(dtype: str | tf.DType) -> str:
     name = str(getattr(dtype, "name", dtype))
     if name not in _POLICIES:
         raise errors.ConfigValueError(

@@ -5,6 +5,7 @@ but no Keras 3 optimizer accepts the result, because it has no `handle`. Here ea
 separate variable with its own optimizer slots, which any optimizer and any checkpoint supports.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -42,7 +43,7 @@ class ShardedEmbedding(keras.layers.Layer):
         input_dim: int,
         output_dim: int,
         num_shards: int | None = None,
-        embeddings_initializer: Any = "uniform",
+        embeddings_initializer: str | keras.initializers.Initializer = "uniform",
         mask_zero: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -55,7 +56,7 @@ class ShardedEmbedding(keras.layers.Layer):
         self.supports_masking = mask_zero
         self.autocast = False
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Sequence[int | None] | None = None) -> None:
         """Create the shards."""
         del input_shape
         count = self.num_shards or self._default_count()
@@ -82,7 +83,7 @@ class ShardedEmbedding(keras.layers.Layer):
         rows = [tf.range(index, self.input_dim, count) for index in range(count)]
         return tf.dynamic_stitch(rows, [tf.convert_to_tensor(shard) for shard in self.shards])
 
-    def call(self, inputs: Any) -> tf.Tensor:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the rows, of shape `(*inputs.shape, output_dim)`."""
         ids = tf.convert_to_tensor(inputs)
         ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
@@ -90,12 +91,12 @@ class ShardedEmbedding(keras.layers.Layer):
         ids = tf.where(ids < 0, ids + tf.cast(self.input_dim, ids.dtype), ids)
         return tf.cast(self._look_up(ids), self.compute_dtype)
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor | None:
         """Return a mask that is True where the id is not 0, or None without `mask_zero`."""
         del mask
         return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+    def compute_output_shape(self, input_shape: Sequence[int | None]) -> tuple[int | None, ...]:
         return (*input_shape, self.output_dim)
 
     def get_config(self) -> dict[str, Any]:

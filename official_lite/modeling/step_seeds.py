@@ -5,8 +5,7 @@ replicas drop the same units. Also, an interrupted run would resume with differe
 than an uninterrupted one.
 """
 
-from typing import Any
-
+import keras
 import tensorflow as tf
 
 __all__ = ["StepSeeds", "is_seed"]
@@ -23,7 +22,7 @@ class StepSeeds:
         seed: The seed of the run.
     """
 
-    def __init__(self, model: Any, seed: int) -> None:
+    def __init__(self, model: keras.Model | tf.Module, seed: int) -> None:
         self._states = [v for v in getattr(model, "variables", []) if is_seed(v)]
         self._seed = seed
 
@@ -50,6 +49,6 @@ class StepSeeds:
             state.assign(tf.cast(number, state.dtype))
 
 
-def is_seed(variable: Any) -> bool:
+def is_seed(variable: keras.Variable) -> bool:
     """Return whether a variable of a Keras model is the state of a `SeedGenerator`."""
     return str(variable.path).endswith("seed_generator_state")

@@ -3,11 +3,12 @@
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
+from official_lite.common import types
 from official_lite.modeling import activations
 
 __all__ = [
@@ -30,12 +31,18 @@ __all__ = [
     "unpack_inputs",
 ]
 
+InitializerT = TypeVar("InitializerT", bound="keras.initializers.Initializer | str | None")
+
 _CUSTOM_ACTIVATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(activations, name) for name in activations.__all__
 }
 
 
-def get_activation(identifier: Any, use_keras_layer: bool = False, **kwargs: Any) -> Any:
+def get_activation(
+    identifier: str | Callable[[tf.Tensor], tf.Tensor] | None,
+    use_keras_layer: bool = False,
+    **kwargs: Any,
+) -> Any:
     """Return the activation function, or a layer that applies it.
 
     Args:
@@ -127,7 +134,7 @@ def cross_replica_concat(
         return context.all_gather(value, axis=axis)
 
 
-def clone_initializer(initializer: Any) -> Any:
+def clone_initializer(initializer: InitializerT) -> InitializerT:
     """Return a new initializer of the same kind, so that two layers start with different weights.
 
     An initializer with a fixed seed produces the same numbers again. Anything other than an
@@ -138,7 +145,7 @@ def clone_initializer(initializer: Any) -> Any:
     return initializer
 
 
-def pack_inputs(inputs: Any) -> tuple[tf.Tensor, ...]:
+def pack_inputs(inputs: types.Nest) -> tuple[tf.Tensor, ...]:
     """Return the flattened inputs, with a scalar in place of each None (deprecated)."""
     _warn_about_packing()
     return tuple(
@@ -146,7 +153,7 @@ def pack_inputs(inputs: Any) -> tuple[tf.Tensor, ...]:
     )
 
 
-def unpack_inputs(inputs: Any) -> Any:
+def unpack_inputs(inputs: types.Nest) -> Any:
     """Revert `pack_inputs`; a single input is returned without a tuple (deprecated)."""
     _warn_about_packing()
     flat = tuple(None if is_special_none_tensor(x) else x for x in tf.nest.flatten(inputs))
@@ -158,13 +165,13 @@ def is_special_none_tensor(tensor: tf.Tensor) -> bool:
     return bool(tensor.shape.rank == 0 and tensor.dtype == tf.int32)
 
 
-def serialize_keras_object(obj: Any) -> Any:
+def serialize_keras_object(obj: object) -> Any:
     """Call `keras.saving.serialize_keras_object`."""
     return keras.saving.serialize_keras_object(obj)
 
 
 def deserialize_keras_object(
-    config: Any,
+    config: Mapping[str, Any] | str | None,
     module_objects: Mapping[str, Any] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
     printable_module_name: str | None = None,
@@ -175,27 +182,35 @@ def deserialize_keras_object(
 
 
 # Keras 3 has a single format: `use_legacy_format` is accepted for ported code and ignored.
-def serialize_layer(layer: Any, use_legacy_format: bool = False) -> Any:
+def serialize_layer(layer: keras.layers.Layer, use_legacy_format: bool = False) -> Any:
     """Call `keras.layers.serialize`."""
     return keras.layers.serialize(layer)
 
 
-def serialize_initializer(initializer: Any, use_legacy_format: bool = False) -> Any:
+def serialize_initializer(
+    initializer: keras.initializers.Initializer, use_legacy_format: bool = False
+) -> Any:
     """Call `keras.initializers.serialize`."""
     return keras.initializers.serialize(initializer)
 
 
-def serialize_regularizer(regularizer: Any, use_legacy_format: bool = False) -> Any:
+def serialize_regularizer(
+    regularizer: keras.regularizers.Regularizer, use_legacy_format: bool = False
+) -> Any:
     """Call `keras.regularizers.serialize`."""
     return keras.regularizers.serialize(regularizer)
 
 
-def serialize_constraint(constraint: Any, use_legacy_format: bool = False) -> Any:
+def serialize_constraint(
+    constraint: keras.constraints.Constraint, use_legacy_format: bool = False
+) -> Any:
     """Call `keras.constraints.serialize`."""
     return keras.constraints.serialize(constraint)
 
 
-def serialize_activation(activation: Any, use_legacy_format: bool = False) -> Any:
+def serialize_activation(
+    activation: Callable[[tf.Tensor], tf.Tensor], use_legacy_format: bool = False
+) -> Any:
     """Call `keras.activations.serialize`."""
     return keras.activations.serialize(activation)
 

@@ -35,7 +35,7 @@ else:
     OptimizerHalf = object
 
 
-def mixins_for(optimizer_cls: Any) -> Iterator[type]:
+def mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[type]:
     """Yield the mixins for the methods that an optimizer class inherits unchanged from Keras."""
     if optimizer_cls._apply_weight_decay is keras.optimizers.Optimizer._apply_weight_decay:
         yield WeightDecay
@@ -50,15 +50,17 @@ class WeightDecay(OptimizerHalf):
     With `lazy_rows`, rows of a table decay in the steps that look them up.
     """
 
+    lazy_rows = False
+
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         # With lazy rows, the gradients determine which variables decay as a whole.
-        if not getattr(self, "lazy_rows", False):
+        if not self.lazy_rows:
             self._decay_whole(variables)
 
     def _backend_update_step(
-        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: tf.Tensor
     ) -> None:
-        if getattr(self, "lazy_rows", False):
+        if self.lazy_rows:
             pairs = zip(grads, trainable_variables, strict=True)
             self._decay_whole([v for g, v in pairs if not isinstance(g, tf.IndexedSlices)])
         super()._backend_update_step(grads, trainable_variables, learning_rate)
@@ -102,7 +104,9 @@ class RowUpdate(OptimizerHalf):
         """Whether rows without a gradient stay unchanged."""
         return self.lazy_rows
 
-    def _subtract(self, variable: Any, rows: tf.Tensor, step: tf.Tensor, rate: Any) -> None:
+    def _subtract(
+        self, variable: tf.Variable, rows: tf.Tensor, step: tf.Tensor, rate: tf.Tensor
+    ) -> None:
         """Subtract `step` from rows of a variable; with `lazy_rows`, apply weight decay first."""
         optimizer: Any = self
         values = _read_rows(variable, rows)
@@ -132,12 +136,17 @@ class AdamUpdate(RowUpdate):
     """
 
     def _backend_update_step(
-        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: tf.Tensor
     ) -> None:
         scalars = self._scalars(learning_rate)
         super()._backend_update_step(grads, trainable_variables, scalars)
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         """Update one variable.
 
         Args:
@@ -159,7 +168,7 @@ class AdamUpdate(RowUpdate):
         apply = self._apply_kernel if _has_fast_kernel(variable) else self._apply_ops
         apply(tf.cast(gradient, tf.float32), variable, *moments, shared)
 
-    def _scalars(self, learning_rate: Any) -> _AdamScalars:
+    def _scalars(self, learning_rate: tf.Tensor) -> _AdamScalars:
         optimizer: Any = self
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, tf.float32)
         power_1 = tf.pow(tf.cast(optimizer.beta_1, tf.float32), step)
@@ -170,7 +179,12 @@ class AdamUpdate(RowUpdate):
         return _AdamScalars(learning_rate, power_1, power_2, unbiased_rate)
 
     def _apply_kernel(
-        self, gradient: tf.Tensor, variable: Any, mean: Any, square: Any, shared: _AdamScalars
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        mean: tf.Variable,
+        square: tf.Variable,
+        shared: _AdamScalars,
     ) -> None:
         optimizer: Any = self
         tf.raw_ops.ResourceApplyAdam(
@@ -187,7 +201,12 @@ class AdamUpdate(RowUpdate):
         )
 
     def _apply_ops(
-        self, gradient: tf.Tensor, variable: Any, mean: Any, square: Any, shared: _AdamScalars
+        self,
+        gradient: tf.Tensor,
+        variable: tf.Variable,
+        mean: tf.Variable,
+        square: tf.Variable,
+        shared: _AdamScalars,
     ) -> None:
         optimizer: Any = self
         rest_1, rest_2 = (
@@ -199,7 +218,7 @@ class AdamUpdate(RowUpdate):
         optimizer.assign_sub(variable, step)
 
     def _apply_to_rows(
-        self, gradient: tf.IndexedSlices, variable: Any, shared: _AdamScalars
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, shared: _AdamScalars
     ) -> None:
         optimizer: Any = self
         index = optimizer._get_variable_index(variable)
@@ -235,7 +254,12 @@ class SGDUpdate(RowUpdate):
         optimizer: Any = self
         return self.lazy_rows or not optimizer.momentum
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         """Update one variable."""
         optimizer: Any = self
         rate, gradient = (tf.cast(x, variable.dtype) for x in (learning_rate, gradient))
@@ -254,7 +278,9 @@ class SGDUpdate(RowUpdate):
         else:
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
-    def _apply_to_rows(self, gradient: tf.IndexedSlices, variable: Any, rate: tf.Tensor) -> None:
+    def _apply_to_rows(
+        self, gradient: tf.IndexedSlices, variable: tf.Variable, rate: tf.Tensor
+    ) -> None:
         optimizer: Any = self
         rows, step = gradient.indices, rate * gradient.values
         if optimizer.momentum:
@@ -274,7 +300,12 @@ class AdagradUpdate(RowUpdate):
         """Always True: the dense update leaves rows without a gradient unchanged as well."""
         return True
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         """Update one variable."""
         if not isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
@@ -292,7 +323,12 @@ class AdagradUpdate(RowUpdate):
 class RMSpropUpdate(RowUpdate):
     """Mixin for `keras.optimizers.RMSprop` that updates individual rows of a variable."""
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         """Update one variable."""
         if not isinstance(gradient, tf.IndexedSlices):
             super().update_step(gradient, variable, learning_rate)
@@ -321,11 +357,11 @@ _UPDATES: dict[Any, type] = {
 }
 
 
-def _read_rows(variable: Any, rows: tf.Tensor) -> tf.Tensor:
+def _read_rows(variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
 
 
-def _move_rows(average: Any, rows: tf.Tensor, target: tf.Tensor, decay: float) -> tf.Tensor:
+def _move_rows(average: tf.Variable, rows: tf.Tensor, target: tf.Tensor, decay: float) -> tf.Tensor:
     """Move rows of a moving average towards `target`, and return their new values."""
     values = _read_rows(average, rows)
     values += (target - values) * (1.0 - tf.cast(decay, target.dtype))
@@ -333,6 +369,6 @@ def _move_rows(average: Any, rows: tf.Tensor, target: tf.Tensor, decay: float) -
     return values
 
 
-def _write_rows(variable: Any, rows: tf.Tensor, values: tf.Tensor) -> None:
+def _write_rows(variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor) -> None:
     # Copying rows is several times faster than adding to them.
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)

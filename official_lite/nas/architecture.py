@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_lite.common import errors, files, suggestions
+from official_lite.modeling import hyperparams
 
 __all__ = [
     "ARCH_FILE",
@@ -57,7 +58,9 @@ _current: contextvars.ContextVar[_Decision | None] = contextvars.ContextVar("arc
 
 
 @contextlib.contextmanager
-def fixed_arch(arch: str | os.PathLike[str] | Mapping[str, Any] | None) -> Iterator[None]:
+def fixed_arch(
+    arch: str | os.PathLike[str] | Mapping[str, Any] | hyperparams.ParamsDict | None,
+) -> Iterator[None]:
     """Fix the architecture of models that are built inside the `with` statement.
 
     The constructor of a choice then returns the chosen option itself. Other options are not
@@ -142,7 +145,7 @@ def different_options(
     )
 
 
-def is_same_option(option: Any, given: Any) -> bool:
+def is_same_option(option: object, given: object) -> bool:
     """Return whether a value from a file or the command line denotes this option."""
     if isinstance(option, list):
         wanted = list(given) if isinstance(given, list | tuple) else [given]
@@ -245,7 +248,7 @@ def _rounded(probs: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return {label: [round(float(p), 6) for p in ps] for label, ps in probs.items()}
 
 
-def _as_dict(arch: Any) -> dict[str, Any]:
+def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]:
     return dict(arch.as_dict() if hasattr(arch, "as_dict") else arch)
 
 

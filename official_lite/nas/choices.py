@@ -16,14 +16,19 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.nas import architecture
 
 __all__ = ["Choice", "LayerChoice", "Repeat", "ValueChoice"]
+
+Candidates: TypeAlias = Mapping[str, keras.layers.Layer | Callable[[], keras.layers.Layer]]
+Block: TypeAlias = (
+    Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
+)
 
 
 class Choice(keras.layers.Layer, abc.ABC):
@@ -56,10 +61,10 @@ class Choice(keras.layers.Layer, abc.ABC):
         self.__dict__["_resolver"] = resolver
 
     @abc.abstractmethod
-    def branch(self, index: int, inputs: Any) -> Any:
+    def branch(self, index: int, inputs: types.Nest) -> Any:
         """Return the output of one option."""
 
-    def outputs(self, inputs: Any) -> list[Any]:
+    def outputs(self, inputs: types.Nest) -> list[Any]:
         """Return the output of each option."""
         return [self.branch(index, inputs) for index in range(len(self.options))]
 
@@ -67,7 +72,7 @@ class Choice(keras.layers.Layer, abc.ABC):
     def layers_of(self, index: int) -> list[keras.layers.Layer]:
         """Return the layers that one option uses."""
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
+    def call(self, inputs: types.Nest, training: bool | None = None) -> Any:
         if self._resolver is None:
             raise errors.ConfigValueError(
                 f"The choice {self.label!r} is open. Set `task.arch` to what is chosen (and build "
@@ -102,28 +107,33 @@ class LayerChoice(Choice):
     """
 
     def __new__(
-        cls, candidates: Any = None, *, label: str = "", prior: Any = None, **kwargs: Any
+        cls,
+        candidates: Candidates | None = None,
+        *,
+        label: str = "",
+        prior: Sequence[float] | None = None,
+        **kwargs: Any,
     ) -> Any:
         if not architecture.is_fixed():
             return super().__new__(cls, candidates, label=label, prior=prior, **kwargs)
-        _check_candidates(candidates, label)
+        candidates = _checked_candidates(candidates, label)
         index = architecture.ask_for(label, list(candidates))
         return _create(list(candidates.values())[index])
 
     def __init__(
         self,
-        candidates: Mapping[str, Any],
+        candidates: Candidates,
         *,
         label: str,
         prior: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> None:
-        _check_candidates(candidates, label)
+        _checked_candidates(candidates, label)
         super().__init__(label, list(candidates), **kwargs)
         self.candidates = {name: _create(candidate) for name, candidate in candidates.items()}
         self.__dict__["prior"] = _checked_prior(prior, label, len(candidates))
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.__dict__["input_shape_built"] = tuple(input_shape)
         for candidate in self.candidates.values():
             # In a loaded model the candidates are already built.
@@ -131,10 +141,10 @@ class LayerChoice(Choice):
                 candidate.build(input_shape)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
 
-    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
+    def compute_output_spec(self, inputs: types.Nest, training: bool | None = None) -> Any:
         return self._output_spec(inputs)
 
-    def branch(self, index: int, inputs: Any) -> Any:
+    def branch(self, index: int, inputs: types.Nest) -> Any:
         return self.candidates[self.options[index]](inputs)
 
     def layers_of(self, index: int) -> list[keras.layers.Layer]:
@@ -156,7 +166,7 @@ class LayerChoice(Choice):
         }
         return cls(**{**config, "candidates": candidates})
 
-    def _output_spec(self, inputs: Any) -> Any:
+    def _output_spec(self, inputs: types.Nest) -> Any:
         return self._require_same(
             {name: layer.compute_output_spec(inputs) for name, layer in self.candidates.items()}
         )
@@ -174,7 +184,12 @@ class Repeat(Choice):
     """
 
     def __new__(
-        cls, block: Any = None, depth: tuple[int, int] = (1, 1), *, label: str = "", **kwargs: Any
+        cls,
+        block: Block = (),
+        depth: tuple[int, int] = (1, 1),
+        *,
+        label: str = "",
+        **kwargs: Any,
     ) -> Any:
         if not architecture.is_fixed():
             return super().__new__(cls, block, depth, label=label, **kwargs)
@@ -187,7 +202,7 @@ class Repeat(Choice):
 
     def __init__(
         self,
-        block: Callable[[int], keras.layers.Layer] | Sequence[keras.layers.Layer],
+        block: Block,
         depth: tuple[int, int],
         *,
         label: str,
@@ -197,7 +212,7 @@ class Repeat(Choice):
         super().__init__(label, depths, **kwargs)
         self.blocks = [_create_block(block, index) for index in range(depths[-1])]
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Sequence[int | None]) -> None:
         self.__dict__["input_shape_built"] = tuple(input_shape)
         spec = keras.KerasTensor(input_shape, dtype=self.compute_dtype)
         for block in self.blocks:
@@ -206,15 +221,15 @@ class Repeat(Choice):
             spec = block.compute_output_spec(spec)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
 
-    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
+    def compute_output_spec(self, inputs: types.Nest, training: bool | None = None) -> Any:
         return self._output_spec(inputs)
 
-    def branch(self, index: int, inputs: Any) -> Any:
+    def branch(self, index: int, inputs: types.Nest) -> Any:
         for block in self.layers_of(index):
             inputs = block(inputs)
         return inputs
 
-    def outputs(self, inputs: Any) -> list[Any]:
+    def outputs(self, inputs: types.Nest) -> list[Any]:
         # Compute each block once: a deeper option continues from the output of the previous depth.
         prefixes = [inputs]
         for block in self.blocks:
@@ -234,7 +249,7 @@ class Repeat(Choice):
         blocks = [keras.saving.deserialize_keras_object(block) for block in config["block"]]
         return cls(**{**config, "block": blocks})
 
-    def _output_spec(self, inputs: Any) -> Any:
+    def _output_spec(self, inputs: types.Nest) -> Any:
         specs = {0: inputs}
         for depth, block in enumerate(self.blocks, start=1):
             specs[depth] = block.compute_output_spec(specs[depth - 1])
@@ -262,7 +277,7 @@ def ValueChoice(values: Sequence[Any], *, label: str) -> Any:
     return values[architecture.ask_for(label, list(values))]
 
 
-def _create(candidate: Any) -> keras.layers.Layer:
+def _create(candidate: keras.layers.Layer | Callable[[], keras.layers.Layer]) -> keras.layers.Layer:
     if isinstance(candidate, keras.layers.Layer):
         return candidate
     created = candidate()
@@ -273,11 +288,11 @@ def _create(candidate: Any) -> keras.layers.Layer:
     return created
 
 
-def _create_block(block: Any, index: int) -> keras.layers.Layer:
+def _create_block(block: Block, index: int) -> keras.layers.Layer:
     return _create(block[index] if isinstance(block, list | tuple) else lambda: block(index))
 
 
-def _check_candidates(candidates: Any, label: str) -> None:
+def _checked_candidates(candidates: Candidates | None, label: str) -> Candidates:
     if not label:
         raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
     if not isinstance(candidates, Mapping) or not candidates:
@@ -285,9 +300,10 @@ def _check_candidates(candidates: Any, label: str) -> None:
             f"The candidates of {label!r} are given by name, as {{name: layer}}; got "
             f"{candidates!r}."
         )
+    return candidates
 
 
-def _checked_prior(prior: Any, label: str, count: int) -> list[float] | None:
+def _checked_prior(prior: Sequence[float] | None, label: str, count: int) -> list[float] | None:
     if prior is None:
         return None
     weights = [float(weight) for weight in prior]

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_lite.common import types
 from official_lite.nas import choices, hypergradient, one_shot_trainer, resolvers, two_streams
 
 __all__ = ["DartsTrainer"]
@@ -33,7 +34,7 @@ class DartsTrainer(one_shot_trainer.OneShotTrainer):
         }[config.order]
         train = inputs[two_streams.TRAIN]
 
-        def loss_fn(batch: Any, *others: Any) -> tf.Tensor:
+        def loss_fn(batch: types.Nest, *others: Any) -> tf.Tensor:
             # Only the architecture's batch reports the loss and includes the penalty.
             return (self.arch_loss if batch is val else self.loss)(batch, *others)
 

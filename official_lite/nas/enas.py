@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from official_lite.common import types
 from official_lite.nas import (
     choices,
     draws,
@@ -48,7 +50,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
             self.task, self.model, metric=own.reward, direction=own.reward_direction
         )
 
-    def resolve(self, model: Any) -> list[tuple[str, Any]]:
+    def resolve(self, model: keras.Model) -> list[tuple[str, Any]]:
         resolved = super().resolve(model)
         # Bypass the tracking of `tf.Module`: the checkpoint holds these variables as `alphas`.
         self.__dict__["_controller"] = self._build_controller(dict(resolved))
@@ -114,7 +116,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
 
-    def _rate(self, paths: Mapping[str, tf.Tensor], batch: Any) -> tf.Tensor:
+    def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
         with draws.in_force(draws.Draw(paths=paths)):
             reward: tf.Tensor = self.__dict__["_reward"].of_batch(batch)
         self._arch_loss.update_state(-reward)

@@ -66,7 +66,7 @@ class _Fixing:
     def __init__(self, picks: Mapping[str, int]) -> None:
         self._picks = picks
 
-    def fix(self, layer: Any) -> Any:
+    def fix(self, layer: keras.layers.Layer) -> Any:
         """Return a layer with its choices replaced, or the layer itself if it has none."""
         if not resolution.find_choices(layer):
             return layer
@@ -88,33 +88,33 @@ class _Fixing:
             "`nas.inherit_weights`."
         )
 
-    def _fix_choice(self, choice: Any) -> Any:
+    def _fix_choice(self, choice: choices.Choice) -> Any:
         layers = [self.fix(one) for one in choice.layers_of(self._picks[choice.label])]
         if len(layers) == 1:
             return layers[0]
         return keras.Sequential(layers) if layers else keras.layers.Identity()
 
-    def _fix_or_keep(self, layer: Any) -> Any:
+    def _fix_or_keep(self, layer: keras.layers.Layer) -> Any:
         # `_call` replaces an `InputChoice`, because it needs the inputs.
         return layer if isinstance(layer, input_choice.InputChoice) else self.fix(layer)
 
-    def _call(self, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(layer, input_choice.InputChoice):
             return layer(*args, **kwargs)
         chosen = layer.options[self._picks[layer.label]]
         return input_choice.ChosenInputs(chosen, layer.reduction)(args[0])
 
 
-def _is_functional(model: Any) -> bool:
+def _is_functional(model: keras.layers.Layer) -> bool:
     # Keras has no public class for functional models, so detect them by a private method.
     return isinstance(model, keras.Model) and hasattr(model, "_run_through_graph")
 
 
-def _weights_on_path(layer: Any, picks: Mapping[str, int]) -> list[Any]:
+def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> list[Any]:
     """Return the weights on the chosen path in the order of `layer.weights`, without duplicates."""
     found: dict[int, Any] = {}
 
-    def visit(one: Any) -> None:
+    def visit(one: keras.layers.Layer) -> None:
         if isinstance(one, choices.Choice):
             below = one.layers_of(picks[one.label])
         else:

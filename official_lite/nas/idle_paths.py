@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from official_lite.modeling import distributed_gradients
@@ -30,7 +31,7 @@ class IdlePaths:
         optimizer: A built Keras optimizer.
     """
 
-    def __init__(self, model: Any, optimizer: Any) -> None:
+    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         conditions = _conditions(model)
         # Group variables by their conditions, so a step evaluates each condition only once.
         self._variables: dict[_Conditions, list[Any]] = {}
@@ -59,7 +60,7 @@ class IdlePaths:
                 variable.assign(tf.where(is_used, tf.convert_to_tensor(variable.value), value))
 
 
-def _conditions(model: Any) -> dict[int, _Conditions]:
+def _conditions(model: keras.Model) -> dict[int, _Conditions]:
     """Return the conditions under which each weight inside choices is used, by the weight's id."""
     found: dict[int, list[tuple[str, frozenset[int]]]] = {}
     for choice in resolution.find_choices(model):
@@ -73,7 +74,7 @@ def _conditions(model: Any) -> dict[int, _Conditions]:
     return {key: tuple(conditions) for key, conditions in found.items()}
 
 
-def _slots_of(weight: Any, optimizer: Any) -> list[Any]:
+def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """Return the optimizer's slot variables of a weight, such as its momentum."""
     slots = []
     for one in distributed_gradients.wrapped_optimizers(optimizer):

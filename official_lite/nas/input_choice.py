@@ -70,7 +70,7 @@ class InputChoice(Choice):
         self.n_chosen = n_chosen
         self.reduction = reduction
 
-    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
+    def compute_output_spec(self, inputs: Sequence[tf.Tensor], training: bool | None = None) -> Any:
         self._check_inputs(inputs)
         specs = {
             str(option): _reduce_spec([inputs[i] for i in option], self.reduction)
@@ -80,7 +80,7 @@ class InputChoice(Choice):
             return next(iter(specs.values()))
         return self._require_same(specs)
 
-    def branch(self, index: int, inputs: Any) -> Any:
+    def branch(self, index: int, inputs: Sequence[tf.Tensor]) -> Any:
         self._check_inputs(inputs)
         return _reduce([inputs[i] for i in self.options[index]], self.reduction)
 
@@ -91,7 +91,7 @@ class InputChoice(Choice):
         own = {name: getattr(self, name) for name in ("n_candidates", "n_chosen", "reduction")}
         return {**super().get_config(), **own, "label": self.label}
 
-    def _check_inputs(self, inputs: Any) -> None:
+    def _check_inputs(self, inputs: Sequence[tf.Tensor]) -> None:
         if not isinstance(inputs, list | tuple) or len(inputs) != self.n_candidates:
             given = len(inputs) if isinstance(inputs, list | tuple) else "no list of"
             raise errors.ConfigValueError(

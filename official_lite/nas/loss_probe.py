@@ -15,7 +15,8 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.common import errors, user_code
+from official_lite.common import errors, types, user_code
+from official_lite.core import base_task
 from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = ["LossProbe", "unchanged"]
@@ -31,14 +32,16 @@ class LossProbe:
             that are passed to it are discarded.
     """
 
-    def __init__(self, task: Any, model: Any, optimizer: Any) -> None:
+    def __init__(
+        self, task: base_task.Task, model: keras.Model, optimizer: keras.optimizers.Optimizer
+    ) -> None:
         self._task = task
         self._model = model
         self._optimizer = _Unscaled(optimizer)
 
     @user_code.not_converted
     def __call__(
-        self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+        self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return this replica's share of the loss of a batch, in training mode.
 
@@ -70,7 +73,7 @@ class LossProbe:
 
 @contextlib.contextmanager
 def unchanged(
-    model: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+    model: keras.Model, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
 ) -> Iterator[None]:
     """Leave all Keras variables unchanged inside the `with` statement.
 
@@ -99,8 +102,8 @@ def _as_variable(value: tf.Tensor) -> tf.Tensor:
 class _Unscaled(gradient_accumulator.GradientSink):
     """An optimizer that neither updates variables nor scales the loss."""
 
-    def scale_loss(self, loss: Any) -> Any:
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss
 
-    def get_scaled_loss(self, loss: Any) -> Any:
+    def get_scaled_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss

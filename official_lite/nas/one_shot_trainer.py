@@ -10,9 +10,10 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, user_code
+from official_lite.common import errors, types, user_code
 from official_lite.core import base_task, base_trainer, model_building, train_data
-from official_lite.modeling import distributed_gradients
+from official_lite.execution.executors import Dataset
+from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.nas import (
     choices,
     configs,
@@ -86,7 +87,9 @@ class OneShotTrainer(base_trainer.Trainer):
     ) -> None:
         # Bypass the tracking of `tf.Module`, which would wrap lists and dictionaries.
         own = self.__dict__
-        own["one_shot"] = getattr(config.trainer, "one_shot", None) or configs.OneShotConfig()
+        own["one_shot"] = (
+            hyperparams.get_by_path(config, "trainer.one_shot") or configs.OneShotConfig()
+        )
         own["resolved"] = self.resolve(model)
         own["space"] = resolution.space_of(model)
         if not self.resolved:
@@ -102,7 +105,7 @@ class OneShotTrainer(base_trainer.Trainer):
             else None
         )
 
-    def resolve(self, model: Any) -> list[tuple[str, Any]]:
+    def resolve(self, model: keras.Model) -> list[tuple[str, Any]]:
         """Set the resolver of each choice.
 
         The constructor calls this in the strategy's scope, before the model is built.
@@ -229,14 +232,14 @@ class OneShotTrainer(base_trainer.Trainer):
         raise NotImplementedError(f"{type(self).__name__} has no `arch_gradients`.")
 
     def loss(
-        self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+        self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return this replica's share of the loss of a batch; see `loss_probe.LossProbe`."""
         probe: loss_probe.LossProbe = self.__dict__["_probe"]
         return probe(inputs, variables, values)
 
     def arch_loss(
-        self, inputs: Any, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+        self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return `loss` plus the cost of the architecture, and record the metric `arch_loss`.
 
@@ -279,7 +282,7 @@ class OneShotTrainer(base_trainer.Trainer):
             user_code.converted(self.arch_step)(inputs)
 
     @user_code.not_converted
-    def _weight_step(self, inputs: Any) -> None:
+    def _weight_step(self, inputs: types.Nest) -> None:
         draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
         with draws.in_force(draw):
             self.replica_train_step(inputs)
@@ -300,7 +303,7 @@ class OneShotTrainer(base_trainer.Trainer):
             return
         tf.cond(is_due, run_it, lambda: tf.constant(False))
 
-    def _init_training(self, dataset: Any) -> None:
+    def _init_training(self, dataset: Dataset | None) -> None:
         if self.resolved:
             build_inputs = two_streams.build_streams(
                 self.task.build_inputs,
@@ -347,8 +350,8 @@ class OneShotTrainer(base_trainer.Trainer):
         return {**items, **alphas, "arch_optimizer": self.arch_optimizer}
 
 
-def _require_arch(config: Any, model: Any) -> None:
-    if not getattr(config.task, "arch", ""):
+def _require_arch(config: base_trainer.ExperimentConfig, model: keras.Model) -> None:
+    if not hyperparams.get_by_path(config, "task.arch"):
         raise errors.ConfigValueError(
             f"The model {getattr(model, 'name', model)!r} has no choices, so there is nothing to "
             "search. Put `nas.LayerChoice` or the like into it (in its constructor, if it is a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -30,7 +30,7 @@ class Penalty:
             a candidate contains choices.
     """
 
-    def __init__(self, model: Any, config: configs.PenaltyConfig) -> None:
+    def __init__(self, model: keras.Model, config: configs.PenaltyConfig) -> None:
         self._model = model
         self.weight = config.weight
         self._costs: dict[int, list[float]] = {}
@@ -60,7 +60,7 @@ class Penalty:
         }
         return float(self(one_hot))
 
-    def _expected(self, layer: Any, probs: Mapping[str, Any]) -> Any:
+    def _expected(self, layer: keras.layers.Layer, probs: Mapping[str, Any]) -> Any:
         total: Any = 0.0
         for choice in _choices_below(layer):
             shares = _as_list(probs[choice.label], len(choice.options))
@@ -68,7 +68,7 @@ class Penalty:
                 total += share * self._cost(choice, index, lambda one: self._expected(one, probs))
         return total
 
-    def _largest(self, layer: Any) -> float:
+    def _largest(self, layer: keras.layers.Layer) -> float:
         return sum(
             max(self._cost(c, index, self._largest) for index in range(len(c.options)))
             for c in _choices_below(layer)
@@ -80,7 +80,7 @@ class Penalty:
         )
 
 
-def _choices_below(layer: Any) -> list[choices.Choice]:
+def _choices_below(layer: keras.layers.Layer) -> list[choices.Choice]:
     """Return the outermost choices in a layer; only the layer itself if it is a choice."""
     if isinstance(layer, choices.Choice):
         return [layer]
@@ -137,7 +137,7 @@ def _count_operations(choice: choices.Choice, index: int) -> int:
     return model_summary.try_count_flops(keras.Model(inputs, outputs)) or 0
 
 
-def _require_known(config: configs.PenaltyConfig, model: Any) -> None:
+def _require_known(config: configs.PenaltyConfig, model: keras.Model) -> None:
     space = resolution.space_of(model)
     for label in config.table.as_dict() if config.resource == "table" else ():
         if label not in space:
@@ -147,5 +147,5 @@ def _require_known(config: configs.PenaltyConfig, model: Any) -> None:
             )
 
 
-def _as_list(probs: Any, count: int) -> list[Any]:
+def _as_list(probs: tf.Tensor | Sequence[float], count: int) -> list[Any]:
     return tf.unstack(probs, count) if tf.is_tensor(probs) else list(probs)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import keras
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.nas import architecture, choices, input_choice
 from official_lite.nas.choices import Choice
 
@@ -31,7 +31,7 @@ __all__ = [
 class Resolver(Protocol):
     """The interface of a resolver, which computes all choices of one label."""
 
-    def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
         """Return the output of a choice."""
 
 
@@ -41,11 +41,11 @@ class FixedResolver:
     def __init__(self, index: int) -> None:
         self._index = index
 
-    def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
         return choice.branch(self._index, inputs)
 
 
-def find_choices(model: Any) -> list[Choice]:
+def find_choices(model: keras.Model) -> list[Choice]:
     """Return the choices of a model in model order, including choices inside candidates.
 
     Raises:
@@ -60,7 +60,7 @@ def find_choices(model: Any) -> list[Choice]:
     return found
 
 
-def active_choices(model: Any, picks: Mapping[str, int]) -> list[Choice]:
+def active_choices(model: keras.Model, picks: Mapping[str, int]) -> list[Choice]:
     """Return the choices on the chosen path, without those inside candidates that are not chosen.
 
     Args:
@@ -70,12 +70,12 @@ def active_choices(model: Any, picks: Mapping[str, int]) -> list[Choice]:
     return list(_walk(model, lambda choice: [picks[choice.label]]))
 
 
-def space_of(model: Any) -> dict[str, list[Any]]:
+def space_of(model: keras.Model) -> dict[str, list[Any]]:
     """Return the options of each label of a model."""
     return {choice.label: list(choice.options) for choice in find_choices(model)}
 
 
-def decided_by(model: Any, arch: Mapping[str, Any]) -> dict[str, int]:
+def decided_by(model: keras.Model, arch: Mapping[str, Any]) -> dict[str, int]:
     """Return the index of the option that an architecture chooses, by label; 0 if it is missing.
 
     Raises:
@@ -94,7 +94,7 @@ def decided_by(model: Any, arch: Mapping[str, Any]) -> dict[str, int]:
 
 
 def resolve_choices(
-    model: Any, makers: Mapping[type[Choice], Callable[[Choice], Any]]
+    model: keras.Model, makers: Mapping[type[Choice], Callable[[Choice], Any]]
 ) -> list[tuple[str, Any]]:
     """Set the resolver of each choice of a model. Choices with the same label share a resolver.
 
@@ -126,7 +126,7 @@ def resolve_choices(
 
 
 def replace_layer_choice(
-    model: Any,
+    model: keras.Model,
     init_fn: Callable[[Any], Callable[[Any], Any]],
     modules: list[tuple[str, Any]] | None = None,
 ) -> list[tuple[str, Any]]:
@@ -145,7 +145,7 @@ def replace_layer_choice(
 
 
 def replace_input_choice(
-    model: Any,
+    model: keras.Model,
     init_fn: Callable[[Any], Callable[[Any], Any]],
     modules: list[tuple[str, Any]] | None = None,
 ) -> list[tuple[str, Any]]:
@@ -154,7 +154,7 @@ def replace_input_choice(
 
 
 def _replace(
-    model: Any,
+    model: keras.Model,
     kind: type[Choice],
     init_fn: Callable[[Any], Callable[[Any], Any]],
     modules: list[tuple[str, Any]] | None,
@@ -172,11 +172,13 @@ class _Replacement:
     def __init__(self, module: Callable[[Any], Any]) -> None:
         self._module = module
 
-    def __call__(self, choice: Choice, inputs: Any, training: Any) -> Any:
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
         return self._module(inputs)
 
 
-def _walk(root: Any, wanted: Callable[[Choice], Sequence[int] | range]) -> Iterator[Choice]:
+def _walk(
+    root: keras.layers.Layer, wanted: Callable[[Choice], Sequence[int] | range]
+) -> Iterator[Choice]:
     """Yield the choices in a layer, descending only into the wanted options of each choice."""
     seen: set[int] = set()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors, suggestions, user_code
+from official_lite.common import errors, suggestions, types, user_code
+from official_lite.core import base_task
 from official_lite.nas import loss_probe
 
 __all__ = ["Reward"]
@@ -29,7 +30,9 @@ class Reward:
         errors.ConfigValueError: If the metric is unknown to the task.
     """
 
-    def __init__(self, task: Any, model: Any, *, metric: str = "", direction: str = "") -> None:
+    def __init__(
+        self, task: base_task.Task, model: keras.Model, *, metric: str = "", direction: str = ""
+    ) -> None:
         self._task = task
         self._model = model
         self._metrics: list[keras.metrics.Metric] = list(task.build_metrics(training=False))
@@ -37,7 +40,7 @@ class Reward:
         self._sign = -1.0 if direction == "minimize" else 1.0
 
     @user_code.not_converted
-    def of_batch(self, inputs: Any) -> tf.Tensor:
+    def of_batch(self, inputs: types.Nest) -> tf.Tensor:
         """Return the reward of a batch, averaged over the replicas, without side effects.
 
         Call this in a replica context.
@@ -54,7 +57,7 @@ class Reward:
             reward = context.all_reduce(tf.distribute.ReduceOp.MEAN, reward)
         return tf.stop_gradient(reward)
 
-    def _of_logs(self, logs: Any) -> tf.Tensor:
+    def _of_logs(self, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         if self._wanted is None:
             return -tf.cast(logs[self._task.loss], tf.float32)
         return self._sign * tf.cast(self._wanted.result(), tf.float32)

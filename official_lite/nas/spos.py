@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from official_lite.common import types
 from official_lite.data import position
 from official_lite.nas import (
     choices,
@@ -137,7 +138,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             self._evolve(rate, sizes)
         return rated
 
-    def _evolve(self, rate: Any, sizes: list[int]) -> None:
+    def _evolve(self, rate: Callable[[tuple[int, ...]], float], sizes: list[int]) -> None:
         config = self.one_shot.spos
         generator = np.random.default_rng(self.config.runtime.seed)
         population = [_random_path(generator, sizes) for _ in range(config.population)]
@@ -151,7 +152,12 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         for path in population:
             rate(path)
 
-    def _rate(self, picks: Mapping[str, int], batches: list[Any], statistics: Any) -> float:
+    def _rate(
+        self,
+        picks: Mapping[str, int],
+        batches: list[Any],
+        statistics: batch_norm_statistics.BatchNormStatistics,
+    ) -> float:
         self._take(picks)
         num_batches = self.one_shot.spos.calibration_batches
         if statistics.is_empty or not num_batches:
@@ -170,7 +176,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         if self.__dict__["_rate_batch"] is None:
 
             @tf.function
-            def rate_batch(batch: Any) -> tf.Tensor:
+            def rate_batch(batch: types.Nest) -> tf.Tensor:
                 rewarded = self.strategy.run(self.__dict__["_reward"].of_batch, args=(batch,))
                 # The reward is the same on all replicas.
                 return self.strategy.experimental_local_results(rewarded)[0]

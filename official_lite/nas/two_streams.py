@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_lite.core import config_definitions
 from official_lite.data import length, position
 
 __all__ = ["TRAIN", "VAL", "build_streams"]
@@ -23,7 +24,7 @@ def build_streams(
     build_inputs: Callable[..., tf.data.Dataset],
     *,
     names: Sequence[str] = (TRAIN, VAL),
-    arch_data: Any = None,
+    arch_data: config_definitions.DataConfig | None = None,
 ) -> Callable[..., tf.data.Dataset]:
     """Return a function like a task's `build_inputs` that builds a dataset of both streams.
 
@@ -39,7 +40,8 @@ def build_streams(
     build_inputs = length.endless(build_inputs)
 
     def build(
-        params: Any, input_context: tf.distribute.InputContext | None = None
+        params: config_definitions.DataConfig,
+        input_context: tf.distribute.InputContext | None = None,
     ) -> tf.data.Dataset:
         begin = position.current()
         parts, are_kept = {}, []
@@ -59,7 +61,10 @@ def build_streams(
 
 
 def _part(
-    name: str, params: Any, arch_data: Any, input_context: tf.distribute.InputContext | None
+    name: str,
+    params: config_definitions.DataConfig,
+    arch_data: config_definitions.DataConfig | None,
+    input_context: tf.distribute.InputContext | None,
 ) -> tuple[Any, tf.distribute.InputContext | None]:
     """Return the data config and the input context of a stream."""
     if arch_data is not None:

@@ -184,7 +184,7 @@ class Controller:
         )
         self.summary_manager = self._summaries.manager
         self.eval_summary_manager = self._summaries.eval_manager
-        self.storage = getattr(trainer, "event_storage", None) or telemetry.EventStorage()
+        self.storage = (trainer and trainer.event_storage) or telemetry.EventStorage()
         if trainer is not None:
             trainer.event_storage = self.storage
             trainer._orbit_controller = self
@@ -517,7 +517,7 @@ class Controller:
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
         # What graphs put in is summed over all workers; the others may not have failed.
-        is_alone = getattr(self.strategy, "cluster_resolver", None) is None
+        is_alone = self.strategy.cluster_resolver is None
         self._reports.report_training(
             logs,
             step=self.step,

@@ -11,6 +11,7 @@ from absl import logging
 from official_lite.common import errors, plugins, registry, suggestions
 from official_lite.config import compatibility, epochs
 from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
+from official_lite.modeling import hyperparams
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.run import runtime
 
@@ -271,7 +272,7 @@ def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[st
     config = params.pipeline
     workspace = params.workspace or None
     return {
-        name: _find(name, chosen.get(name) or getattr(config, name, ""), workspace)
+        name: _find(name, chosen.get(name) or hyperparams.get_by_path(config, name, ""), workspace)
         for name in STAGES
     }
 

@@ -83,9 +83,10 @@ def _row(name: str, columns: Sequence[Mapping[str, Any]]) -> layout.Row:
     )
 
 
-def _text(value: Any) -> str:
-    is_plain = isinstance(value, str) and value != ""
-    return value if is_plain else json.dumps(value, ensure_ascii=False)
+def _text(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _search(*, can_hide_equal: bool, is_hiding: bool) -> Markup:

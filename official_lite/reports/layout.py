@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from official_lite.reports.charts import number
 from official_lite.reports.markup import Child, Markup, tag
@@ -166,7 +166,7 @@ def _is_numeric(cells: Iterable[Any]) -> bool:
     return bool(given) and all(_is_number(cell) for cell in given)
 
 
-def _is_number(cell: Any) -> bool:
+def _is_number(cell: object) -> TypeGuard[int | float]:
     return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
@@ -180,7 +180,7 @@ def _row(row: Row, numeric: Sequence[bool]) -> Markup:
     return tag("tr", head, cells, class_=row.class_)
 
 
-def _cell(cell: Any, *, is_number: bool) -> Markup:
+def _cell(cell: Child, *, is_number: bool) -> Markup:
     kind = "number" if is_number else "text"
     if cell is None:
         return tag("td", "–", class_=kind, data_value="")
@@ -189,7 +189,7 @@ def _cell(cell: Any, *, is_number: bool) -> Markup:
     return tag("td", cell if isinstance(cell, Markup | str) else str(cell), class_=kind)
 
 
-def _key(value: Any) -> str | None:
+def _key(value: object) -> str | None:
     """Return the sort key of a number; None if the displayed text is the sort key."""
     if not _is_number(value):
         return None

@@ -38,7 +38,7 @@ def tag(element: str, /, *children: Child, **attributes: Any) -> Markup:
     return Markup(f"<{element}{start}>{_content(children)}</{element}>")
 
 
-def json_script(data: Any) -> Markup:
+def json_script(data: object) -> Markup:
     """Build an element with data for the page's script, which browsers never execute."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
@@ -46,7 +46,7 @@ def json_script(data: Any) -> Markup:
     return Markup(f'<script type="application/json">{text}</script>')
 
 
-def _attribute(key: str, value: Any) -> str:
+def _attribute(key: str, value: object) -> str:
     if value is None or value is False:
         return ""
     name = key.rstrip("_").replace("_", "-")
@@ -63,7 +63,7 @@ def _content(child: Child) -> str:
     return "".join(map(_content, child))
 
 
-def _escape(value: Any) -> str:
+def _escape(value: object) -> str:
     # A lone surrogate, which JSON can contain, can't be encoded as UTF-8.
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return html.escape(escapes.escape_controls(text))

@@ -103,5 +103,5 @@ class _Curve:
         return Series(split=split, name=name, steps=steps, values=values, wall_times=wall_times)
 
 
-def _number(value: Any) -> float:
+def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)

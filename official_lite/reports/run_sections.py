@@ -83,7 +83,7 @@ def _several(runs: Sequence[Run]) -> Markup:
     )
 
 
-def _shown(value: Any) -> Child:
+def _shown(value: Child) -> Child:
     return charts.number(value) if isinstance(value, int | float) else value
 
 

@@ -3,8 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from official_lite.reports import charts
 from official_lite.reports.study_reading import Param, Study, Trial
@@ -119,7 +118,9 @@ def _front(study: Study, x: int, y: int) -> charts.Chart:
     )
 
 
-def _by_state(trials: Sequence[Trial], point: Any) -> list[charts.Series]:
+def _by_state(
+    trials: Sequence[Trial], point: Callable[[Trial], tuple[float, float]]
+) -> list[charts.Series]:
     """Build one series per state.
 
     Pruned trials are less prominent, because their values are not final.
@@ -142,5 +143,5 @@ def _with_values(study: Study) -> list[Trial]:
     return [trial for trial in study.trials if len(trial.values) == len(study.metrics)]
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

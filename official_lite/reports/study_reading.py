@@ -161,7 +161,7 @@ def _params(study: "optuna.Study", distributions: Mapping[str, Any]) -> list[Par
     return sorted(found, key=lambda param: -(param.importance or 0.0))
 
 
-def _choices(distribution: Any) -> list[str]:
+def _choices(distribution: "optuna.distributions.BaseDistribution") -> list[str]:
     found = getattr(distribution, "choices", ())
     return [one if isinstance(one, str) else json.dumps(one) for one in found]
 
@@ -185,7 +185,9 @@ def _importances(study: "optuna.Study") -> dict[str, float]:
             return {}
 
 
-def _trial(trial: Any, params: dict[str, Any], study_dir: str, best: Sequence[int]) -> Trial:
+def _trial(
+    trial: "optuna.trial.FrozenTrial", params: dict[str, Any], study_dir: str, best: Sequence[int]
+) -> Trial:
     from official_lite.search import worker
 
     model_dir = worker.trial_dir(study_dir, trial.number)

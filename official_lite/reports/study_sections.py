@@ -137,10 +137,11 @@ def _tried(study: Study, trial: Trial) -> list[Any]:
     return [_shown(trial.params.get(param.path)) for param in study.params]
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Child:
     """Return numbers and strings unchanged, so that tables sort numbers as such; others as JSON."""
-    is_plain = value is None or (isinstance(value, str | int | float) and value is not True)
-    return value if is_plain and value is not False else json.dumps(value)
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    return json.dumps(value)
 
 
 def _values(study: Study, trial: Trial) -> str:

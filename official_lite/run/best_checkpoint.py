@@ -162,7 +162,9 @@ def _warn_if_less_is_better(metric: str, comp: str) -> None:
         )
 
 
-def check_metric(params: config_definitions.ExperimentConfig, trainer: Any) -> None:
+def check_metric(
+    params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
+) -> None:
     """Check before training that the evaluation reports the metric, if this can be known.
 
     Raises:
@@ -238,7 +240,7 @@ def _overlap(path: str, other: str) -> bool:
     return phase_configs.lies_in(path, other) or phase_configs.lies_in(other, path)
 
 
-def _reports_only_its_metrics(trainer: Any) -> bool:
+def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
     """Return whether no custom code adds results to an evaluation."""
     return (
         isinstance(trainer, base_trainer.Trainer)
@@ -249,8 +251,8 @@ def _reports_only_its_metrics(trainer: Any) -> bool:
     )
 
 
-def _is_scalar(value: Any) -> bool:
-    # Images and tables of an evaluation are not written to the small text file.
+def _is_scalar(value: tf.Tensor | float) -> bool:
+    # Images and tables of an evaluation stay out of a small text file.
     return len(getattr(orbit.utils.get_value(value), "shape", ())) == 0
 
 
@@ -259,6 +261,6 @@ def _json_scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(nested_dict.cast_leaf_nested_dict(scalars, _json_number))
 
 
-def _json_number(value: Any) -> float | None:
+def _json_number(value: tf.Tensor | float) -> float | None:
     number = float(orbit.utils.get_value(value))
     return number if math.isfinite(number) else None

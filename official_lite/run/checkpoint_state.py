@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state, pairing, state_description
-from official_lite.common import errors
-from official_lite.core import base_task
+from official_lite.common import errors, types
+from official_lite.core import base_task, config_definitions
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 from official_lite.run import run_record
@@ -35,7 +35,9 @@ _NOT_STATE = (
 )
 
 
-def add_attributes(checkpoint: tf.train.Checkpoint, trainer: Any, *, trains: bool = True) -> None:
+def add_attributes(
+    checkpoint: tf.train.Checkpoint, trainer: orbit.AbstractTrainer, *, trains: bool = True
+) -> None:
     """Add the stateful attributes of a trainer and its tasks to a checkpoint.
 
     These are Keras models, layers and optimizers, variables, random generators and modules, also
@@ -68,7 +70,7 @@ def add_attributes(checkpoint: tf.train.Checkpoint, trainer: Any, *, trains: boo
             setattr(checkpoint, name, found)
 
 
-def _tasks(trainer: Any) -> dict[str, Any]:
+def _tasks(trainer: orbit.AbstractTrainer) -> dict[str, Any]:
     task = getattr(trainer, "task", None)
     if task is not None:
         return {"task_attributes": task}
@@ -76,7 +78,7 @@ def _tasks(trainer: Any) -> dict[str, Any]:
     return {f"task_attributes_{name}": one for name, one in tasks.items()}
 
 
-def _find_state(value: Any, known: set[int]) -> Any:
+def _find_state(value: object, known: set[int]) -> Any:
     """Return the parts of a value that a checkpoint must save; None if there are none."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
@@ -93,7 +95,7 @@ def _find_state(value: Any, known: set[int]) -> Any:
     return None if is_known else items
 
 
-def _require_variables(where: str, items: Any, is_of_trainer: bool) -> None:
+def _require_variables(where: str, items: types.Nest, is_of_trainer: bool) -> None:
     """Raise an error for an optimizer, or a trainer's model, that has no variables yet.
 
     Unbuilt models of tasks are allowed; they may augment examples and have no variables.
@@ -113,7 +115,9 @@ def _require_variables(where: str, items: Any, is_of_trainer: bool) -> None:
             )
 
 
-def find_unneeded(checkpoint: tf.train.Checkpoint, optimizer: Any) -> Iterator[Any]:
+def find_unneeded(
+    checkpoint: tf.train.Checkpoint, optimizer: keras.optimizers.Optimizer | None
+) -> Iterator[Any]:
     """Yield the variables of a checkpoint that an evaluation does not read.
 
     These are the states of random generators and of optimizers, except for averaged weights, which
@@ -152,7 +156,10 @@ class RunDescription:
     """
 
     def __init__(
-        self, trainer: Any, strategy: tf.distribute.Strategy, get_params: Callable[[], Any]
+        self,
+        trainer: orbit.AbstractTrainer,
+        strategy: tf.distribute.Strategy,
+        get_params: Callable[[], Any],
     ) -> None:
         self._trainer = trainer
         self._strategy = strategy
@@ -165,7 +172,7 @@ class RunDescription:
             self._described = (params, self._describe(params))
         return self._described[1]
 
-    def _describe(self, params: Any) -> dict[str, Any]:
+    def _describe(self, params: config_definitions.ExperimentConfig) -> dict[str, Any]:
         trainer = self._trainer
         model, optimizer = getattr(trainer, "model", None), getattr(trainer, "optimizer", None)
         return {

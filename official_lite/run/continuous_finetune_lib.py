@@ -24,7 +24,7 @@ from official_lite import orbit, telemetry
 from official_lite.checkpoint import contents, directories
 from official_lite.cluster import task_server, tf_config
 from official_lite.common import errors, files, nested_dict, run_mode
-from official_lite.core import config_definitions, task_factory, train_lib
+from official_lite.core import base_task, config_definitions, task_factory, train_lib
 from official_lite.orbit import checkpointing
 from official_lite.run import preemption, preflight, runtime
 
@@ -129,7 +129,9 @@ def write_json_summary(log_dir: str, global_step: int, eval_metrics: Logs) -> No
     files.write_text(_json_path(log_dir, global_step), json.dumps(metrics, indent=4) + "\n")
 
 
-def write_summary(summary_writer: Any, global_step: int, eval_metrics: Logs) -> None:
+def write_summary(
+    summary_writer: tf.summary.SummaryWriter, global_step: int, eval_metrics: Logs
+) -> None:
     """Write scalar metrics to a `tf.summary` writer.
 
     Args:
@@ -173,7 +175,7 @@ def _pretrain_checkpoints(
 
 def _finetune(
     strategy: tf.distribute.Strategy,
-    task: Any,
+    task: base_task.Task,
     params: config_definitions.ExperimentConfig,
     run_dir: str,
 ) -> Logs:

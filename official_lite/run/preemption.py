@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -147,7 +148,7 @@ class _Watch:
         for one in self._old_handlers:
             signal.signal(one, self._on_signal)
 
-    def _on_signal(self, number: int, _: Any) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         """Handle a signal in the main thread, which would otherwise kill the process."""
         if not self._may_exit and self._is_second(number):
             raise KeyboardInterrupt

@@ -15,6 +15,7 @@ from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,
     base_trainer,
+    config_definitions,
     hook_factory,
     task_factory,
     trainer_factory,
@@ -42,7 +43,7 @@ __all__ = [
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
 
-def check(params: Any, mode: str) -> None:
+def check(params: config_definitions.ExperimentConfig, mode: str) -> None:
     """Check the mode, and the trainer, hooks and writers of the config.
 
     Raises:
@@ -94,7 +95,9 @@ def check_run(
         check_input_files(params, mode, list(earlier.values()))
 
 
-def check_evaluation(params: Any, mode: str, model_dir: str) -> None:
+def check_evaluation(
+    params: config_definitions.ExperimentConfig, mode: str, model_dir: str
+) -> None:
     """Check that there is a checkpoint to evaluate, if the mode is `eval`.
 
     Raises:
@@ -127,7 +130,9 @@ def check_own_checkpoint(model_dir: str) -> None:
         completeness.refuse_keras2(path)
 
 
-def check_evaluation_data(params: Any, trainer: Any) -> None:
+def check_evaluation_data(
+    params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
+) -> None:
     """Check that an evaluation of the whole dataset can end.
 
     Raises:
@@ -174,7 +179,9 @@ def check_init_checkpoint(
         )
 
 
-def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()) -> None:
+def check_input_files(
+    params: config_definitions.ExperimentConfig, mode: str, earlier_phases: Sequence[str] = ()
+) -> None:
     """Check that the local files of each `input_path` that the mode reads exist.
 
     The contents of the files are not checked, and neither is whether a path is a directory.
@@ -198,7 +205,7 @@ def check_input_files(params: Any, mode: str, earlier_phases: Sequence[str] = ()
             raise errors.DataError(f"`{path}`: There is no input file `{name}`.")
 
 
-def find_hooks(params: Any) -> list[hook_factory.HookFactory]:
+def find_hooks(params: config_definitions.ExperimentConfig) -> list[hook_factory.HookFactory]:
     """Return the factories of the hooks in `params.trainer.hooks`."""
     return hook_factory.find_hooks(_entries(params, "hooks"), _workspace(params))
 
@@ -217,12 +224,12 @@ def _is_best_checkpoint(create: hook_factory.HookFactory) -> bool:
     return isinstance(cls, type) and issubclass(cls, orbit.hooks.BestCheckpoint)
 
 
-def find_writers(params: Any) -> list[writer_factory.WriterFactory]:
+def find_writers(params: config_definitions.ExperimentConfig) -> list[writer_factory.WriterFactory]:
     """Return the factories of the writers in `params.trainer.writers`, except for `tensorboard`."""
     return writer_factory.find_writers(_entries(params, "writers", _WRITERS), _workspace(params))
 
 
-def writes_event_files(params: Any) -> bool:
+def writes_event_files(params: config_definitions.ExperimentConfig) -> bool:
     """Return whether `tensorboard` is in `params.trainer.writers`."""
     return writer_factory.TENSORBOARD in _entries(params, "writers", _WRITERS)
 
@@ -247,19 +254,23 @@ def _is_read_by_default_code(params: Any, task_cls: type[base_task.Task] | None)
     )
 
 
-def _input_paths(task: Any, mode: str) -> Iterator[tuple[str, list[str]]]:
+def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the field and the texts of each `input_path` of one or several tasks."""
     parts = [("task", task)]
-    for index, routine in enumerate(getattr(task, "task_routines", ())):
+    for index, routine in enumerate(hyperparams.get_by_path(task, "task_routines", ())):
         parts.append((f"task.task_routines[{index}].task_config", routine.task_config))
     kind = run_mode.Mode(mode)
     blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
     for path, part in parts:
-        wanted = [(path, part)]
-        wanted += [(f"{path}.{name}", getattr(part, name, None)) for name in blocks if blocks[name]]
+        wanted: list[tuple[str, Any]] = [(path, part)]
+        wanted += [
+            (f"{path}.{name}", hyperparams.get_by_path(part, name))
+            for name in blocks
+            if blocks[name]
+        ]
         for place, block in wanted:
-            given = getattr(block, "input_path", None)
-            reads_service = getattr(block, "enable_tf_data_service", False)
+            given = hyperparams.get_by_path(block, "input_path")
+            reads_service = hyperparams.get_by_path(block, "enable_tf_data_service")
             if given and not reads_service and getattr(block, "NAMES_FILES", True):
                 yield f"{place}.input_path", list(_texts(given))
 
@@ -271,16 +282,18 @@ def _is_local_path(name: str) -> bool:
     return is_path and not name.startswith("~") and not files.is_remote(name)
 
 
-def _texts(input_path: Any) -> Iterator[str]:
+def _texts(input_path: object) -> Iterator[str]:
     if isinstance(input_path, str):
         yield input_path
     else:
         yield from hyperparams.texts(input_path)
 
 
-def _entries(params: Any, field: str, default: Sequence[str] = ()) -> list[Any]:
+def _entries(
+    params: config_definitions.ExperimentConfig, field: str, default: Sequence[str] = ()
+) -> list[Any]:
     """Return the names, and the configs with a `name`, as strings and dictionaries."""
-    entries = getattr(params.trainer, field, default)
+    entries = hyperparams.get_by_path(params, f"trainer.{field}", default)
     return [_plain(entry if isinstance(entry, str) else entry.as_dict()) for entry in entries]
 
 
@@ -288,5 +301,5 @@ def _plain(entry: str | dict[str, Any]) -> str | dict[str, Any]:
     return entry["name"] if isinstance(entry, dict) and list(entry) == ["name"] else entry
 
 
-def _workspace(params: Any) -> str | None:
+def _workspace(params: config_definitions.ExperimentConfig) -> str | None:
     return params.workspace or None

@@ -15,10 +15,18 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.common import errors, files, keras_variables
+from official_lite.core import base_trainer
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.run import preemption
 
-__all__ = ["FiniteState", "RECORD_NAME", "BadStep", "RecoveryAction", "RecoveryCondition"]
+__all__ = [
+    "FiniteState",
+    "RECORD_NAME",
+    "BadStep",
+    "RecoveryAction",
+    "RecoveryCondition",
+    "describe_blow_up",
+]
 
 
 # Large tables are checked so rarely that the cost per step is at most that of reading this many
@@ -42,7 +50,7 @@ class FiniteState:
         trainer: The trainer, whose `model`, `optimizer` and `global_step` are used.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: base_trainer.Trainer) -> None:
         self._trainer = trainer
         self._all_but_tables: _Search | None = None
         self._tables: _Search | None = None
@@ -164,7 +172,7 @@ class RecoveryAction:
     def __init__(
         self,
         checkpoint_manager: tf.train.CheckpointManager,
-        trainer: Any = None,
+        trainer: base_trainer.Trainer | None = None,
         is_bad: Callable[[orbit.runner.Output], bool] = lambda _: False,
     ) -> None:
         self.checkpoint_manager = checkpoint_manager
@@ -180,7 +188,7 @@ class RecoveryAction:
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
         """
-        if not self._can_repeat():
+        if self._repeating_trainer is None:
             self._restore()
             return
         found = self.find_bad_step()
@@ -189,7 +197,7 @@ class RecoveryAction:
             return
         self._restore()
         logging.warning("The bad one was %s. The data up to there are left out.", found)
-        self._trainer.skip_batches(found.num_batches)
+        self._skip_batches(found.num_batches)
 
     def find_bad_step(self) -> BadStep | None:
         """Restore the last checkpoint and repeat the steps after it one by one, up to the bad one.
@@ -198,17 +206,21 @@ class RecoveryAction:
             The bad step. None if the blow-up did not occur again, in which case the training is at
             the same step as before, or if the steps can't be repeated.
         """
-        if not self._can_repeat():
+        trainer = self._repeating_trainer
+        if trainer is None:
             return None
         last = self._step
         self._restore()
         start = self._step
-        found = next((step for step in range(start + 1, last + 1) if self._runs_badly()), None)
+        found = next(
+            (step for step in range(start + 1, last + 1) if self._runs_badly(trainer)), None
+        )
         # The events of these steps were reported the first time.
-        self._trainer.event_storage.take()
+        if trainer.event_storage is not None:
+            trainer.event_storage.take()
         if found is None:
             return None
-        count = self._trainer.batches_per_step
+        count = trainer.batches_per_step
         first = (found - 1) * count + self._skipped
         return BadStep(
             step=found,
@@ -225,20 +237,26 @@ class RecoveryAction:
                 "to. Lower the learning rate, or `trainer.checkpoint_interval`."
             )
         logging.warning("Recovering the model from checkpoint: %s.", path)
-        if self._trainer is not None:
-            # Batches that an earlier recovery from the same checkpoint skipped stay skipped.
-            self._trainer.skip_batches(max(0, skipped - self._skipped))
+        # Batches that an earlier recovery from the same checkpoint skipped stay skipped.
+        self._skip_batches(max(0, skipped - self._skipped))
 
-    def _can_repeat(self) -> bool:
-        """Return whether steps can be repeated.
+    @property
+    def _repeating_trainer(self) -> base_trainer.Trainer | None:
+        """The trainer if it can repeat steps, else None.
 
-        They can't on asynchronous workers, which continue with batches that they have not read yet.
+        Asynchronous workers can't: they continue with batches that they have not read yet.
         """
-        return self._trainer is not None and not self._trainer.has_coordinator
+        if self._trainer is None or self._trainer.has_coordinator:
+            return None
+        return self._trainer
 
-    def _runs_badly(self) -> bool:
+    def _skip_batches(self, num_batches: int) -> None:
+        if self._trainer is not None:
+            self._trainer.skip_batches(num_batches)
+
+    def _runs_badly(self, trainer: base_trainer.Trainer) -> bool:
         preemption.check()
-        return self._is_bad(self._trainer.train(tf.constant(1)))
+        return self._is_bad(trainer.train(tf.constant(1)) or {})
 
     @property
     def _skipped(self) -> int:
@@ -247,7 +265,7 @@ class RecoveryAction:
 
     @property
     def _step(self) -> int:
-        return int(self._trainer.global_step.numpy())
+        return int(self._trainer.global_step.numpy()) if self._trainer else 0
 
 
 class RecoveryCondition:
@@ -312,17 +330,13 @@ class RecoveryCondition:
 
     def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
         """Describe what is wrong with the outputs or the variables; return None if nothing is."""
-        # If there are several values, such as one per replica, the largest counts. `np.max` returns
-        # NaN if there is one.
-        loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
-        step = int(orbit.utils.get_value(self.global_step))
-        is_high = step >= self.recovery_begin_steps and loss > self.loss_upper_bound
-        if not math.isfinite(loss) or is_high:
-            return f"The training loss is {loss} (bound: {self.loss_upper_bound})"
-        bad = self._state.bad_variables() if self._state else []
-        if bad:
-            return f"The loss is finite, but {bad[0]} is not, nor are {len(bad) - 1} others"
-        return None
+        return describe_blow_up(
+            outputs,
+            self.global_step,
+            self.loss_upper_bound,
+            self.recovery_begin_steps,
+            self._state,
+        )
 
     def _count(self, step: int, what: str) -> None:
         self.recover_counter += 1
@@ -346,6 +360,30 @@ class RecoveryCondition:
         if self._path and self.recovery_max_trials > 0:
             return f"Blow-ups are counted over restarts: remove {self._path} to begin anew."
         return "Look at the data, or lower the learning rate; the hook `non_finite` says more."
+
+
+def describe_blow_up(
+    outputs: orbit.runner.Output,
+    global_step: tf.Variable,
+    loss_upper_bound: float,
+    recovery_begin_steps: int = 0,
+    state: FiniteState | None = None,
+) -> str | None:
+    """Describe what is wrong with the outputs or the variables; return None if nothing is.
+
+    The arguments are those of `RecoveryCondition`.
+    """
+    # If there are several values, such as one per replica, the largest counts. `np.max` returns
+    # NaN if there is one.
+    loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
+    step = int(orbit.utils.get_value(global_step))
+    is_high = step >= recovery_begin_steps and loss > loss_upper_bound
+    if not math.isfinite(loss) or is_high:
+        return f"The training loss is {loss} (bound: {loss_upper_bound})"
+    bad = state.bad_variables() if state else []
+    if bad:
+        return f"The loss is finite, but {bad[0]} is not, nor are {len(bad) - 1} others"
+    return None
 
 
 def _read(path: str | None) -> list[dict[str, Any]]:

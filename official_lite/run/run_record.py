@@ -40,6 +40,7 @@ from absl import logging
 
 from official_lite.common import error_report, errors, files, run_mode
 from official_lite.config import compatibility, gin_config, parsing
+from official_lite.core import config_definitions
 from official_lite.modeling import hyperparams
 from official_lite.run import model_dir_lock
 
@@ -256,7 +257,7 @@ def save_gin_config(
     files.write_text(path, gin_config.operative_config(params))
 
 
-def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
+def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> bool:
     """Return whether the training run in this directory is finished; if so, log it.
 
     A finished run counts as finished even if the config has changed since, but then a warning is
@@ -283,7 +284,9 @@ def is_finished(params: hyperparams.Config, mode: str, model_dir: str) -> bool:
     return True
 
 
-def _has_reached_the_end(record: dict[str, Any], params: Any, mode: str, model_dir: str) -> bool:
+def _has_reached_the_end(
+    record: dict[str, Any], params: config_definitions.ExperimentConfig, mode: str, model_dir: str
+) -> bool:
     step, train_steps = record.get("global_step"), _train_steps(params, record)
     # A finished run of any mode has also trained. A run that only trained may lack evaluations.
     has_run = mode in (record.get("mode"), "train")
@@ -293,7 +296,7 @@ def _has_reached_the_end(record: dict[str, Any], params: Any, mode: str, model_d
     return has_checkpoint and int(step) >= int(train_steps)
 
 
-def _train_steps(params: Any, record: dict[str, Any]) -> int | None:
+def _train_steps(params: config_definitions.ExperimentConfig, record: dict[str, Any]) -> int | None:
     """Return the required number of training steps; None if it can't be known yet."""
     if params.trainer.train_epochs is None:
         return int(params.trainer.train_steps)

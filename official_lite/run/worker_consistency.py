@@ -22,7 +22,7 @@ from official_lite.run import run_record
 __all__ = ["list_code", "require_agreement"]
 
 
-def list_code(params: Any) -> list[str]:
+def list_code(params: config_definitions.ExperimentConfig) -> list[str]:
     """Return the sorted names and checksums of all Python files that a run uses.
 
     Hosts with the same code return the same list.
@@ -36,7 +36,7 @@ def list_code(params: Any) -> list[str]:
     return [f"{name} {_checksum(path)}" for name, path in sorted(paths.items())]
 
 
-def _modules_of(params: Any) -> set[str]:
+def _modules_of(params: config_definitions.ExperimentConfig) -> set[str]:
     """Return the names of the modules that define the configs, the task and the trainer."""
     classes = [type(config) for config in _configs_in(params)]
     with contextlib.suppress(errors.UnknownNameError):
@@ -46,7 +46,7 @@ def _modules_of(params: Any) -> set[str]:
     return {str(getattr(each, "__module__", "")) for each in classes}
 
 
-def _configs_in(value: Any) -> Iterator[Any]:
+def _configs_in(value: object) -> Iterator[Any]:
     if isinstance(value, hyperparams.ParamsDict):
         yield value
         for element in vars(value).values():
@@ -84,7 +84,11 @@ _MOST_THREADS = 32
 _Gather = Callable[[Sequence[int]], np.ndarray[Any, Any]]
 
 
-def require_agreement(params: Any, strategy: tf.distribute.Strategy, mode: str = "train") -> None:
+def require_agreement(
+    params: config_definitions.ExperimentConfig,
+    strategy: tf.distribute.Strategy,
+    mode: str = "train",
+) -> None:
     """Check that all workers of a `MultiWorkerMirroredStrategy` agree; every worker must call this.
 
     Args:
@@ -109,7 +113,7 @@ def require_agreement(params: Any, strategy: tf.distribute.Strategy, mode: str =
             raise errors.ConfigValueError(_describe(part, lines, names, gather))
 
 
-def _parts(params: Any, mode: str) -> dict[str, list[str]]:
+def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, list[str]]:
     """Return the parts of a run that must be equal on all workers, each as lines of text."""
     runtime = params.runtime.replace(task_index=-1, worker_hosts=None)
     config = hyperparams.flatten(params.replace(runtime=runtime))
@@ -122,7 +126,7 @@ def _parts(params: Any, mode: str) -> dict[str, list[str]]:
     }
 
 
-def _data_files(value: Any) -> Iterator[str]:
+def _data_files(value: object) -> Iterator[str]:
     """Yield the name and size of each training data file in the config."""
     if isinstance(value, config_definitions.DataConfig):
         if value.is_training and value.input_path and not value.enable_tf_data_service:
@@ -135,7 +139,7 @@ def _data_files(value: Any) -> Iterator[str]:
             yield from _data_files(element)
 
 
-def _sizes(input_path: Any) -> list[str]:
+def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str]:
     if isinstance(input_path, hyperparams.ParamsDict):
         return [line for path in input_path.as_dict().values() for line in _sizes(path)]
     try:

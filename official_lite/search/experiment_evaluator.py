@@ -6,6 +6,7 @@ from typing import Any
 
 from official_lite.common import errors, nested_dict
 from official_lite.config import compatibility, phase_configs
+from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import params_dict
 from official_lite.search import space as space_lib
 from official_lite.search.trial_run import TrialRun
@@ -29,7 +30,7 @@ class ExperimentEvaluator:
         errors.ConfigValueError: If the experiment has phases.
     """
 
-    def __init__(self, params: Any, *, allow_config_change: bool = False) -> None:
+    def __init__(self, params: cfg.ExperimentConfig, *, allow_config_change: bool = False) -> None:
         if params.phases:
             raise errors.ConfigValueError(
                 "An experiment with `phases` can't be searched: which of them would count? Search "
@@ -51,14 +52,14 @@ class ExperimentEvaluator:
         """Return the config fields that must be equal for two studies to be comparable."""
         return compatibility.flatten(self._params.as_dict())
 
-    def trial_params(self, tried: Mapping[str, Any]) -> Any:
+    def trial_params(self, tried: Mapping[str, Any]) -> cfg.ExperimentConfig:
         """Return the config of a trial that tries the values `tried`.
 
         Raises:
             errors.ConfigError: If the config is invalid, for example because a path is unknown.
         """
         params = apply_params(self._params, tried)
-        hooks = [h if isinstance(h, str) else h.as_dict() for h in params.trainer.hooks]
+        hooks: list[Any] = [h if isinstance(h, str) else h.as_dict() for h in params.trainer.hooks]
         params.trainer.hooks = [*hooks, _REPORT_HOOK]
         params.validate()
         phase_configs.check(params)
@@ -91,7 +92,7 @@ class ExperimentEvaluator:
         return metrics
 
 
-def apply_params(params: Any, tried: Mapping[str, Any]) -> Any:
+def apply_params(params: cfg.ExperimentConfig, tried: Mapping[str, Any]) -> cfg.ExperimentConfig:
     """Return an unlocked copy of a config with the values `tried` set.
 
     All values are set in one override, because one path may select a sub-config (such as the type

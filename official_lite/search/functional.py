@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_lite.common import plugins
+from official_lite.core import config_definitions as cfg
 from official_lite.search import search_config
 from official_lite.search.experiment_evaluator import apply_params, metrics_of
 from official_lite.search.trial_run import TrialRun
@@ -39,7 +40,7 @@ class FunctionalTrainer:
         self._fit = fit
         self._kwargs = kwargs
 
-    def __call__(self, model: Any, trial: TrialRun) -> Any:
+    def __call__(self, model: object, trial: TrialRun) -> Any:
         """Call `fit` with the model and return its result."""
         offered = {"report": trial.report, "trial": trial}
         wanted = inspect.signature(self._fit).parameters
@@ -60,11 +61,11 @@ class TaskTrainer:
         params: The experiment's config. The study optimizes the metrics of this experiment.
     """
 
-    def __init__(self, task_cls: Callable[..., Any], params: Any) -> None:
+    def __init__(self, task_cls: Callable[..., Any], params: cfg.ExperimentConfig) -> None:
         self._task_cls = task_cls
         self._params = params
 
-    def __call__(self, model: Any, trial: TrialRun) -> Any:
+    def __call__(self, model: object, trial: TrialRun) -> Any:
         """Train in the trial's model directory and return the metrics of the last evaluation."""
         from official_lite.core import train_lib
         from official_lite.run import runtime
@@ -112,7 +113,7 @@ class TaskModel:
         params: The experiment's config.
     """
 
-    def __init__(self, params: Any) -> None:
+    def __init__(self, params: cfg.ExperimentConfig) -> None:
         self._params = params.replace(search=None)
 
     def __call__(self, tried: Mapping[str, Any]) -> Any:
@@ -121,7 +122,9 @@ class TaskModel:
         return task_factory.get_task(apply_params(self._params, tried).task).build_model()
 
 
-def evaluator_of(config: search_config.SearchConfig, params: Any) -> ModelEvaluator:
+def evaluator_of(
+    config: search_config.SearchConfig, params: cfg.ExperimentConfig
+) -> ModelEvaluator:
     """Return the evaluator that `search.evaluator` names.
 
     Raises:

@@ -123,7 +123,7 @@ def raise_on_sigterm() -> Iterator[None]:
 
 
 def _run(
-    receiver: Any,
+    receiver: connection.Connection,
     plugin_files: Sequence[str],
     gin_bindings: str,
     output_path: str,

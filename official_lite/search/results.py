@@ -107,7 +107,7 @@ def _named(config: search_config.SearchConfig, values: Sequence[float] | None) -
     return dict(zip(names, values or [], strict=True))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.5g}" if isinstance(value, float) else str(value)

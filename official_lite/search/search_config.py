@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from official_lite.common import errors, run_mode
+from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import field_checks
 
@@ -115,7 +116,7 @@ class SearchConfig(hyperparams.Config):
             )
 
 
-def search_config_of(params: Any) -> SearchConfig:
+def search_config_of(params: cfg.ExperimentConfig) -> SearchConfig:
     """Return the validated `search` block of an experiment's config.
 
     Raises:

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import optuna
@@ -79,7 +79,7 @@ class Space:
             filled = [end if v is None else v for v, end in zip(row, last, strict=True)]
             yield self.decode(dict(zip(self.distributions, filled, strict=True)))
 
-    def _distribution(self, name: str, definition: Any) -> _Distribution:
+    def _distribution(self, name: str, definition: list[Any] | Mapping[str, Any]) -> _Distribution:
         if isinstance(definition, list | tuple):
             definition = {"type": "categorical", "choices": definition}
         if not isinstance(definition, Mapping):
@@ -107,7 +107,7 @@ class Space:
             return _checked(name, lambda: distributions.FloatDistribution(**arguments))
         return _checked(name, lambda: distributions.IntDistribution(**arguments))
 
-    def _categorical(self, name: str, choices: Any) -> _Distribution:
+    def _categorical(self, name: str, choices: Iterable[object]) -> _Distribution:
         self._choices[name] = {_key(_encode(choice)): choice for choice in choices}
         return _checked(
             name,
@@ -156,10 +156,10 @@ def _ends(one: _Distribution) -> list[Any]:
     return [one.low, one.high]
 
 
-def _encode(choice: Any) -> Any:
+def _encode(choice: object) -> optuna.distributions.CategoricalChoiceType:
     return choice if isinstance(choice, str | int | float | None) else json.dumps(choice)
 
 
-def _key(choice: Any) -> Any:
+def _key(choice: object) -> tuple[type, object]:
     # Include the type, because 1, 1.0 and True are the same key of a dict.
     return (type(choice), choice)

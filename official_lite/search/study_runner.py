@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 from official_lite.cluster import tf_config
 from official_lite.common import errors, files
 from official_lite.config import compatibility
+from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.search import (
     functional,
@@ -30,7 +31,9 @@ from official_lite.search.trial_run import TrialRun
 __all__ = ["run_search", "run_study"]
 
 
-def run_search(params: Any, study_dir: str, *, allow_config_change: bool = False) -> optuna.Study:
+def run_search(
+    params: cfg.ExperimentConfig, study_dir: str, *, allow_config_change: bool = False
+) -> optuna.Study:
     """Run the study that `params.search` describes. `--mode=search` calls this function.
 
     Args:

@@ -131,11 +131,11 @@ class TrialRun:
         if self._trial.should_prune():
             self._end(f"pruned at step {step} with {number:g}")
 
-    def report_final(self, value: Any) -> None:
+    def report_final(self, value: object) -> None:
         """Report the result: a number, a sequence with one per metric, or a dict of metrics."""
         self.final_result = value
 
-    def outcome_of(self, result: Any) -> Outcome:
+    def outcome_of(self, result: object) -> Outcome:
         """Return the outcome of a trial whose evaluator has returned `result`.
 
         Args:
@@ -151,12 +151,12 @@ class TrialRun:
             return Outcome(state="fail", metrics=_metrics(result), reason=f"the value is {values}")
         return Outcome(state="complete", values=values, metrics=_metrics(result))
 
-    def _values(self, result: Any) -> list[float]:
+    def _values(self, result: object) -> list[float]:
         if self.config.final_value == "best":
             finite = [value for value in self._reported().values() if math.isfinite(value)]
             if finite:
                 return [min(finite) if self.config.directions == ["minimize"] else max(finite)]
-        values = list(result) if isinstance(result, Sequence) else [result]
+        values: list[Any] = list(result) if isinstance(result, Sequence) else [result]
         if isinstance(result, Mapping):
             values = [self._metric(result, name) for name in self.config.metrics]
         if result is None or len(values) != len(self.config.directions):
@@ -226,7 +226,7 @@ def report_intermediate_result(value: float, step: int | None = None) -> None:
         trial.report(value, step)
 
 
-def report_final_result(value: Any) -> None:
+def report_final_result(value: object) -> None:
     """Report the final result of the current trial; outside of a trial, log it.
 
     See `TrialRun.report_final`.
@@ -243,5 +243,5 @@ def report_final_result(value: Any) -> None:
 _current: TrialRun | None = None
 
 
-def _metrics(result: Any) -> dict[str, float]:
+def _metrics(result: object) -> dict[str, float]:
     return dict(result) if isinstance(result, Mapping) else {}

@@ -234,7 +234,7 @@ def summary_table(
     rich.console.Console(file=stream or sys.stderr).print(table)
 
 
-def _text(value: Any) -> rich.text.Text:
+def _text(value: object) -> rich.text.Text:
     # Not a `str`: rich would interpret brackets, for example in a path, as markup.
     text = format_number(value) if isinstance(value, float) else str(value)
     return rich.text.Text(escapes.escape_controls(text))

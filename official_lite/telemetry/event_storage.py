@@ -179,7 +179,7 @@ class EventStorage:
         del _current[len(_current) - 1 - _current[::-1].index(self)]
 
     @_as_it_stands
-    def put_scalar(self, name: str, value: Any, smoothing_hint: bool = True) -> None:
+    def put_scalar(self, name: str, value: tf.Tensor | float, smoothing_hint: bool = True) -> None:
         """Record one number.
 
         Args:
@@ -208,7 +208,7 @@ class EventStorage:
         self._add_to_history(name, float(number))
 
     @_as_it_stands
-    def put_image(self, name: str, image: Any) -> None:
+    def put_image(self, name: str, image: tf.Tensor | npt.NDArray[Any]) -> None:
         """Record an image; a report takes the latest one.
 
         With several replicas, a report takes the image of the first replica that recorded one.
@@ -231,7 +231,7 @@ class EventStorage:
             self._images[name] = graph_metrics.to_pixels(name, image).numpy().astype(np.uint8)
 
     @_as_it_stands
-    def put_histogram(self, name: str, values: Any) -> None:
+    def put_histogram(self, name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
         """Record values for a histogram; a report takes all values of its interval.
 
         Args:
@@ -359,19 +359,19 @@ def get_event_storage(required: bool = False) -> EventStorage:
 
 
 @_as_it_stands
-def put_scalar(name: str, value: Any, smoothing_hint: bool = True) -> None:
+def put_scalar(name: str, value: tf.Tensor | float, smoothing_hint: bool = True) -> None:
     """Call `EventStorage.put_scalar` of the current storage; do nothing without one."""
     get_event_storage().put_scalar(name, value, smoothing_hint)
 
 
 @_as_it_stands
-def put_image(name: str, image: Any) -> None:
+def put_image(name: str, image: tf.Tensor | npt.NDArray[Any]) -> None:
     """Call `EventStorage.put_image` of the current storage; do nothing without one."""
     get_event_storage().put_image(name, image)
 
 
 @_as_it_stands
-def put_histogram(name: str, values: Any) -> None:
+def put_histogram(name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
     """Call `EventStorage.put_histogram` of the current storage; do nothing without one."""
     get_event_storage().put_histogram(name, values)
 
@@ -413,14 +413,14 @@ def _replica_id() -> int:
     return int(tf.distribute.get_replica_context().replica_id_in_sync_group)
 
 
-def _as_single(name: str, value: Any) -> tf.Tensor:
+def _as_single(name: str, value: tf.Tensor | float) -> tf.Tensor:
     tensor = tf.convert_to_tensor(value)
     if tensor.shape.is_fully_defined() and tensor.shape.num_elements() != 1:
         raise _not_a_number(name, value)
     return tf.reshape(tf.cast(tensor, tf.float32), [])
 
 
-def _not_a_number(name: str, value: Any) -> errors.ConfigValueError:
+def _not_a_number(name: str, value: object) -> errors.ConfigValueError:
     shape = getattr(value, "shape", None)
     given = type(value).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
     return errors.ConfigValueError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent import futures
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from official_lite.telemetry import record
 __all__ = ["to_pixels", "GraphEvents", "GraphMetrics"]
 
 
-def to_pixels(name: str, image: Any) -> tf.Tensor:
+def to_pixels(name: str, image: tf.Tensor | npt.NDArray[Any]) -> tf.Tensor:
     """Convert one image to pixel values from 0 to 255.
 
     Args:
@@ -110,13 +110,13 @@ class GraphMetrics:
         else:
             self._part_here(variable).assign_add(update)
 
-    def put_histogram(self, name: str, values: Any) -> None:
+    def put_histogram(self, name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
         """Add the bucket counts of `values`."""
         counts = record.bucket_counts(values)
         variable = self._find(self._histograms, name, lambda: self._create([record.NUM_BUCKETS]))
         self._part_here(variable).assign_add(counts)
 
-    def put_image(self, name: str, image: Any) -> None:
+    def put_image(self, name: str, image: tf.Tensor | npt.NDArray[Any]) -> None:
         """Replace the previous image."""
         image = to_pixels(name, image)
         key = (name, tuple(image.shape))
@@ -131,7 +131,7 @@ class GraphMetrics:
         images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
         return GraphEvents(scalars=scalars, images=images, histograms=counts)
 
-    def _find(self, variables: dict[Any, Any], key: Any, create: Callable[[], Any]) -> Any:
+    def _find(self, variables: dict[Any, Any], key: Hashable, create: Callable[[], Any]) -> Any:
         with self._lock:
             if key not in variables:
                 variables[key] = create()
@@ -154,13 +154,13 @@ class GraphMetrics:
         with futures.ThreadPoolExecutor(max_workers=1) as outside:
             return outside.submit(create).result()
 
-    def _part_here(self, variable: Any) -> Any:
+    def _part_here(self, variable: tf.Variable) -> tf.Variable:
         """Return this replica's copy of a variable; the first copy in cross-replica context."""
         if not tf.distribute.in_cross_replica_context():
             return variable
         return self._strategy.experimental_local_results(variable)[0]
 
-    def _replace(self, variable: Any, value: tf.Tensor) -> None:
+    def _replace(self, variable: tf.Variable, value: tf.Tensor) -> None:
         self._part_here(variable).assign(value)
         if tf.distribute.in_cross_replica_context():
             for part in self._strategy.experimental_local_results(variable)[1:]:

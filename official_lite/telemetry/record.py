@@ -55,7 +55,7 @@ def histogram_of(counts: npt.ArrayLike) -> Histogram:
     return Histogram(edges=_EDGES[first : last + 1], counts=counts[first:last])
 
 
-def bucket_counts(values: Any) -> tf.Tensor:
+def bucket_counts(values: tf.Tensor | npt.NDArray[Any]) -> tf.Tensor:
     """Return how many of `values` lie in each of the fixed buckets.
 
     A bucket of positive numbers includes its lower edge, and a bucket of negative numbers its upper
@@ -136,7 +136,7 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def as_number(value: Any) -> int | float | None:
+def as_number(value: object) -> int | float | None:
     """Return a Python or NumPy value as a number, or `None` if it is not a single number."""
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind in "OSUMmc":
@@ -145,7 +145,7 @@ def as_number(value: Any) -> int | float | None:
     return int(array.item()) if array.dtype.kind in "biu" else float(array.reshape(()))
 
 
-def _warn_left_out(name: str, value: Any) -> None:
+def _warn_left_out(name: str, value: object) -> None:
     log_once.warn_once(
         "`%s` is a %s and not a single number: the writers leave it out.",
         name,

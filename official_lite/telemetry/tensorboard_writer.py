@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 from google.protobuf import message
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-def write_media(media: Record | Events, step: Any = None) -> None:
+def write_media(media: Record | Events, step: int | tf.Tensor | tf.Variable | None = None) -> None:
     """Write images and histograms to the default summary writer.
 
     Args:
@@ -41,7 +42,9 @@ def write_media(media: Record | Events, step: Any = None) -> None:
         histogram_summary(name, histogram, step=step)
 
 
-def image_summary(name: str, image: Any, *, step: Any = None) -> Any:
+def image_summary(
+    name: str, image: npt.NDArray[Any], *, step: int | tf.Tensor | tf.Variable | None = None
+) -> tf.Tensor:
     """Write the same summary as `tf.summary.image`, without requiring TensorBoard.
 
     Args:
@@ -55,7 +58,9 @@ def image_summary(name: str, image: Any, *, step: Any = None) -> Any:
     return _write(name, tensor, step, plugin="images")
 
 
-def histogram_summary(name: str, histogram: Histogram, *, step: Any = None) -> Any:
+def histogram_summary(
+    name: str, histogram: Histogram, *, step: int | tf.Tensor | tf.Variable | None = None
+) -> tf.Tensor:
     """Write the same summary as `tf.summary.histogram`, without requiring TensorBoard.
 
     Args:
@@ -68,7 +73,9 @@ def histogram_summary(name: str, histogram: Histogram, *, step: Any = None) -> A
     return _write(name, buckets, step, plugin="histograms")
 
 
-def _write(name: str, tensor: tf.Tensor, step: Any, *, plugin: str) -> Any:
+def _write(
+    name: str, tensor: tf.Tensor, step: int | tf.Tensor | tf.Variable | None, *, plugin: str
+) -> tf.Tensor:
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = plugin
     return tf.summary.write(name, tensor, step=step, metadata=metadata)
@@ -80,7 +87,9 @@ SummaryFn = Callable[..., Any]
 _OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})
 
 
-def scalar_summary(name: str, value: Any, *, step: Any = None) -> Any:
+def scalar_summary(
+    name: str, value: tf.Tensor | float, *, step: int | tf.Tensor | tf.Variable | None = None
+) -> tf.Tensor:
     """Write the same summary as `tf.summary.scalar`, without requiring TensorBoard.
 
     Args:
@@ -136,7 +145,7 @@ class TensorBoardWriter(writer.Writer):
         self,
         values: Mapping[str, Any],
         *,
-        step: Any,
+        step: int | tf.Tensor | tf.Variable | None,
         relative_path: str = "",
         summary_fn: SummaryFn = scalar_summary,
     ) -> None:
@@ -263,13 +272,13 @@ def _unless_disk_is_full() -> Iterator[None]:
         )
 
 
-def _write_start(file_writer: Any, step: int) -> None:
+def _write_start(file_writer: tf.summary.SummaryWriter, step: int) -> None:
     """Tell readers to discard the events after `step`; the initial state has no events."""
     first = step + 1 if step > 0 else 0
     _write_session_log(file_writer, tf.compat.v1.SessionLog.START, first)
 
 
-def _write_session_log(file_writer: Any, status: int, step: int) -> None:
+def _write_session_log(file_writer: tf.summary.SummaryWriter, status: int, step: int) -> None:
     log = tf.compat.v1.SessionLog(status=status)
     event = tf.compat.v1.Event(step=step, wall_time=time.time(), session_log=log)
     tf.raw_ops.ImportEvent(writer=file_writer._resource, event=event.SerializeToString())
@@ -337,7 +346,7 @@ def _cut_off(path: str, size: int | None) -> None:
         files.truncate(path, size)
 
 
-def _write_scalars(values: Mapping[str, Any], step: Any) -> None:
+def _write_scalars(values: Mapping[str, Any], step: int | tf.Tensor | tf.Variable | None) -> None:
     """Write the same summaries as `scalar_summary`, in one call and ten times as fast."""
     summary = tf.compat.v1.Summary()
     for tag, value in values.items():

@@ -304,7 +304,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     return json.dumps({name: _finite_or_none(value) for name, value in values.items()})
 
 
-def _finite_or_none(value: Any) -> Any:
+def _finite_or_none(value: object) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite_or_none(inner) for name, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,7 +11,7 @@ from absl import logging
 
 from official_lite.common import errors, files
 from official_lite.telemetry import writer
-from official_lite.telemetry.record import Record
+from official_lite.telemetry.record import Histogram, Record
 
 _STEP = "global_step"
 
@@ -82,7 +82,7 @@ class WandbWriter(writer.Writer):
         run.define_metric("*", step_metric=_STEP)
         return run
 
-    def _to_histogram(self, found: Any) -> Any:
+    def _to_histogram(self, found: Histogram) -> Any:
         return self._wandb.Histogram(np_histogram=(np.asarray(found.counts), found.edges))
 
 

@@ -14,6 +14,7 @@ import argparse
 import re
 
 from official_lite.common import errors
+from official_lite.modeling import hyperparams
 from official_lite.tools import listing, run_source
 
 __all__ = ["add_arguments", "run"]
@@ -99,10 +100,9 @@ def _tune_size(args: argparse.Namespace) -> None:
     source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     from official_lite.tools.tuning import size_search
 
-    data = source.params.task.train_data
     found = size_search.search(
         args,
-        start=getattr(data, "global_batch_size", 0),
+        start=hyperparams.get_by_path(source.params, "task.train_data.global_batch_size", 0),
         most=args.max_batch_size,
         memory_limit=args.memory_limit,
         timeout_secs=args.timeout_secs,

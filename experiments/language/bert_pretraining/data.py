@@ -1,7 +1,7 @@
 """Examples of two parts of text, some of whose words are masked."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -36,7 +36,9 @@ def read_text(
         vocab_size: The vocabulary size of the model.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    text = corpus.load_corpus(tuple(input_reader.match_files(params.input_path)), tokenizer_path)
+    # Only a single source: `match_files` refuses a config of several.
+    files = input_reader.match_files(cast("Sequence[str] | str", params.input_path))
+    text = corpus.load_corpus(tuple(files), tokenizer_path)
     special = corpus.special_tokens(tokenizer_path)
     begin = position.current()
     seed = params.seed if params.seed is not None else begin.seed if begin else 0

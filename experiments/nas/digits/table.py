@@ -73,8 +73,10 @@ def compute(seeds: Sequence[int] = SEEDS) -> dict[str, list[float]]:
         keras.utils.set_random_seed(seed)
         digits = task.NasDigitsTask(params.task)
         choices = digits.build_model()
-        index = tf.Variable([0] * params.task.model.num_choices)
-        nas.resolve_choices(choices, {nas.Choice: functools.partial(_Path, index)})
+        index = tf.Variable([0] * digits.task_config.model.num_choices)
+        # `type[Choice]` is for concrete classes only; here the base class stands for all of them.
+        makers: dict[Any, Any] = {nas.Choice: functools.partial(_Path, index)}
+        nas.resolve_choices(choices, makers)
         optimizer = trainer_factory.create_optimizer(digits, params)
         trainer = base_trainer.Trainer(params, digits, choices, optimizer)
         for arch in architectures():

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import data as digits
 from experiments.vision.digits import task
-from experiments.vision.digits_multitask import configs, model
+from experiments.vision.digits_multitask import model
 from experiments.vision.digits_pretraining import data
 from official_lite.modeling.multitask import multitask
 
@@ -31,7 +31,7 @@ class DigitsTasks(multitask.MultiTask):
     """The targets of a config and their models."""
 
     @classmethod
-    def from_config(cls, config: configs.DigitsTasksConfig, logging_dir: str | None = None) -> Self:
+    def from_config(cls, config: Any, logging_dir: str | None = None) -> Self:
         made = super().from_config(config, logging_dir)
         made.task_config = config
         return made

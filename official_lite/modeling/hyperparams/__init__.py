@@ -25,6 +25,7 @@ from official_lite.modeling.hyperparams.base_config import (
 from official_lite.modeling.hyperparams.config_paths import (
     diff as diff,
     flatten as flatten,
+    get_by_path as get_by_path,
     map_texts as map_texts,
     override_by_path as override_by_path,
     set_by_path as set_by_path,

@@ -101,7 +101,7 @@ class Config(params_dict.ParamsDict):
         """The class or function that `bind` set as the builder of this config class."""
         return self._BUILDER
 
-    def __setattr__(self, key: str, value: Any) -> None:
+    def __setattr__(self, key: str, value: object) -> None:
         if key in ("BUILDER", "_BUILDER"):
             raise AttributeError(
                 "`BUILDER` is a property and `_BUILDER` is the reserved class attribute; "
@@ -191,7 +191,7 @@ class Config(params_dict.ParamsDict):
                     f"{given[rival]!r}, which say one thing in two ways. Give one of them."
                 )
 
-    def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
+    def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
         field_type = self._field_types().get(key)
         if field_type is None:
             _refuse_nested_sequence(value, cursor)
@@ -241,7 +241,7 @@ def _compile_fields(config_cls: type[Config]) -> dict[str, field_types.FieldType
     return compiled
 
 
-def _refuse_nested_sequence(value: Any, cursor: Cursor) -> None:
+def _refuse_nested_sequence(value: object, cursor: Cursor) -> None:
     """Raise if an undeclared key holds a nested sequence, which requires an annotation."""
     if isinstance(value, list | tuple):
         if any(isinstance(element, list | tuple) for element in value):
@@ -260,7 +260,7 @@ class FreeConfig(Config):
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
         super()._merge(params, cursor._replace(strict=False))
 
-    def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
+    def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
         self.__dict__[key] = _ANYTHING.convert(value, current, cursor)
 
 

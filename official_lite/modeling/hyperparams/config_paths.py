@@ -27,7 +27,19 @@ def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
             raise error from None
 
 
-def override_by_path(config: params_dict.ParamsDict, path: str, value: Any) -> None:
+def get_by_path(config: object, path: str, default: Any = None) -> Any:
+    """Return the value at a dotted path, or `default` if a part of the path is absent or None.
+
+    For fields that configs of the Model Garden, or a user's own config classes, may lack. Where
+    the field is known to exist, use the attribute.
+    """
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return default if value is None else value
+
+
+def override_by_path(config: params_dict.ParamsDict, path: str, value: object) -> None:
     """Override the value at `path` with a Python value, which is not parsed.
 
     Raises:
@@ -64,7 +76,7 @@ def map_texts(
     return copied
 
 
-def texts(value: Any) -> Iterator[str]:
+def texts(value: object) -> Iterator[str]:
     """Yield all strings in a config, a dict or a list, at any depth."""
     if isinstance(value, str):
         yield value
@@ -76,7 +88,7 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(element)
 
 
-def _rewrite(value: Any, function: Callable[[str], str]) -> Any:
+def _rewrite(value: object, function: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return function(value)
     if isinstance(value, list | tuple):

@@ -19,13 +19,15 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, SupportsFloat, TypeGuard, cast
 
 from official_lite.common import errors
 from official_lite.modeling.hyperparams import overrides, params_dict, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
 
 ConfigClass = type[params_dict.ParamsDict]
+_Scalar = str | SupportsFloat | None
+_Elements = list[Any] | tuple[Any, ...] | overrides.ListItems
 SequenceClass = type[list[Any]] | type[tuple[Any, ...]]
 
 _ABSTRACT_SEQUENCES = (
@@ -47,7 +49,7 @@ class HintCompiler:
         self._open_class = open_class
         self._sequence_class = sequence_class
 
-    def compile(self, hint: Any) -> FieldType:
+    def compile(self, hint: object) -> FieldType:
         """Return the type for a resolved annotation.
 
         An annotation that YAML cannot express accepts plain values.
@@ -102,11 +104,11 @@ class FieldType(abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Return whether `convert` would accept the value; dict contents are not checked."""
 
     @abc.abstractmethod
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         """Return the value to store in place of `current` (None if nothing is stored).
 
         Raises:
@@ -115,7 +117,7 @@ class FieldType(abc.ABC):
           UnknownKeyError: A nested dict contains a key that its config does not have.
         """
 
-    def mismatch(self, value: Any, cursor: Cursor) -> errors.ConfigTypeError:
+    def mismatch(self, value: object, cursor: Cursor) -> errors.ConfigTypeError:
         return errors.ConfigTypeError(
             f"{cursor}: expected {self.name}, got {describe(value)}.{_hint(self.name, value)}"
         )
@@ -129,10 +131,10 @@ class AnyType(FieldType):
     def __init__(self, open_class: ConfigClass) -> None:
         self._open = ConfigType(open_class)
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return _is_scalar(value) or _is_sequence(value) or self._open.accepts(value)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if _is_scalar(value):
             return _plain_scalar(value, cursor)
         if _is_sequence(value):
@@ -151,10 +153,10 @@ class AnyType(FieldType):
 class NoneType(FieldType):
     name = "null"
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return value is None
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> None:
+    def convert(self, value: object, current: object, cursor: Cursor) -> None:
         if value is not None:
             raise self.mismatch(value, cursor)
 
@@ -174,16 +176,16 @@ class ScalarType(FieldType):
         self._kind = kind
         self._abstract = self._ABSTRACT[kind]
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         if type(value) is self._kind:
             return True
         return isinstance(value, self._abstract) and not isinstance(value, bool)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not self.accepts(value):
             raise self.mismatch(value, cursor)
-        value = _plain_scalar(value, cursor)
-        return float(value) if self._kind is float else value
+        plain: Any = _plain_scalar(cast("_Scalar", value), cursor)
+        return float(plain) if self._kind is float else plain
 
 
 class LiteralType(FieldType):
@@ -193,10 +195,10 @@ class LiteralType(FieldType):
         self.name = " or ".join(repr(choice) for choice in choices)
         self._choices = choices
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return any(value == choice and type(value) is type(choice) for choice in self._choices)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not self.accepts(value):
             raise errors.ConfigValueError(f"{cursor}: expected {self.name}, got {describe(value)}.")
         return value
@@ -209,10 +211,10 @@ class ConfigType(FieldType):
         self.name = config_class.__name__
         self._class = config_class
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return isinstance(value, self._class) or _is_mapping(value)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if isinstance(value, self._class):
             return params_dict.copy_value(value)
         if isinstance(value, params_dict.ParamsDict) and not value._is_open():
@@ -237,13 +239,14 @@ class MappingType(FieldType):
         self._value_type = value_type
         self._open = ConfigType(open_class)
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return self._open.accepts(value)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not self.accepts(value):
             raise self.mismatch(value, cursor)
-        mapping = value.as_dict() if isinstance(value, params_dict.ParamsDict) else value
+        given = cast("Mapping[str, Any] | params_dict.ParamsDict", value)
+        mapping = given.as_dict() if isinstance(given, params_dict.ParamsDict) else given
         converted = {
             key: self._value_type.convert(element, None, cursor.key(key, mapping))
             for key, element in mapping.items()
@@ -259,12 +262,12 @@ class SequenceType(FieldType):
         self._item_type = item_type
         self._class = sequence_class
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         if isinstance(value, overrides.ListItems):
             return True
         return _is_sequence(value) and all(self._item_type.accepts(item) for item in value)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not _is_sequence(value):
             raise self.mismatch(value, cursor)
         pairs = overrides.pair_elements(value, current, cursor)
@@ -278,7 +281,7 @@ class TupleType(FieldType):
         self.name = f"tuple[{', '.join(item_type.name for item_type in item_types)}]"
         self._item_types = item_types
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         if isinstance(value, overrides.ListItems):
             return True
         return (
@@ -287,7 +290,7 @@ class TupleType(FieldType):
             and all(kind.accepts(item) for kind, item in zip(self._item_types, value, strict=True))
         )
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not _is_sequence(value):
             raise self.mismatch(value, cursor)
         pairs = overrides.pair_elements(value, current, cursor)
@@ -306,10 +309,10 @@ class UnionType(FieldType):
         self._members = sorted(members, key=lambda member: member.name == "float")
         self.name = " | ".join(member.name for member in members)
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return any(member.accepts(value) for member in self._members)
 
-    def convert(self, value: Any, current: Any, cursor: Cursor) -> Any:
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         for member in self._members:
             if member.accepts(value):
                 return member.convert(value, current, cursor)
@@ -320,7 +323,7 @@ class UnionType(FieldType):
         raise self.mismatch(value, cursor)
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Return a value and its type for an error message, shortened to a readable length."""
     if value is None:
         return "null"
@@ -344,24 +347,24 @@ def _convert_pairs(
     ]
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> TypeGuard[_Scalar]:
     return value is None or isinstance(value, str | numbers.Real)
 
 
-def _is_sequence(value: Any) -> bool:
+def _is_sequence(value: object) -> TypeGuard[_Elements]:
     return isinstance(value, list | tuple | overrides.ListItems)
 
 
-def _is_mapping(value: Any) -> bool:
+def _is_mapping(value: object) -> bool:
     """Return whether the value is a dict or an open config, which is equivalent to a dict."""
     if isinstance(value, params_dict.ParamsDict):
         return value._is_open()
     return isinstance(value, Mapping) and not isinstance(value, overrides.ListItems)
 
 
-def _plain_scalar(value: Any, cursor: Cursor) -> yaml_io.Scalar:
+def _plain_scalar(value: _Scalar, cursor: Cursor) -> yaml_io.Scalar:
     """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
-    if value is None or type(value) in (bool, float, str):
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return str.__str__(value)
@@ -373,7 +376,7 @@ def _plain_scalar(value: Any, cursor: Cursor) -> yaml_io.Scalar:
     return number
 
 
-def _hint(wanted: str, value: Any) -> str:
+def _hint(wanted: str, value: object) -> str:
     if value is None:
         return " Only an optional field takes null."
     if not isinstance(value, str | numbers.Real):

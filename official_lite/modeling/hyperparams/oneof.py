@@ -37,7 +37,7 @@ class OneOfConfig(base_config.Config):
         """Return the selected alternative, or None."""
         return self.__dict__[self.type] if self.type else None
 
-    def __setattr__(self, key: str, value: Any) -> None:
+    def __setattr__(self, key: str, value: object) -> None:
         super().__setattr__(key, value)
         if key == "type":
             self._check_type(self._cursor().key("type"))

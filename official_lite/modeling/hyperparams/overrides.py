@@ -20,7 +20,7 @@ class LocatedDict(dict[str, Any]):
 class ListItems(dict[int, Any]):
     """New values for some elements of a list, by index: the effect of `a[0]=1,a[2].b=3` on `a`."""
 
-    def over(self, current: Any, cursor: Cursor) -> list[tuple[Any, Any]]:
+    def over(self, current: object, cursor: Cursor) -> list[tuple[Any, Any]]:
         """Return a pair (new value, current value) for each element of the resulting list.
 
         An index equal to the length appends.
@@ -72,7 +72,9 @@ class Cursor(NamedTuple):
         return (f"`{self.path}` of {self.root}" if self.path else self.root) + source
 
 
-def pair_elements(value: Any, current: Any, cursor: Cursor) -> list[tuple[Any, Any]]:
+def pair_elements(
+    value: list[Any] | tuple[Any, ...] | ListItems, current: object, cursor: Cursor
+) -> list[tuple[Any, Any]]:
     """Pair each new element with the current element to merge it into, or with None.
 
     Lists of equal length are merged element by element. Otherwise the new list replaces the old

@@ -58,7 +58,7 @@ class ParamsDict:
         self.__dict__["_restrictions"] = list(restrictions or ())
         self.override(default_params or {}, is_strict=False)
 
-    def __setattr__(self, key: str, value: Any) -> None:
+    def __setattr__(self, key: str, value: object) -> None:
         if key in self.RESERVED_ATTR:
             self.__dict__[key] = value
             return
@@ -86,7 +86,7 @@ class ParamsDict:
     def __contains__(self, key: object) -> bool:
         return key in self.__dict__ and key not in self.RESERVED_ATTR
 
-    def get(self, key: str, value: Any = None) -> Any:
+    def get(self, key: str, value: object = None) -> Any:
         """Return the value of `key`, or `value` if the key does not exist."""
         return self.__dict__[key] if key in self else value
 
@@ -127,7 +127,7 @@ class ParamsDict:
         for child_cursor, child in self._descend(self._active_items(), cursor):
             child._validate(child_cursor)
 
-    def _override(self, params: Any, cursor: Cursor) -> None:
+    def _override(self, params: object, cursor: Cursor) -> None:
         self._refuse_if_locked(cursor)
         params = params.as_dict() if isinstance(params, ParamsDict) else params
         if not isinstance(params, Mapping):
@@ -146,17 +146,16 @@ class ParamsDict:
                 raise self._unknown_key(key, below)
             self._set(key, value, self.__dict__.get(key), below)
 
-    def _set(self, key: str, value: Any, current: Any, cursor: Cursor) -> None:
+    def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
         """Store `value`; merge a dict into `current`, or replace the value if `current` is None."""
-        is_nested = isinstance(value, Mapping) and not isinstance(value, overrides.ListItems)
-        if is_nested and isinstance(current, ParamsDict):
+        if isinstance(value, overrides.ListItems):
+            self.__dict__[key] = [to_plain(new) for new, _ in value.over(current, cursor)]
+        elif isinstance(value, Mapping) and isinstance(current, ParamsDict):
             current._override(value, cursor)
-        elif is_nested:
+        elif isinstance(value, Mapping):
             self.__dict__[key] = ParamsDict(value)
         elif isinstance(value, ParamsDict):
             self.__dict__[key] = value._copy()
-        elif isinstance(value, overrides.ListItems):
-            self.__dict__[key] = [to_plain(new) for new, _ in value.over(current, cursor)]
         else:
             self.__dict__[key] = to_plain(value)
 
@@ -206,7 +205,7 @@ class ParamsDict:
                 "`replace(...)` makes a changed, unlocked copy."
             )
 
-    def _unknown_key(self, key: Any, cursor: Cursor) -> errors.UnknownKeyError:
+    def _unknown_key(self, key: object, cursor: Cursor) -> errors.UnknownKeyError:
         name = str(key)
         hint = suggestions.did_you_mean(name, self._keys())
         if "." in name:
@@ -219,7 +218,7 @@ class ParamsDict:
 _Params = TypeVar("_Params", bound=ParamsDict)
 
 
-def copy_value(value: Any) -> Any:
+def copy_value(value: object) -> Any:
     """Return a deep copy of a value in a tree; nested parameters are unlocked in the copy."""
     if isinstance(value, ParamsDict):
         return value._copy()
@@ -228,7 +227,7 @@ def copy_value(value: Any) -> Any:
     return value
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> Any:
     """Return a deep copy that contains no `ParamsDict`: only dicts, lists, tuples and scalars."""
     if isinstance(value, ParamsDict):
         return value.as_dict()
@@ -364,7 +363,7 @@ def parse_path(path: str) -> list[str | int]:
     return [int(index) if index else name for name, index in _STEP.findall(stripped)]
 
 
-def nest(steps: list[str | int], value: Any) -> Any:
+def nest(steps: list[str | int], value: object) -> Any:
     """Wrap `value` in a mapping, or in `ListItems`, for each step of a path."""
     for step in reversed(steps):
         value = overrides.ListItems({step: value}) if isinstance(step, int) else {step: value}
@@ -421,13 +420,13 @@ def _insert(tree: dict[Any, Any], path: str, value: str) -> None:
     tree[last] = value
 
 
-def _parse_leaves(tree: Any) -> Any:
+def _parse_leaves(tree: str | dict[Any, Any]) -> Any:
     if isinstance(tree, str):
         return yaml_io.parse_value(tree, f"In the override, {tree!r}")
     return type(tree)({key: _parse_leaves(child) for key, child in tree.items()})
 
 
-def _render(tree: Any, csv_str: str) -> str:
+def _render(tree: str | dict[Any, Any], csv_str: str) -> str:
     if isinstance(tree, str):
         return _quoted_if_needed(tree)
     if not isinstance(tree, overrides.ListItems):

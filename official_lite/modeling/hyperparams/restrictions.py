@@ -3,7 +3,7 @@
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from official_lite.common import errors, suggestions
 from official_lite.modeling.hyperparams import overrides
@@ -27,11 +27,17 @@ _CONSTANTS = {"None": None, "True": True, "False": False}
 _NUMBER = re.compile(r"-?[.\d].*")
 
 
+class _Tree(Protocol):
+    """A `ParamsDict`, whose module imports this one."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
 class RestrictionError(errors.ConfigValueError, KeyError):
     """Error for values that violate a restriction; also a `KeyError`, as in the Model Garden."""
 
 
-def check(restriction: Restriction, config: Any, cursor: overrides.Cursor) -> None:
+def check(restriction: Restriction, config: _Tree, cursor: overrides.Cursor) -> None:
     """Raise if `config` violates `restriction`; `cursor` is its position in the whole tree.
 
     Raises:

@@ -179,7 +179,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
         self._count = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         # The stubs do not annotate this method.
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self._refuse_tag(event)
@@ -256,9 +256,10 @@ class _Builder:
             raise self._error(node, f"the key {node.value!s:.40} is not text; put it in quotes")
         return key
 
-    def _mappings_to_merge(self, value: Any, node: yaml.Node) -> list[overrides.LocatedDict]:
-        mappings = value if isinstance(value, list) else [value]
-        if not all(isinstance(mapping, overrides.LocatedDict) for mapping in mappings):
+    def _mappings_to_merge(self, value: object, node: yaml.Node) -> list[overrides.LocatedDict]:
+        values = value if isinstance(value, list) else [value]
+        mappings = [one for one in values if isinstance(one, overrides.LocatedDict)]
+        if len(mappings) < len(values):
             raise self._error(node, "`<<` merges mappings and nothing else")
         return mappings
 
@@ -272,7 +273,7 @@ class _Builder:
 class _Dumper(yaml.SafeDumper):
     """Dumper that writes tuples as lists and quotes any string that a YAML reader might convert."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 

@@ -36,7 +36,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
@@ -77,7 +77,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
             grads, _ = tf.clip_by_global_norm(grads, self.gradient_clip_norm)
         return super()._clip_gradients(grads)
 
-    def _use_weight_decay(self, variable: Any) -> bool:
+    def _use_weight_decay(self, variable: keras.Variable | tf.Variable) -> bool:
         if not self.weight_decay:
             return False
         # Keras passes the raw variable of one replica, which has a name but no path.

@@ -15,7 +15,9 @@ from official_lite.modeling import distributed_gradients
 __all__ = ["ExponentialMovingAverage", "averaged_weights", "get_moving_average"]
 
 
-def get_moving_average(optimizer: Any) -> "ExponentialMovingAverage | None":
+def get_moving_average(
+    optimizer: keras.optimizers.Optimizer | None,
+) -> "ExponentialMovingAverage | None":
     """Return the moving average inside `optimizer`, at any nesting depth, or None."""
     for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
         if isinstance(wrapped, ExponentialMovingAverage):
@@ -24,7 +26,7 @@ def get_moving_average(optimizer: Any) -> "ExponentialMovingAverage | None":
 
 
 @contextlib.contextmanager
-def averaged_weights(optimizer: Any) -> Iterator[None]:
+def averaged_weights(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
     """Switch the model to its averaged weights for the duration of the `with` block.
 
     The trained weights are restored on exit, even if the block raises. If `optimizer` keeps no
@@ -234,7 +236,7 @@ class ExponentialMovingAverage(
         """Return the gradients as summed by the inner optimizer."""
         return self.inner_optimizer.sum_gradients(gradients, variables)
 
-    def scale_loss(self, loss: Any) -> Any:
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss as scaled by the inner optimizer."""
         return self.inner_optimizer.scale_loss(loss)
 
@@ -304,7 +306,7 @@ def _refuse_clipping(kwargs: dict[str, Any]) -> None:
         )
 
 
-def _value_of(weight: Any, shape: Any, dtype: Any) -> tf.Tensor:
+def _value_of(weight: keras.Variable, shape: Sequence[int], dtype: str) -> tf.Tensor:
     """Return the value of `weight`; the signature is that of a Keras initializer."""
     return tf.cast(tf.convert_to_tensor(weight), dtype)
 

@@ -109,7 +109,7 @@ class GradientAccumulator(GradientSink):
 class _Sum(Protocol):
     """Running sum of one variable's gradients on each replica."""
 
-    def add(self, gradient: Any) -> None: ...
+    def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None: ...
 
     def divide_by(self, count: int) -> Any:
         """Return the sum divided by `count`."""
@@ -121,7 +121,7 @@ class _DenseSum:
     def __init__(self, variable: keras.Variable) -> None:
         self._total = _per_replica(tf.zeros(variable.shape, variable.dtype))
 
-    def add(self, gradient: Any) -> None:
+    def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None:
         dense = tf.convert_to_tensor(gradient)
         self._total.assign_add(tf.cast(dense, self._total.dtype))
 
@@ -141,7 +141,7 @@ class _RowSum:
         self._rows = _per_replica(tf.zeros([0], tf.int64), [None])
         self._values = _per_replica(tf.zeros([0, *width], table.dtype), [None, *width])
 
-    def add(self, gradient: Any) -> None:
+    def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None:
         if not isinstance(gradient, tf.IndexedSlices):
             # The table is also used in another way, so its gradient is dense.
             gradient = tf.IndexedSlices(gradient, tf.range(self._num_rows))

@@ -35,7 +35,7 @@ class LAMB(keras.optimizers.Lamb):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
@@ -57,7 +57,12 @@ class LAMB(keras.optimizers.Lamb):
         self.no_decay_patterns = exclude_from_weight_decay
         self.no_adaptation_patterns = exclude_from_layer_adaptation or exclude_from_weight_decay
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         """Update one variable."""
         index = self._get_variable_index(variable)
         reference = self._trainable_variables[index]

@@ -35,7 +35,7 @@ class LARS(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
         momentum: float = 0.9,
         weight_decay_rate: float = 0.0,
         eeta: float = 0.001,
@@ -62,7 +62,12 @@ class LARS(keras.optimizers.Optimizer):
         super().build(variables)
         self._momentums = self.add_optimizer_variables(variables, "momentum")
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self,
+        gradient: tf.Tensor | tf.IndexedSlices,
+        variable: tf.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         """Update one variable."""
         index = self._get_variable_index(variable)
         reference, momentum = self._trainable_variables[index], self._momentums[index]
@@ -94,10 +99,10 @@ class LARS(keras.optimizers.Optimizer):
             "exclude_from_layer_adaptation": self.no_adaptation_patterns,
         }
 
-    def _scale(self, variable: Any, update: tf.Tensor) -> tf.Tensor:
+    def _scale(self, variable: tf.Variable, update: tf.Tensor) -> tf.Tensor:
         return trust_ratio.trust_ratio(variable, update, coefficient=self.eeta)
 
-    def _with_momentum(self, update: tf.Tensor, momentum: Any) -> tf.Tensor:
+    def _with_momentum(self, update: tf.Tensor, momentum: tf.Variable) -> tf.Tensor:
         accumulated = self.momentum * momentum + update
         self.assign(momentum, accumulated)
         return self.momentum * accumulated + update if self.nesterov else accumulated

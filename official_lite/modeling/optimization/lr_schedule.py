@@ -51,7 +51,7 @@ class _WithOffset(_ScheduleHalf):
         super().__init__(**kwargs)
         self.offset = offset
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         # With a negative step, a decay would increase the learning rate.
         since_offset = tf.maximum(tf.convert_to_tensor(step) - self.offset, 0)
         return super().__call__(since_offset)
@@ -104,7 +104,7 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
         self._warmup_steps = warmup_steps
         self._name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
         target = self._after(self._warmup_steps)
         # `tf.where` below never selects a warm-up of 0 steps, but evaluates it: avoid dividing by
@@ -116,7 +116,7 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
         """Return the learning rate at a float32 step of the warm-up, which ends at `target`."""
 
-    def _after(self, step: Any) -> tf.Tensor:
+    def _after(self, step: tf.Tensor | int) -> tf.Tensor:
         after = self._after_warmup_lr_sched
         if isinstance(after, schedules.LearningRateSchedule):
             after = after(step)
@@ -220,7 +220,7 @@ class DirectPowerDecay(schedules.LearningRateSchedule):
         self._power = power
         self._name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         return self._initial_learning_rate * _power(tf.cast(step, tf.float32), self._power)
 
     def get_config(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class PowerAndLinearDecay(schedules.LearningRateSchedule):
         self._offset = offset
         self._name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         step = tf.cast(step, tf.float32) - self._offset
         learning_rate = self._initial_learning_rate * _power(step, self._power)
         linear_steps = self._total_decay_steps * self._linear_decay_fraction
@@ -301,7 +301,7 @@ class PowerDecayWithOffset(schedules.LearningRateSchedule):
         self._pre_offset_learning_rate = pre_offset_learning_rate
         self._name = name
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         step = tf.cast(step, tf.float32) - self._offset
         before = tf.constant(self._pre_offset_learning_rate, tf.float32)
         after = self._initial_learning_rate * _power(step, self._power)
@@ -355,7 +355,7 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
         self.offset = offset
         self.name = name
 
-    def __call__(self, global_step: Any) -> tf.Tensor:
+    def __call__(self, global_step: tf.Tensor | int) -> tf.Tensor:
         step = tf.cast(global_step, tf.float32) - self.offset
         learning_rate = tf.constant(self.values[0], tf.float32)
         corners = zip(self.boundaries, self.values, strict=True)

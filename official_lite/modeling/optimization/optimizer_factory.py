@@ -5,10 +5,12 @@ from typing import Any, TypeAlias
 
 import gin
 import keras
+import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, suggestions
 from official_lite.modeling import distributed_gradients, embedding_lookups
+from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import adamw, ema_optimizer, lamb, lars, lr_schedule
 from official_lite.modeling.optimization.configs import optimization_config, optimizer_config
 
@@ -213,7 +215,7 @@ def _build(
     return classes[name](**arguments)
 
 
-def _complete(config: Any, path: str) -> dict[str, Any]:
+def _complete(config: base_config.Config, path: str) -> dict[str, Any]:
     """Return the fields of a schedule's config, all of which must be set."""
     arguments: dict[str, Any] = config.as_dict()
     for ratio in type(config).CLEARS.values():
@@ -236,7 +238,7 @@ def _complete(config: Any, path: str) -> dict[str, Any]:
     return arguments
 
 
-def _optimizer_arguments(config: Any, path: str) -> dict[str, Any]:
+def _optimizer_arguments(config: base_config.Config, path: str) -> dict[str, Any]:
     arguments: dict[str, Any] = config.as_dict()
     for name, no_effect in _DEAD_FIELDS.items():
         if arguments.pop(name, no_effect) != no_effect:
@@ -264,7 +266,9 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
     return arguments | {"relative_step": False}
 
 
-def prepare_optimizer(optimizer: Any, model: Any) -> Any:
+def prepare_optimizer(
+    optimizer: keras.optimizers.Optimizer, model: keras.Model | tf.Module
+) -> keras.optimizers.Optimizer:
     """Make the optimizer distributed, create all its variables, and return it.
 
     The optimizer is built on all variables at once, because an optimizer that was built on some
@@ -288,7 +292,9 @@ def prepare_optimizer(optimizer: Any, model: Any) -> Any:
     return optimizer
 
 
-def _warn_of_passes_over_tables(optimizer: Any, model: Any) -> None:
+def _warn_of_passes_over_tables(
+    optimizer: keras.optimizers.Optimizer, model: keras.Model | tf.Module
+) -> None:
     large = [
         table.path for table in embedding_lookups.tables(model) if embedding_lookups.is_large(table)
     ]

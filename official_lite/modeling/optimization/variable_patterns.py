@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
+
+import keras
+import tensorflow as tf
 
 __all__ = ["matches_any"]
 
 
-def matches_any(variable: Any, patterns: Iterable[str] | None) -> bool:
+def matches_any(variable: keras.Variable | tf.Variable, patterns: Iterable[str] | None) -> bool:
     """Return whether a pattern matches the variable's path (`encoder/layer_norm/gamma`) or name.
 
     Args:

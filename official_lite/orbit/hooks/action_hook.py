@@ -51,7 +51,7 @@ class ActionHook(Hook):
             self._action(dict(self.controller.train_logs))
 
 
-def _resolve(action: Any) -> Callable[[runner.Output], Any]:
+def _resolve(action: object) -> Callable[[runner.Output], Any]:
     if isinstance(action, Mapping):
         found = plugins.factory(action, kind="action", is_part=True)()
     else:

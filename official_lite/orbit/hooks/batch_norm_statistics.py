@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import keras
 import numpy as np
@@ -13,11 +13,32 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables
+from official_lite.common import errors, keras_variables, types
 from official_lite.modeling.optimization import gradient_accumulator
+from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
 
 Array = npt.NDArray[Any]
+
+
+class _Task(Protocol):
+    def build_metrics(self, training: bool) -> Sequence[keras.metrics.Metric]: ...
+
+    def train_step(
+        self,
+        inputs: types.Nest,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        metrics: Sequence[keras.metrics.Metric],
+    ) -> Mapping[str, Any]: ...
+
+
+class _KerasTrainer(Protocol):
+    task: _Task
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    strategy: tf.distribute.Strategy
+    train_dataset: tf.data.Dataset
 
 
 class BatchNormStatistics:
@@ -41,16 +62,16 @@ class BatchNormStatistics:
       errors.ConfigTypeError: The trainer lacks one of these attributes.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: runner.AbstractTrainer | None) -> None:
         for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
             if not hasattr(trainer, attribute):
                 raise errors.ConfigTypeError(
                     f"Statistics of batch normalization need a trainer with a `{attribute}`, such "
                     f"as `core.base_trainer.Trainer`; this is a {type(trainer).__name__}."
                 )
-        self._trainer = trainer
+        self._trainer = found = cast("_KerasTrainer", trainer)
         self._recorders = [
-            _Recorder(layer, trainer.strategy) for layer in _batch_norm_layers(trainer.model)
+            _Recorder(layer, found.strategy) for layer in _batch_norm_layers(found.model)
         ]
         self._dataset: Any = None
         self._step_fn: Any = None
@@ -103,12 +124,12 @@ class BatchNormStatistics:
         with trainer.strategy.scope():
             metrics = list(trainer.task.build_metrics(training=True))
 
-        def replica_step(inputs: Any) -> None:
+        def replica_step(inputs: types.Nest) -> None:
             trainer.task.train_step(
                 inputs, model=trainer.model, optimizer=optimizer, metrics=metrics
             )
 
-        def step(iterator: Any) -> list[tf.Tensor]:
+        def step(iterator: Iterator[types.Nest]) -> list[tf.Tensor]:
             trainer.strategy.run(replica_step, args=(next(iterator),))
             return [recorder.take() for recorder in self._recorders]
 
@@ -122,7 +143,9 @@ class _Recorder:
     mean is large and the variance is small.
     """
 
-    def __init__(self, layer: keras.layers.BatchNormalization, strategy: Any) -> None:
+    def __init__(
+        self, layer: keras.layers.BatchNormalization, strategy: tf.distribute.Strategy
+    ) -> None:
         self._layer = layer
         self._signature = inspect.signature(layer.call)
         size = int(layer.moving_mean.shape[0])
@@ -178,7 +201,7 @@ class _Recorder:
         if getattr(self._layer, "renorm", False):
             self._layer.moving_stddev.assign(np.sqrt(variance + self._layer.epsilon))
 
-    def _add(self, inputs: Any, mask: Any) -> None:
+    def _add(self, inputs: types.Nest, mask: tf.Tensor | None) -> None:
         inputs = tf.convert_to_tensor(inputs)
         shape = [1] * inputs.shape.rank
         shape[self._layer.axis] = -1
@@ -204,12 +227,12 @@ def unchanged(variables: Iterable[Any]) -> Iterator[None]:
             one.assign(value)
 
 
-def _variables(model: Any) -> list[Any]:
+def _variables(model: keras.Model | tf.Module) -> list[Any]:
     """Return everything that a train step may change: weights, random state and metrics."""
     return [*model.variables, *model.metrics_variables]
 
 
-def _batch_norm_layers(model: Any) -> list[Any]:
+def _batch_norm_layers(model: keras.Model | tf.Module) -> list[Any]:
     if not isinstance(model, keras.Model):
         return []
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()

@@ -56,7 +56,7 @@ class GradientNorm(GraphHook):
             if self._pattern.search(keras_variables.path_of(variable)):
                 self._put(keras_variables.path_of(variable), gradient)
 
-    def _numbers(self, gradient: Any) -> tf.Tensor:
+    def _numbers(self, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
         is_of_rows = isinstance(gradient, tf.IndexedSlices) and not self._histograms
         return gradient.values if is_of_rows else tf.convert_to_tensor(gradient)
 

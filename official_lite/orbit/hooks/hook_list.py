@@ -7,7 +7,7 @@ import functools
 import inspect
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib import parse
 
@@ -106,7 +106,7 @@ def _numbered(name: str, count: collections.Counter[str]) -> str:
     return name if count[name] == 1 else f"{name}_{count[name] - 1}"
 
 
-def _as_python(value: Any) -> Any:
+def _as_python(value: object) -> Any:
     # What Python has no type for, such as a longdouble, is its own item.
     if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
         return item
@@ -232,7 +232,7 @@ def _check_methods(hook: Hook) -> None:
         )
 
 
-def _takes(method: Any, count: int) -> bool:
+def _takes(method: Callable[..., object], count: int) -> bool:
     try:
         inspect.signature(method).bind(*[None] * count)
     except TypeError:

@@ -1,12 +1,13 @@
 """A hook that measures how much of the training time is spent waiting for data."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
+from official_lite.common import types
 from official_lite.orbit import standard_runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.utils import loop_fns
@@ -121,7 +122,7 @@ class _WaitClock:
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
         """Return the step with its iterators timed by this clock."""
 
-        def timed_step(iterator: Any) -> Any:
+        def timed_step(iterator: Iterator[types.Nest]) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
 
         return timed_step
@@ -140,7 +141,7 @@ class _WaitClock:
         self._sums.assign_add(tf.stack([seconds, 1.0]))
         return batch
 
-    def _timed(self, iterator: Any) -> Any:
+    def _timed(self, iterator: tf.data.Iterator) -> Any:
         return _TimedIterator(iterator, self)
 
 
@@ -150,7 +151,7 @@ class _TimedIterator:
     It has no `__iter__`, because a Python loop over it would never end in a graph.
     """
 
-    def __init__(self, iterator: Any, clock: _WaitClock) -> None:
+    def __init__(self, iterator: tf.data.Iterator, clock: _WaitClock) -> None:
         self._iterator = iterator
         self._clock = clock
 

@@ -23,7 +23,9 @@ __all__ = [
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
-def create(callback: Any, arguments: dict[str, Any]) -> keras.callbacks.Callback:
+def create(
+    callback: str | keras.callbacks.Callback, arguments: dict[str, Any]
+) -> keras.callbacks.Callback:
     """Create the callback of a config.
 
     Args:
@@ -110,7 +112,12 @@ class KerasCallback(Hook):
       errors.ConfigError: There is no such class, or it takes different arguments.
     """
 
-    def __init__(self, callback: Any, every_n_steps: int | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        callback: str | keras.callbacks.Callback,
+        every_n_steps: int | None = None,
+        **arguments: Any,
+    ) -> None:
         self.callback = create(callback, arguments)
         self.every_n_steps = every_n_steps
         if every_n_steps is None:

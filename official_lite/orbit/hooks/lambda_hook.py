@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from official_lite.common import errors, plugins
 from official_lite.orbit.hooks.hook import Hook
@@ -67,7 +67,7 @@ class LambdaHook(Hook):
                 setattr(self, event, functools.partial(_function(event, function), self))
 
 
-def _function(event: str, function: Any) -> Callable[..., None]:
+def _function(event: str, function: Function) -> Callable[..., None]:
     found = plugins.resolve(function, kind="function")
     if not callable(found):
         raise errors.ConfigTypeError(

@@ -1,7 +1,9 @@
 """A hook that logs the learning rate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import keras
 
 from official_lite.common import errors
 from official_lite.orbit import utils
@@ -41,10 +43,10 @@ class LearningRateLogger(Hook):
             )
         return {"learning_rate": self._rate(optimizer)}
 
-    def _rate(self, optimizer: Any) -> float:
+    def _rate(self, optimizer: keras.optimizers.Optimizer) -> float:
         rate = utils.current_learning_rate(optimizer, self.controller.global_step)
         return float(utils.get_value(rate))
 
 
-def _by_name(optimizers: Any) -> dict[str, Any]:
+def _by_name(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
     return {optimizer.name: optimizer for optimizer in optimizers}

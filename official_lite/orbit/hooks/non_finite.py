@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables
+from official_lite.common import errors, keras_variables, types
 from official_lite.modeling import distributed_gradients
 from official_lite.orbit import triggers
 from official_lite.orbit.hooks.hook import GraphHook
@@ -132,6 +132,11 @@ class _Finding:
     scales_loss: bool
 
 
+class _KerasTrainer(Protocol):
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+
+
 class _Watch:
     """Variables on each replica that describe the first bad step. Step 0 means none so far.
 
@@ -141,7 +146,12 @@ class _Watch:
       layers: The layers to check.
     """
 
-    def __init__(self, trainer: Any, global_step: tf.Variable, layers: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        trainer: _KerasTrainer,
+        global_step: tf.Variable,
+        layers: Sequence[Any],
+    ) -> None:
         self._model = trainer.model
         self._loss_name = getattr(getattr(trainer, "task", None), "loss", "loss")
         self._scales_loss = _scales_loss_dynamically(trainer)
@@ -161,7 +171,7 @@ class _Watch:
     def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
         """Return the step with checks of the layers added."""
 
-        def watched_step(iterator: Any) -> Any:
+        def watched_step(iterator: Iterator[types.Nest]) -> Any:
             with contextlib.ExitStack() as stack:
                 for layer in self._layers.values():
                     stack.enter_context(self._looking_at(layer))
@@ -226,7 +236,7 @@ class _Watch:
         return tf.constant(True)
 
     @contextlib.contextmanager
-    def _looking_at(self, layer: Any) -> Iterator[None]:
+    def _looking_at(self, layer: keras.layers.Layer) -> Iterator[None]:
         call = layer.call
 
         def watched_call(*args: Any, **kwargs: Any) -> Any:
@@ -245,7 +255,7 @@ class _Watch:
         finally:
             del layer.__dict__["call"]
 
-    def _look_at(self, values: Any, first_bad_step: tf.Variable) -> None:
+    def _look_at(self, values: types.Nest, first_bad_step: tf.Variable) -> None:
         tensors = tf.nest.flatten(values, expand_composites=True)
         floating = [x for x in tensors if tf.is_tensor(x) and x.dtype.is_floating]
         if not floating:
@@ -334,18 +344,18 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
-def _chosen(names: Sequence[str], flags: Any) -> list[str]:
+def _chosen(names: Sequence[str], flags: Iterable[bool]) -> list[str]:
     return [name for name, flag in zip(names, flags, strict=True) if flag]
 
 
-def _layers(model: Any) -> list[Any]:
+def _layers(model: keras.Model | tf.Module) -> list[Any]:
     if not isinstance(model, keras.Model):
         return []
     layers = {id(layer): layer for layer in model._flatten_layers(include_self=True)}.values()
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
-def _scales_loss_dynamically(trainer: Any) -> bool:
+def _scales_loss_dynamically(trainer: _KerasTrainer) -> bool:
     return any(
         isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         and getattr(optimizer, "dynamic", True)
@@ -355,7 +365,7 @@ def _scales_loss_dynamically(trainer: Any) -> bool:
     )
 
 
-def _create(value: Any, dtype: tf.DType) -> tf.Variable:
+def _create(value: tf.Tensor | float, dtype: tf.DType) -> tf.Variable:
     """Create a variable with a separate value on each replica."""
     return tf.Variable(
         value,

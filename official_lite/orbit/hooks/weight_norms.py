@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from official_lite.common import errors, keras_variables, suggestions
@@ -60,6 +61,6 @@ class WeightNorms(Hook):
         return found
 
 
-def _sum_of_squares(weight: Any) -> tf.Tensor:
+def _sum_of_squares(weight: keras.Variable | tf.Variable) -> tf.Tensor:
     # In float32: half precision overflows.
     return tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(weight), tf.float32)))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.data import tf_data_options
 
 
@@ -83,12 +83,12 @@ def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:
     return len(devices) == 1 and "/device:CPU:" in devices[0]
 
 
-def get_value(x: Any) -> Any:
+def get_value(x: types.Nest) -> Any:
     """Return the NumPy value of a TensorFlow tensor or variable, or any other value unchanged."""
     return x.numpy() if tf.is_tensor(x) else x
 
 
-def as_tf_variable(variable: Any) -> tf.Variable:
+def as_tf_variable(variable: keras.Variable | tf.Variable) -> tf.Variable:
     """Return the TensorFlow variable inside a Keras variable, or a TensorFlow variable itself.
 
     Raises:
@@ -104,7 +104,9 @@ def as_tf_variable(variable: Any) -> tf.Variable:
     )
 
 
-def current_learning_rate(optimizer: Any, global_step: Any) -> Any:
+def current_learning_rate(
+    optimizer: keras.optimizers.Optimizer, global_step: tf.Variable
+) -> tf.Tensor | float:
     """Return the learning rate of the next update.
 
     Args:

@@ -1,6 +1,6 @@
 """Epochs in a loop that counts steps."""
 
-from typing import Any
+import tensorflow as tf
 
 from official_lite.common import errors
 
@@ -22,7 +22,7 @@ class EpochHelper:
       global_step: The variable that counts the steps.
     """
 
-    def __init__(self, epoch_steps: int, global_step: Any) -> None:
+    def __init__(self, epoch_steps: int, global_step: tf.Variable) -> None:
         self._epoch_steps = epoch_steps
         self._global_step = global_step
         self._current_epoch: int | None = None

@@ -4,12 +4,12 @@ A step function takes an iterator (or a nested structure of iterators) and runs 
 that it fetches. All loop functions take `(iterator, num_steps)`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors, user_code
+from official_lite.common import errors, types, user_code
 from official_lite.orbit.utils import step_guard, tpu_summaries
 from official_lite.run import preemption
 
@@ -34,9 +34,9 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
     """
 
     def loop_fn(
-        iterator: Any,
-        num_steps: Any,
-        state: Any = None,
+        iterator: Iterator[types.Nest],
+        num_steps: tf.Tensor,
+        state: types.Nest = None,
         reduce_fn: Callable[[Any, Any], Any] | None = None,
     ) -> Any:
         steps_wanted = int(num_steps)
@@ -65,7 +65,7 @@ def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
       A function `(iterator, num_steps)` that returns the outputs of the last step.
     """
 
-    def loop_fn(iterator: Any, num_steps: Any) -> Any:
+    def loop_fn(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> Any:
         outputs = None
         for _ in range(int(num_steps)):
             outputs = step_fn(iterator)
@@ -84,7 +84,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     step_fn = step_guard.guard_step(step_fn)
     last = LastOutputs()
 
-    def loop_fn(iterator: Any, num_steps: tf.Tensor) -> Any:
+    def loop_fn(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
         for _ in tf.range(num_steps):
             # Without this the names of all ops in the step would begin with "while/".
@@ -106,7 +106,10 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
     step_fn = step_guard.guard_step(step_fn)
 
     def loop_fn(
-        iterator: Any, num_steps: tf.Tensor, state: Any, reduce_fn: Callable[[Any, Any], Any]
+        iterator: Iterator[types.Nest],
+        num_steps: tf.Tensor,
+        state: types.Nest,
+        reduce_fn: Callable[[Any, Any], Any],
     ) -> Any:
         _check_tensor(num_steps)
         for _ in tf.range(num_steps):
@@ -133,7 +136,7 @@ class LastOutputs:
         self._kept: list[tf.Variable] = []
 
     @tf.autograph.experimental.do_not_convert
-    def keep(self, outputs: Any) -> None:
+    def keep(self, outputs: types.Nest) -> None:
         self._outputs = None
         tensors = tf.nest.flatten(outputs, expand_composites=True)
         if not tensors or not all(tf.is_tensor(tensor) for tensor in tensors):
@@ -170,7 +173,7 @@ class CountedStep:
         self._step_fn = step_fn
         self.calls = 0
 
-    def __call__(self, iterator: Any) -> Any:
+    def __call__(self, iterator: Iterator[types.Nest]) -> Any:
         outputs = self._step_fn(iterator)
         self.calls += 1
         return outputs
@@ -183,7 +186,7 @@ class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
     if summaries are recorded there.
     """
 
-    def __call__(self, iterator: Any, num_steps: tf.Tensor) -> None:
+    def __call__(self, iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> None:
         if tf.summary.should_record_summaries():
             self.with_summaries(iterator, tf.constant(1))
             num_steps -= 1
@@ -192,7 +195,7 @@ class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
 
 
 @user_code.not_converted
-def _check_tensor(num_steps: Any) -> None:
+def _check_tensor(num_steps: object) -> None:
     if not tf.is_tensor(num_steps):
         raise errors.ConfigValueError(
             f"`num_steps` is the Python value {num_steps!r}, for which `tf.function` would trace "
@@ -200,7 +203,7 @@ def _check_tensor(num_steps: Any) -> None:
         )
 
 
-def _any_size(value: Any) -> tf.TensorShape | None:
+def _any_size(value: types.Nest) -> tf.TensorShape | None:
     if not tf.is_tensor(value):
         return None
     rank = value.shape.rank

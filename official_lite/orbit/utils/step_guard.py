@@ -5,13 +5,13 @@ all ops that do not use the batch (a counter, the denominator of a mean, a weigh
 therefore run once more before the error stops the loop.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import user_code
+from official_lite.common import types, user_code
 
 __all__ = ["current_batch", "guard_step"]
 
@@ -46,7 +46,7 @@ def guard_step(step_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     step_fn = getattr(step_fn, "python_function", step_fn)
 
     @user_code.not_converted
-    def run(iterator: Any) -> Any:
+    def run(iterator: Iterator[types.Nest]) -> Any:
         step = _Step(iterator)
         for outer in _steps:
             outer.has_guarded_parts = True
@@ -77,7 +77,7 @@ class _Step:
         iterator: The iterator from which the step fetches, or a nested structure of iterators.
     """
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Iterator[types.Nest]) -> None:
         self.batch: Any = None
         self.has_guarded_parts = False
         self._iterator = iterator
@@ -86,10 +86,10 @@ class _Step:
         # An op that runs when a batch is there, and the range of the ops that have fetched it.
         self._fetches: list[tuple[tf.Operation, range]] = []
 
-    def watch(self, iterator: Any) -> "_WatchedIterator":
+    def watch(self, iterator: Iterator[types.Nest]) -> "_WatchedIterator":
         return _WatchedIterator(iterator, self)
 
-    def fetch(self, iterator: Any) -> Any:
+    def fetch(self, iterator: Iterator[types.Nest]) -> Any:
         """Fetch a batch and record which ops fetched it."""
         if self._graph is None or tf.compat.v1.get_default_graph() is not self._graph:
             self.batch = user_code.next_batch(iterator)
@@ -145,7 +145,7 @@ class _Step:
 class _WatchedIterator:
     """An iterator that reports its fetches to a step and otherwise behaves like the original."""
 
-    def __init__(self, iterator: Any, step: _Step) -> None:
+    def __init__(self, iterator: Iterator[types.Nest], step: _Step) -> None:
         self._watched = iterator
         self._step = step
 

@@ -26,7 +26,7 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
         self,
         summary_dir: str | os.PathLike[str] | None,
         summary_fn: Callable[..., Any],
-        global_step: Any = None,
+        global_step: tf.Variable | None = None,
         *,
         job: str = "",
     ) -> None:

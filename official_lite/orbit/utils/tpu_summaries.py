@@ -51,7 +51,7 @@ class OptionalSummariesFunction:
         self.with_summaries = tf.function(with_summaries, **tf_function_kwargs)
         self.without_summaries = tf.function(without_summaries, **tf_function_kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Self:
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
         """Bind both functions to an instance, like a method."""
         bound = object.__new__(type(self))
         bound.with_summaries = self.with_summaries.__get__(instance, owner)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_lite.checkpoint import commit, completeness, model_state, warm_start
 from official_lite.common import errors
 from official_lite.core import model_building
+from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.pipeline.context import ExperimentContext
@@ -57,7 +58,8 @@ def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
 
 
 def _evaluation_data(task: Any, config: Any) -> tf.data.Dataset:
-    data = getattr(config, "validation_data", None) or getattr(config, "train_data", None)
+    data = hyperparams.get_by_path(config, "validation_data")
+    data = data or hyperparams.get_by_path(config, "train_data")
     dataset: tf.data.Dataset = task.build_inputs(data)
     return dataset
 

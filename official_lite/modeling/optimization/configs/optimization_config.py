@@ -17,7 +17,6 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from official_lite.common import errors
 from official_lite.modeling.hyperparams import base_config, config_paths, oneof
@@ -122,7 +121,7 @@ class OptimizationConfig(base_config.Config):
                 _require_usable(f"{block}.{path}", value)
 
 
-def _require_usable(path: str, value: Any) -> None:
+def _require_usable(path: str, value: object) -> None:
     is_rate = path.endswith(("learning_rate", "values"))
     for number in _numbers(value):
         if not math.isfinite(number) or (is_rate and number < 0):
@@ -130,7 +129,7 @@ def _require_usable(path: str, value: Any) -> None:
             raise errors.ConfigValueError(f"`{path}` is {value}; wanted {wanted}.")
 
 
-def _numbers(value: Any) -> Iterator[int | float]:
+def _numbers(value: object) -> Iterator[int | float]:
     if isinstance(value, int | float):
         yield value
     elif isinstance(value, list | tuple):
