@@ -3,13 +3,19 @@
 A new release may drop any of them without notice; then these tests say what stops working.
 """
 
+import argparse
 import ast
 import importlib
 import importlib.metadata
+import os
 import pathlib
+import sys
+from collections.abc import Callable, Iterator
 
 import keras
+import optuna
 import pytest
+import tensorflow as tf
 
 _PACKAGE = pathlib.Path(__file__).parents[1] / "official_lite"
 _OPTIMIZER = "keras.optimizers:Optimizer"
@@ -18,6 +24,8 @@ _OPTIMIZER = "keras.optimizers:Optimizer"
 _NAMES = [
     ("keras:Model", "_flatten_layers", "freezing, batch normalization hooks and warm starts"),
     ("keras:Layer", "_get_call_context", "the checks of the first step"),
+    ("tensorflow:Module", "_flatten", "the parts of a multitask model"),
+    ("keras.src.models.functional:Functional", "_run_through_graph", "found architectures"),
     (_OPTIMIZER, "_get_variable_index", "the sparse update steps, AdamW, LAMB and LARS"),
     (_OPTIMIZER, "_apply_weight_decay", "the sparse update steps"),
     (_OPTIMIZER, "_use_weight_decay", "AdamW and the sparse update steps"),
@@ -40,6 +48,7 @@ _NAMES = [
         "get_iterator_spec_from_dataset",
         "parameter servers",
     ),
+    ("tensorflow:train.CheckpointManager", "_record_state", "checkpoints"),
     (
         "tensorflow.python.distribute.coordinator.values",
         "PerWorkerDistributedIterator",
@@ -65,28 +74,144 @@ def test_private_names_exist_in_the_installed_release(place: str, name: str, use
     module, _, owner = place.partition(":")
     package = module.partition(".")[0]
     found = importlib.import_module(module)
+    for part in filter(None, owner.split(".")):
+        found = getattr(found, part)
     release = f"{package} {importlib.metadata.version(package)}"
-    assert hasattr(getattr(found, owner) if owner else found, name), (
+    assert hasattr(found, name), (
         f"{release} has no `{name}` in `{place}`. Without it, these stop working: {use}."
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("Adagrad", ["_accumulators"]),
-        ("Adam", ["_momentums", "_velocities", "_trainable_variables"]),
-        ("SGD", ["_distribution_strategy"]),
-    ],
-)
-def test_a_built_optimizer_has_the_private_slots(kind: str, names: list[str]) -> None:
-    optimizer = getattr(keras.optimizers, kind)()
+def _optimizer(kind: str, **arguments: object) -> keras.optimizers.Optimizer:
+    optimizer = getattr(keras.optimizers, kind)(**arguments)
     optimizer.build([keras.Variable([0.0])])
-    lacking = [name for name in names if not hasattr(optimizer, name)]
-    assert not lacking, (
-        f"In keras {keras.__version__}, {kind} has no {', '.join(lacking)}. "
-        "Without them, the update steps of `modeling/update_steps.py` stop working."
+    return optimizer
+
+
+def _compiled() -> keras.Model:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    return model
+
+
+def _checkpoint_manager() -> tf.train.CheckpointManager:
+    step = tf.Variable(0)
+    return tf.train.CheckpointManager(
+        tf.train.Checkpoint(), "unused", max_to_keep=1, step_counter=step, checkpoint_interval=1
     )
+
+
+# What has private attributes that exist only on instances, the attributes, and what needs them.
+_INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
+    "a built Adagrad": (lambda: _optimizer("Adagrad"), ["_accumulators"], "sparse updates"),
+    "a built Adadelta or RMSprop": (
+        lambda: _optimizer("RMSprop", centered=True),
+        ["_average_gradients", "_velocities"],
+        "sparse updates",
+    ),
+    "a built Adam": (
+        lambda: _optimizer("Adam", amsgrad=True),
+        ["_momentums", "_velocities", "_velocity_hats", "_trainable_variables"],
+        "sparse updates, LAMB, LARS and the gradient accumulator",
+    ),
+    "a built SGD": (lambda: _optimizer("SGD"), ["_distribution_strategy"], "sparse updates"),
+    "a compiled model": (_compiled, ["_loss_tracker"], "the metrics of compiled models"),
+    "a layer": (
+        lambda: keras.layers.Dense(1),
+        ["_trainable_variables", "_non_trainable_variables"],
+        "freezing and found architectures",
+    ),
+    "a lookup layer": (
+        lambda: keras.layers.IntegerLookup(vocabulary=[1]),
+        ["_has_input_vocabulary"],
+        "the check for layers that must be adapted",
+    ),
+    "a checkpoint manager": (
+        _checkpoint_manager,
+        ["_checkpoint_interval", "_step_counter", "_keep_checkpoint_every_n_hours"],
+        "checkpoints at intervals",
+    ),
+    "a tracked object": (
+        lambda: tf.train.Checkpoint(part=tf.Variable(0)),
+        ["_deferred_dependencies"],
+        "the fallback to an older checkpoint",
+    ),
+    "a frozen trial": (
+        lambda: optuna.trial.create_trial(value=0.0),
+        ["_trial_id"],
+        "the workers of a study",
+    ),
+    "an iterator": (
+        lambda: iter(tf.data.Dataset.range(1)),
+        ["_iterator_resource", "_type_spec"],
+        "restarted evaluation data and parameter servers",
+    ),
+    "the handle of a variable": (
+        lambda: tf.Variable(0).handle,
+        ["_handle_data"],
+        "the comparison of execution modes",
+    ),
+    "a parser's subcommands": (lambda: argparse, ["_SubParsersAction"], "shell completion"),
+    "the interpreter": (lambda: sys, ["_current_frames"], "the warning about stalls"),
+    "the operating system": (lambda: os, ["_exit"], "the end of a preempted process"),
+}
+
+# Private names of TensorFlow that exist only in a cluster or inside a graph; the tests of parameter
+# servers and of the TensorBoard writer use them.
+_ELSEWHERE = {"_allow_run_without_coordinator", "_get", "_num_ps", "_resource"}
+
+
+@pytest.mark.parametrize("thing", _INSTANCES)
+def test_private_attributes_exist_in_the_installed_release(thing: str) -> None:
+    build, names, use = _INSTANCES[thing]
+    found = build()
+    lacking = [name for name in names if not hasattr(found, name)]
+    assert not lacking, (
+        f"In keras {keras.__version__} and tensorflow {tf.__version__}, {thing} has no "
+        f"{', '.join(lacking)}. Without them, these stop working: {use}."
+    )
+
+
+def test_every_private_name_in_use_is_listed() -> None:
+    listed = {name for _, name, _ in _NAMES} | _ELSEWHERE
+    for _, names, _ in _INSTANCES.values():
+        listed.update(names)
+    used: set[str] = set()
+    own: set[str] = set()
+    for path in _PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            used.update(_private_names_read(node))
+            own.update(_names_defined(node))
+    assert not used - own - listed
+
+
+def _private_names_read(node: ast.AST) -> Iterator[str]:
+    name: object = None
+    if isinstance(node, ast.Attribute):
+        name = node.attr
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in {"getattr", "hasattr", "setattr"} and len(node.args) > 1:
+            name = getattr(node.args[1], "value", None)
+    if isinstance(name, str) and name.startswith("_") and not name.startswith("__"):
+        yield name
+
+
+def _names_defined(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.alias):
+        yield node.asname or node.name
+    elif isinstance(node, ast.keyword) and node.arg:
+        yield node.arg
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            yield node.attr
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        # `tf.Module` does not wrap what is put into `__dict__`.
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__":
+            yield str(node.slice.value)
 
 
 def test_only_the_listed_modules_import_private_modules() -> None:
@@ -94,9 +219,10 @@ def test_only_the_listed_modules_import_private_modules() -> None:
     for path in _PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
-                modules = [node.module or ""]
+                modules = {f"{node.module}.{alias.name}" for alias in node.names}
+                modules = {node.module or ""} if _is_private(node.module or "") else modules
             elif isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
+                modules = {alias.name for alias in node.names}
             else:
                 continue
             for module in filter(_is_private, modules):
