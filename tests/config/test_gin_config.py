@@ -10,7 +10,9 @@ from official_lite.core import config_definitions as cfg
 
 def _bound(*bindings: str) -> cfg.ExperimentConfig:
     gin_config.parse_gin([], bindings)
-    return gin_config.apply_bindings(cfg.ExperimentConfig())
+    params = cfg.ExperimentConfig()
+    gin_config.apply_bindings(params)
+    return params
 
 
 def test_binding_reaches_a_field_at_any_depth() -> None:

@@ -475,7 +475,7 @@ def test_37_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str)
         model_dir = str(tmp_path / "run")
 
     hook = orbit.hooks.ExportModel(subdir=name)
-    hook.controller = Controller()  # type: ignore[assignment]  # all that it asks for
+    hook.controller = Controller()  # all that it asks for
     hook.trainer = type("Trainer", (), {"model": keras.Sequential()})()
     with pytest.raises(errors.ConfigError, match="wanted the name of a subdirectory"):
         hook.before_train()
@@ -521,7 +521,7 @@ def test_37_directories_are_removed_in_one_place() -> None:
 @pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x1b[2Jx", ""])
 def test_37_served_name_is_refused(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(errors.ConfigError):
-        export_base.export(None, {"serve": name}, str(tmp_path))  # type: ignore[arg-type]
+        export_base.export(None, {"serve": name}, str(tmp_path))
 
 
 EVIL = "\x1b]0;title\x07\x1b[31mloss\r\u202e"

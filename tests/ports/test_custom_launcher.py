@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -98,7 +99,7 @@ def test_metrics_of_the_page_are_those_of_all_examples(
     lengths = {"train_steps": 40, "validation_interval": 20, "validation_steps": -1}
     params.override({"task": {"validation_data": validation_data}, "trainer": lengths})
 
-    def run(mode: str) -> tuple[keras.Model, dict[str, float]]:
+    def run(mode: str) -> tuple[keras.Model, Mapping[str, Any]]:
         with strategy.scope():
             task = DigitsTask(params.task)
             optimizer = task.create_optimizer(params.trainer.optimizer_config)

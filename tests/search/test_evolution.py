@@ -33,7 +33,7 @@ def test_parent_is_the_best_of_the_sample() -> None:
     """With a sample as large as the population it is the best one that lives."""
     trials = _study(30, population_size=5, sample_size=5).trials
     for index, trial in enumerate(trials[5:], start=5):
-        best = max(trials[index - 5 : index], key=lambda t: t.value)
+        best = max(trials[index - 5 : index], key=lambda t: t.values)
         assert sum(trial.params[name] != best.params[name] for name in SPACE) == 1
 
 

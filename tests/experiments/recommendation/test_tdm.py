@@ -1,5 +1,6 @@
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_more_recommendations_than_the_search_finds_are_refused() -> None:
         configs.TdmConfig(num_recommended=21).validate()
 
 
-def _train(model_dir: pathlib.Path, train_steps: int) -> model.TreeMatcher:
+def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
     """The model after a training with few data."""
     params = configs.tdm()
     params.task.num_topics = 4

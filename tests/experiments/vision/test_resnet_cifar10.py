@@ -2,6 +2,8 @@ import pathlib
 import pickle
 import sys
 import types
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -120,7 +122,7 @@ def test_smoothed_loss_is_that_of_smoothed_labels() -> None:
 def test_training_goes_on_as_if_it_had_not_been_interrupted(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    def train(name: str, train_steps: int) -> tuple[keras.Model, dict]:
+    def train(name: str, train_steps: int) -> tuple[keras.Model, Mapping[str, Any]]:
         params = _experiment(directory, train_steps)
         return pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / name)).run()
 

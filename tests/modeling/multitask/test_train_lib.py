@@ -191,7 +191,7 @@ def test_model_reads_the_initial_checkpoint(
     make_model: Callable[..., Any],
     tmp_path: pathlib.Path,
 ) -> None:
-    class Pretrained(make_model):  # type: ignore[misc, valid-type]  # a class that a fixture gives
+    class Pretrained(make_model):  # a class that a fixture gives
         def initialize(self) -> None:
             self.shared.kernel.assign([[0.0]])
 

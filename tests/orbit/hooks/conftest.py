@@ -82,7 +82,7 @@ def make_scripted_trainer(make_trainer: Any) -> Callable[..., Any]:
     """Of a function of the step, which returns the logs of the evaluation there."""
 
     def make(logs_at: Callable[[int], Mapping[str, Any]]) -> Any:
-        class Scripted(make_trainer):  # type: ignore[misc]
+        class Scripted(make_trainer):
             def eval_end(self) -> dict[str, Any]:
                 return dict(logs_at(int(self.global_step.numpy())))
 
