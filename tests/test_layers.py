@@ -26,7 +26,7 @@ LAYERS = [
         "official_lite.modeling",
         "official_lite.modeling.optimization",
     ],
-    ["official_lite.config.phase_configs"],
+    ["official_lite.config.phase_configs", "official_lite.config.stage_configs"],
     ["official_lite.core.config_definitions"],
     ["official_lite.core.registry", "official_lite.core.exp_factory"],
     ["official_lite.config"],

@@ -9,10 +9,9 @@ from absl import logging
 
 from official_lite.cluster import tf_config
 from official_lite.common import errors
-from official_lite.config import phase_configs
+from official_lite.config import phase_configs, stage_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
-from official_lite.modeling.hyperparams.overrides import Cursor
 from official_lite.modeling.optimization.configs import optimization_config
 
 __all__ = [
@@ -120,6 +119,8 @@ class RuntimeConfig(base_config.Config):
 OptimizationConfig = optimization_config.OptimizationConfig
 
 PhaseConfig = phase_configs.PhaseConfig
+
+PipelineConfig = stage_configs.PipelineConfig
 
 # Fields that a Model Garden YAML file may set, but that have no counterpart here.
 _DEAD_FIELDS = {
@@ -384,41 +385,6 @@ class TaskConfig(base_config.Config):
 
 
 @dataclasses.dataclass
-class PipelineConfig(base_config.Config):
-    """The config of the stages of a run.
-
-    Each stage is a registered name, `package.module:Class` or `{workspace}/file.py:Class`; an empty
-    value selects the default stage. PaddleRec's names of the stages are accepted, too: instance,
-    network, startup, runner and terminal, each also with the suffix `_class_path`.
-
-    Attributes:
-        prepare: Runs before anything is built: downloads, environment variables.
-        build: Builds the strategy, task, model, optimizer and trainer.
-        initialize: Restores the run's checkpoint, or loads `task.init_checkpoint`.
-        run: Trains and evaluates.
-        finalize: Cleans up, even after a failure.
-    """
-
-    ALIASES: ClassVar[Mapping[str, str]] = {
-        alias + ending: field
-        for alias, field in {
-            "instance": "prepare",
-            "network": "build",
-            "startup": "initialize",
-            "runner": "run",
-            "terminal": "finalize",
-        }.items()
-        for ending in ("", "_class_path")
-    }
-
-    prepare: str = ""
-    build: str = ""
-    initialize: str = ""
-    run: str = ""
-    finalize: str = ""
-
-
-@dataclasses.dataclass
 class ExperimentConfig(base_config.Config):
     """The config of an experiment: a task, how it is trained, and on which devices.
 
@@ -433,24 +399,20 @@ class ExperimentConfig(base_config.Config):
         search: The search space and method of `--mode=search`; see `search.search_config`.
     """
 
+    UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = stage_configs.HINTS_FOR_PADDLEREC
+
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
-    pipeline: PipelineConfig = dataclasses.field(default_factory=PipelineConfig)
+    pipeline: stage_configs.PipelineConfig = dataclasses.field(
+        default_factory=stage_configs.PipelineConfig
+    )
     phases: list[phase_configs.PhaseConfig] = dataclasses.field(default_factory=list)
     workspace: str = ""
     search: hyperparams.FreeConfig | None = None
 
     def validate_fields(self) -> None:
         phase_configs.require_order(self.phases)
-
-    def _unknown_key(self, key: object, cursor: Cursor) -> errors.UnknownKeyError:
-        if key != "runner":
-            return super()._unknown_key(key, cursor)
-        return errors.UnknownKeyError(
-            f"{cursor}: PaddleRec's `runner` is taken apart here: its classes are named under "
-            "`pipeline`, several runners are `phases`, and docs/stages.md has the other keys."
-        )
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

@@ -73,14 +73,6 @@ def test_mistake_in_a_later_phase_shows_at_once(overrides, error, message) -> No
         phase_configs.check(_params({"name": "a"}, {"name": "b", "overrides": overrides}))
 
 
-def test_pasted_block_of_paddlerec_is_told_where_its_parts_go() -> None:
-    runner = [{"name": "train_runner", "class": "train", "epochs": 2}]
-    with pytest.raises(errors.UnknownKeyError, match=r"`pipeline`.*docs/stages\.md"):
-        cfg.ExperimentConfig().override({"runner": runner})
-    with pytest.raises(errors.UnknownKeyError, match="`trainer`"):
-        cfg.ExperimentConfig().override({"trainr": {}})
-
-
 def test_error_says_of_which_phase_it_is() -> None:
     for name, message in (("second", "^In the phase 'second': why$"), ("", "^why$")):
         with pytest.raises(errors.DataError, match=message), phase_configs.in_phase(name):

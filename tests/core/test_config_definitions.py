@@ -57,14 +57,6 @@ def test_model_garden_literal_parses() -> None:
     assert params.as_dict()["task"]["train_data"]["input_path"] == "a*"
 
 
-@pytest.mark.parametrize("ending", ["", "_class_path"])
-def test_stages_go_by_the_words_of_paddlerec_too(ending: str) -> None:
-    words = ["instance", "network", "startup", "runner", "terminal"]
-    config = cfg.PipelineConfig({word + ending: word for word in words})
-    fields = ["prepare", "build", "initialize", "run", "finalize"]
-    assert config.as_dict() == dict(zip(fields, words, strict=True))
-
-
 def test_number_of_examples_is_positive() -> None:
     with pytest.raises(errors.ConfigValueError, match="num_examples"):
         cfg.DataConfig(num_examples=0).validate()

@@ -54,12 +54,14 @@ class Config(params_dict.ParamsDict):
     A class that declares fields accepts no other keys. `Config` itself and subclasses without
     fields are open: their constructor accepts any keys.
 
-    A subclass can set two class attributes:
+    A subclass can set three class attributes:
 
     * `ALIASES` maps alternative names to field names; they are accepted wherever values come in.
     * `CLEARS` maps a field to another field, None by default, that may replace it. Setting either
       field resets the other one, to its default or to None. Setting both at once raises a
       `ConfigValueError`, unless the first field has its default value.
+    * `UNKNOWN_KEY_HINTS` maps a key that users of other systems may try to a sentence that says
+      what to use instead. The error about the unknown key ends with this sentence.
 
     Args:
       default_params: Nested values that override the fields' defaults.

@@ -48,6 +48,7 @@ class ParamsDict:
 
     RESERVED_ATTR = ("_locked", "_restrictions")
     ALIASES: ClassVar[Mapping[str, str]] = {}
+    UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class ParamsDict:
 
     def _unknown_key(self, key: object, cursor: Cursor) -> errors.UnknownKeyError:
         name = str(key)
-        hint = suggestions.did_you_mean(name, self._keys())
+        hint = self.UNKNOWN_KEY_HINTS.get(name) or suggestions.did_you_mean(name, self._keys())
         if "." in name:
             hint = f"A path is written `{name}=value` in one line, or nested in YAML."
         return errors.UnknownKeyError(
