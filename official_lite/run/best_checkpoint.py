@@ -16,6 +16,7 @@ from official_lite.checkpoint import best_checkpoints, latest
 from official_lite.common import errors, files, nested_dict, suggestions
 from official_lite.config import phase_configs
 from official_lite.core import base_task, base_trainer, config_definitions
+from official_lite.orbit.hooks import watched_metric
 
 __all__ = [
     "BestCheckpointExporter",
@@ -55,8 +56,7 @@ class BestCheckpointExporter:
                 f"best checkpoint metric comp must be one of higher, lower. Got: {metric_comp}"
             )
         self._export_dir = export_dir
-        self._metric_name = metric_name.split("|")
-        self._metric_comp = metric_comp
+        self._metric = watched_metric.WatchedMetric(metric_name, metric_comp)
         files.makedirs(export_dir)
         self._best = best_checkpoints.BestCheckpoints(export_dir)
         self._best_ckpt_logs = self._read_best_logs()
@@ -69,7 +69,8 @@ class BestCheckpointExporter:
     @property
     def best_metric_value(self) -> float | None:
         """The best value so far; None before the first evaluation with a finite value."""
-        return None if self._best_ckpt_logs is None else self._value_of(self._best_ckpt_logs)
+        logs = self._best_ckpt_logs
+        return None if logs is None else self._metric.value(logs)
 
     @property
     def best_ckpt_logs_path(self) -> str:
@@ -92,12 +93,12 @@ class BestCheckpointExporter:
         Raises:
             errors.UnknownKeyError: If the metric is not among the logs.
         """
-        value = self._value_of(eval_logs)
-        if not self._is_better(value):
+        value = self._metric.value(eval_logs)
+        if not self._metric.is_better(value, self.best_metric_value):
             # An interrupted export may have left the `info.json` of the previous best checkpoint.
             self._best.write_info()
             return False
-        logging.info("Best %s so far: %g.", "|".join(self._metric_name), value)
+        logging.info("Best %s so far: %g.", self._metric.name, value)
         self._best.save(
             checkpoint, int(global_step), _json_scalars(eval_logs), writes_info=write_logs
         )
@@ -121,18 +122,6 @@ class BestCheckpointExporter:
     def settle(self, step: int) -> None:
         """Release checkpoints that only states before `step` need, now that `step` is saved."""
         self._best.settle(step)
-
-    def _is_better(self, value: float) -> bool:
-        best = self.best_metric_value
-        if not math.isfinite(value):
-            return False
-        if best is None or not math.isfinite(best):
-            return True
-        return value > best if self._metric_comp == "higher" else value < best
-
-    def _value_of(self, logs: Mapping[str, Any]) -> float:
-        value = nested_dict.get_leaf_nested_dict(logs, self._metric_name)
-        return math.nan if value is None else float(orbit.utils.get_value(value))
 
     def _read_best_logs(self) -> dict[str, Any] | None:
         return None if self._best.best is None else dict(self._best.best)

@@ -52,7 +52,8 @@ class WatchedMetric:
                 f"The evaluation has no metric `{self.name}`. "
                 + suggestions.did_you_mean(name, flat)
             )
-        array = np.asarray(utils.get_value(flat[name]))
+        # JSON files record a value that is not finite as null, which becomes NaN here.
+        array = np.asarray(utils.get_value(flat[name]), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
                 f"`{self.name}` has the shape {array.shape}; wanted a single number."
@@ -62,7 +63,8 @@ class WatchedMetric:
     def is_better(self, value: float, than: float | None, by_more_than: float = 0.0) -> bool:
         """Return whether `value` beats `than`.
 
-        Any finite value beats `None`. NaN and infinity never beat anything.
+        Any finite value beats `None` and a value that is not finite. NaN and infinity never beat
+        anything.
 
         Args:
           value: The measured value.
@@ -71,7 +73,7 @@ class WatchedMetric:
         """
         if not np.isfinite(value):
             return False
-        if than is None:
+        if than is None or not np.isfinite(than):
             return True
         gain = value - than if self.maximizes else than - value
         return gain > by_more_than
