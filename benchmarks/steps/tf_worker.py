@@ -221,7 +221,7 @@ def main() -> None:
 
     def train_steps(num_steps: int) -> dict[str, float]:
         if num_steps % stacked:
-            raise SystemExit(f"--steps: wanted a multiple of {stacked} in {args.execution}.")
+            raise SystemExit(f"--steps: expected a multiple of {stacked} in {args.execution}.")
         train(iterator, tf.constant(num_steps // stacked))
         return training.take_report()
 

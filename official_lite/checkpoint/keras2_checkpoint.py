@@ -118,7 +118,7 @@ class Keras2Checkpoint:
         prefix = latest.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
         if not prefix or not tf.io.gfile.exists(f"{prefix}.index"):
             raise errors.CheckpointError(
-                f"There is no checkpoint at `{path}`. Wanted a folder that holds one, or a prefix "
+                f"There is no checkpoint at `{path}`. Expected a folder that holds one, or a prefix "
                 "such as `model_dir/ckpt-100` beside which `ckpt-100.index` lies."
             )
         self.prefix = prefix

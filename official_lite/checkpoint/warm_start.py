@@ -234,7 +234,7 @@ def _explain_misfit(
 ) -> str:
     top = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (
-        f"Nothing in the checkpoint fits the model. Wanted {' or '.join(map(repr, items))} at its "
+        f"Nothing in the checkpoint fits the model. Expected {' or '.join(map(repr, items))} at its "
         f"top, which has {top or 'no objects'}. If Keras 2 wrote it, "
         f"`official_lite.checkpoint.keras2_converter` can load it.\n{report}"
     )

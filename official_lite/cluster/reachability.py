@@ -64,7 +64,7 @@ def patience() -> float:
         if 0 < (seconds := float(text)) < float("inf"):
             return seconds
     raise errors.ConfigValueError(
-        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; wanted a number of seconds."
+        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; expected a number of seconds."
     )
 
 

@@ -208,4 +208,4 @@ def _checked_task(config: dict[str, Any], jobs: Mapping[str, Sequence[str]]) -> 
 
 
 def _invalid(problem: str) -> errors.ConfigValueError:
-    return errors.ConfigValueError(f"TF_CONFIG can't be used: {problem}. Wanted, say: {_EXAMPLE}")
+    return errors.ConfigValueError(f"TF_CONFIG can't be used: {problem}. Expected, say: {_EXAMPLE}")

@@ -307,7 +307,7 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
     if is_there:
         raise errors.ConfigValueError(
             f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
-            f"`{name if dot else origins.module_of(module)}`; wanted the public name of a class or "
+            f"`{name if dot else origins.module_of(module)}`; expected the public name of a class or "
             "function at the top of a module, such as `package.module:Class`."
         )
     public = [name for name in vars(module) if not name.startswith("_")]
@@ -346,7 +346,7 @@ def _refuse_paths_outside(entry: Any, arguments: Mapping[str, Any], described: s
                     entry,
                     f"`{name}` of the {described} is {text!r}, which leads out of the directory of "
                     "the run",
-                    "Wanted a relative path without `..`.",
+                    "Expected a relative path without `..`.",
                 )
 
 

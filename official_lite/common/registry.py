@@ -117,7 +117,7 @@ def _checked_parts(name: str) -> list[str]:
     parts = name.split("/")
     if not name.isprintable() or any(part in ("", ".", "..") for part in parts):
         raise errors.ConfigValueError(
-            f"{name!r} can't be a registered name: wanted parts separated by single slashes, such "
+            f"{name!r} can't be a registered name: expected parts separated by single slashes, such "
             "as `vision/digits`, without `..` and control characters."
         )
     return parts

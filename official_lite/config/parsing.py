@@ -166,7 +166,7 @@ class ExperimentParser:
             path, separator, value = assignment.partition("=")
             if not separator:
                 raise errors.ConfigValueError(
-                    f"--set={assignment} has no `=`; wanted --set=path=value, such as "
+                    f"--set={assignment} has no `=`; expected --set=path=value, such as "
                     "--set=trainer.train_steps=100."
                 )
             mutually_exclusive.refuse_both(params, path.strip(), value, given, "--set")
@@ -296,7 +296,7 @@ def expand(params: Any, default: str = "") -> Any:
     if not is_used and not given:
         return params
     if PLACEHOLDER in given:
-        raise errors.ConfigValueError(f"`workspace` is {given!r}; wanted a directory.")
+        raise errors.ConfigValueError(f"`workspace` is {given!r}; expected a directory.")
     directory = place(given or default)
     if not directory:
         raise errors.ConfigValueError(

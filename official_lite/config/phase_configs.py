@@ -57,7 +57,7 @@ class PhaseConfig(hyperparams.Config):
     def validate_fields(self) -> None:
         if not re.fullmatch(r"\w[\w.-]*", self.name) or self.name == "previous":
             raise errors.ConfigValueError(
-                f"`name` is {self.name!r}; wanted the name of a directory, such as 'pretrain'."
+                f"`name` is {self.name!r}; expected the name of a directory, such as 'pretrain'."
             )
         if self.name in _TAKEN:
             raise errors.ConfigValueError(

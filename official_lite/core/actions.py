@@ -52,7 +52,7 @@ class EMACheckpointing:
         average = ema_optimizer.get_moving_average(optimizer)
         if average is None:
             raise errors.ConfigValueError(
-                f"The optimizer, {type(optimizer).__name__}, keeps no moving average: wanted an "
+                f"The optimizer, {type(optimizer).__name__}, keeps no moving average: expected an "
                 "`optimization.ExponentialMovingAverage`. Set `optimizer_config.ema`."
             )
         self._average = average

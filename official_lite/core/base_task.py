@@ -413,7 +413,7 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
-            f"The loss of {type(task).__name__} has the shape {loss.shape}; wanted a scalar. Take "
+            f"The loss of {type(task).__name__} has the shape {loss.shape}; expected a scalar. Take "
             "`tf.reduce_mean` of it in `build_losses`."
         )
 

@@ -112,7 +112,7 @@ class RuntimeConfig(base_config.Config):
             field_checks.require_one_of(self, "mixed_precision_dtype", PRECISIONS)
         if isinstance(self.loss_scale, str) and self.loss_scale != "dynamic":
             raise errors.ConfigValueError(
-                f"`loss_scale` is {self.loss_scale!r}; wanted a number or 'dynamic'."
+                f"`loss_scale` is {self.loss_scale!r}; expected a number or 'dynamic'."
             )
 
 
@@ -340,11 +340,11 @@ class TrainerConfig(base_config.Config):
         field_checks.require_one_of(self, "best_checkpoint_metric_comp", ("higher", "lower"))
         if self.validation_steps != -1 and self.validation_steps < 1:
             raise errors.ConfigValueError(
-                f"`validation_steps` is {self.validation_steps}; wanted a number of batches, or -1 "
+                f"`validation_steps` is {self.validation_steps}; expected a number of batches, or -1 "
                 "for the whole validation data."
             )
         if math.isnan(self.loss_upper_bound):
-            raise errors.ConfigValueError("`loss_upper_bound` is NaN; wanted a number.")
+            raise errors.ConfigValueError("`loss_upper_bound` is NaN; expected a number.")
         if bool(self.best_checkpoint_export_subdir) != bool(self.best_checkpoint_eval_metric):
             raise errors.ConfigValueError(
                 "`best_checkpoint_export_subdir` and `best_checkpoint_eval_metric` belong "

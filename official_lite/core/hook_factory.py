@@ -94,5 +94,5 @@ def _refuse_callback(entry: object) -> None:
         plugins.refuse(
             entry,
             f"The callback {callback!r} is not known to leave files and servers alone",
-            f"Wanted one of {', '.join(_HARMLESS_CALLBACKS)}.",
+            f"Expected one of {', '.join(_HARMLESS_CALLBACKS)}.",
         )

@@ -51,7 +51,7 @@ def micro_batch_data(
         )
     if data.global_batch_size % (count * num_replicas):
         raise errors.ConfigValueError(
-            f"`task.train_data.global_batch_size` is {data.global_batch_size}; wanted a "
+            f"`task.train_data.global_batch_size` is {data.global_batch_size}; expected a "
             f"multiple of {count * num_replicas}: `trainer.grad_accum_steps` ({count}) times the "
             f"number of replicas ({num_replicas})."
         )

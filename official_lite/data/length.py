@@ -132,7 +132,7 @@ def first_batches(
         if not isinstance(dataset, tf.data.Dataset):
             raise errors.ConfigTypeError(
                 f"`build_inputs` returned a {type(dataset).__name__}, of which the first batches "
-                "can't be taken; wanted a `tf.data.Dataset`."
+                "can't be taken; expected a `tf.data.Dataset`."
             )
         context = kwargs.get("input_context")
         # Without the cache, random augmentations would change the batches on every pass.

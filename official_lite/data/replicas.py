@@ -21,7 +21,7 @@ def per_replica_batch_size(
         ConfigValueError: `batch_size` is less than 1 or not divisible by the number of replicas.
     """
     if batch_size < 1:
-        raise errors.ConfigValueError(f"`global_batch_size` is {batch_size}; wanted 1 or more.")
+        raise errors.ConfigValueError(f"`global_batch_size` is {batch_size}; expected 1 or more.")
     num_replicas = input_context.num_replicas_in_sync if input_context else 1
     if batch_size % num_replicas:
         raise errors.ConfigValueError(

@@ -39,7 +39,7 @@ def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
         ConfigValueError: `count` is less than 1.
     """
     if count < 1:
-        raise errors.ConfigValueError(f"`count` is {count}; wanted 1 or more batches in a stack.")
+        raise errors.ConfigValueError(f"`count` is {count}; expected 1 or more batches in a stack.")
     source = _find_source(dataset)
     if source in _OFFERS:
         stacks = _OFFERS[source](count)

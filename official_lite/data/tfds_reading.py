@@ -45,7 +45,7 @@ def read_tfds(
         plugins.refuse(
             name,
             f"The dataset {name!r} is of a namespace, whose code TFDS would load",
-            "Wanted a dataset of TFDS itself, such as `mnist`.",
+            "Expected a dataset of TFDS itself, such as `mnist`.",
         )
     if data_dir:
         plugins.refuse(

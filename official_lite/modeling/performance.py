@@ -91,7 +91,7 @@ def configure_optimizer(
         return LossScaleOptimizer(optimizer)
     if isinstance(loss_scale, str) or not loss_scale > 0:
         raise errors.ConfigValueError(
-            f"`loss_scale` is {loss_scale!r}; wanted 'dynamic' or a positive number."
+            f"`loss_scale` is {loss_scale!r}; expected 'dynamic' or a positive number."
         )
     return LossScaleOptimizer(optimizer, initial_scale=float(loss_scale), dynamic=False)
 

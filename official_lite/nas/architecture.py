@@ -164,7 +164,7 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
     file = path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
     if not files.exists(file):
         raise errors.ConfigValueError(
-            f"`arch` is {path!r}, where there is no architecture. Wanted the `{ARCH_FILE}` of a "
+            f"`arch` is {path!r}, where there is no architecture. Expected the `{ARCH_FILE}` of a "
             "search, the directory with it, or a choice for each label."
         )
     try:
@@ -175,7 +175,7 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
     arch = content.get("arch", content) if isinstance(content, dict) else None
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:
         raise errors.ConfigValueError(
-            f"{file} is no architecture of format {_FORMAT}; wanted "
+            f"{file} is no architecture of format {_FORMAT}; expected "
             "`{'arch': {label: choice}}`."
         )
     return arch

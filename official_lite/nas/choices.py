@@ -309,7 +309,7 @@ def _checked_prior(prior: Sequence[float] | None, label: str, count: int) -> lis
     weights = [float(weight) for weight in prior]
     if len(weights) != count or min(weights) <= 0:
         raise errors.ConfigValueError(
-            f"The prior of {label!r} is {weights}; wanted {count} positive numbers."
+            f"The prior of {label!r} is {weights}; expected {count} positive numbers."
         )
     return [weight / sum(weights) for weight in weights]
 
@@ -320,6 +320,6 @@ def _depths(depth: Sequence[int], label: str) -> list[int]:
     least, most = depth
     if not 0 <= least <= most or most < 1:
         raise errors.ConfigValueError(
-            f"`depth` of {label!r} is {tuple(depth)}; wanted the least and the most blocks."
+            f"`depth` of {label!r} is {tuple(depth)}; expected the least and the most blocks."
         )
     return list(range(least, most + 1))

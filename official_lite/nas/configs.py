@@ -99,7 +99,7 @@ class EnasConfig(hyperparams.Config):
         field_checks.require_one_of(self, "controller", ("logits", "lstm"))
         if not 0.0 < self.skip_target < 1.0:
             raise errors.ConfigValueError(
-                f"`skip_target` is {self.skip_target}; wanted a share between 0 and 1."
+                f"`skip_target` is {self.skip_target}; expected a share between 0 and 1."
             )
 
 
@@ -224,5 +224,5 @@ class ArchTaskConfig(cfg.TaskConfig):
         super().validate_fields()
         if not isinstance(self.arch, str) and not self.arch.as_dict():
             raise errors.ConfigValueError(
-                "`arch` is an empty mapping; wanted a choice for each label, or a path."
+                "`arch` is an empty mapping; expected a choice for each label, or a path."
             )

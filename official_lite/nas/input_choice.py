@@ -136,13 +136,13 @@ def _sets_of_inputs(count: int, chosen: int | None, label: str) -> list[list[int
         raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
     if chosen is not None and not 1 <= chosen <= count:
         raise errors.ConfigValueError(
-            f"`n_chosen` of {label!r} is {chosen}; wanted 1 to {count}, or None."
+            f"`n_chosen` of {label!r} is {chosen}; expected 1 to {count}, or None."
         )
     sizes = range(1, count + 1) if chosen is None else [chosen]
     num_sets = sum(math.comb(count, size) for size in sizes)
     if num_sets > _MOST_SETS_OF_INPUTS:
         raise errors.ConfigValueError(
-            f"The choice {label!r} has {num_sets} possible sets of inputs; wanted at most "
+            f"The choice {label!r} has {num_sets} possible sets of inputs; expected at most "
             f"{_MOST_SETS_OF_INPUTS}. Make it several choices of one input each."
         )
     return [list(one) for size in sizes for one in itertools.combinations(range(count), size)]

@@ -119,7 +119,7 @@ def _next_stage(name: str, jump: str | None) -> str:
         return later[0]
     if jump not in later:
         raise errors.UnknownNameError(
-            f"The stage `{name}` returned {jump!r}; wanted nothing, or the name of a later stage. "
+            f"The stage `{name}` returned {jump!r}; expected nothing, or the name of a later stage. "
             f"{suggestions.did_you_mean(str(jump), later)}"
         )
     logging.info("stage %s: goes on with %s", name, jump)

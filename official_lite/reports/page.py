@@ -70,7 +70,7 @@ def _names(directories: Sequence[str]) -> list[str]:
     """
     paths = [os.path.abspath(path) if "://" not in path else path for path in directories]
     if twice := sorted({path for path in paths if paths.count(path) > 1}):
-        raise errors.ConfigValueError(f"{twice[0]} is given twice; wanted each directory once.")
+        raise errors.ConfigValueError(f"{twice[0]} is given twice; expected each directory once.")
     parts = [pathlib.PurePosixPath(path).parts for path in paths]
     for length in range(1, max(map(len, parts), default=1)):
         names = ["/".join(own[-length:]) for own in parts]

@@ -147,10 +147,10 @@ def write_summary(
 
 def _check_arguments(mode: str, pretrain_dir: str) -> None:
     if mode != MODE:
-        raise errors.ConfigValueError(f"the mode is {mode!r}; wanted {MODE.value!r}.")
+        raise errors.ConfigValueError(f"the mode is {mode!r}; expected {MODE.value!r}.")
     if not pretrain_dir or tf.io.gfile.exists(pretrain_dir + ".index"):
         raise errors.ConfigValueError(
-            f"`task.init_checkpoint` is {pretrain_dir!r}; wanted the directory in which the "
+            f"`task.init_checkpoint` is {pretrain_dir!r}; expected the directory in which the "
             "pretraining saves its checkpoints. It need not exist yet."
         )
 

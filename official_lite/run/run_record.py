@@ -326,7 +326,7 @@ def check_model_dir(model_dir: str) -> None:
         return
     path = os.path.abspath(model_dir)
     if os.path.exists(path) and not os.path.isdir(path):
-        raise errors.ConfigValueError(f"--model_dir={model_dir} is a file; wanted a directory.")
+        raise errors.ConfigValueError(f"--model_dir={model_dir} is a file; expected a directory.")
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):

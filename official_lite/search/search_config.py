@@ -100,18 +100,18 @@ class SearchConfig(hyperparams.Config):
         unknown = [word for word in given if word not in _DIRECTIONS]
         if unknown or not given:
             raise errors.ConfigValueError(
-                f"`direction` is {self.direction!r}; wanted `minimize` or `maximize`, and one for "
+                f"`direction` is {self.direction!r}; expected `minimize` or `maximize`, and one for "
                 "each metric. There is no default: a wrong guess would look for the worst."
             )
         if self.metrics and len(self.metrics) != len(given):
             raise errors.ConfigValueError(
-                f"`metric` is {self.metric!r} and `direction` is {self.direction!r}; wanted one "
+                f"`metric` is {self.metric!r} and `direction` is {self.direction!r}; expected one "
                 "direction for each metric."
             )
         if len(given) > 1 and (self.final_value != "last" or name_of(self.pruner) != "none"):
             raise errors.ConfigValueError(
                 f"`final_value` is {self.final_value!r} and `pruner` is {name_of(self.pruner)!r}; "
-                "with several metrics there is no single best evaluation, so wanted `last` and "
+                "with several metrics there is no single best evaluation, so expected `last` and "
                 "`none`."
             )
 

@@ -48,7 +48,7 @@ class Space:
         )
         if not definitions:
             raise errors.ConfigValueError(
-                "`search.space` is empty; wanted at least one path with the values it may take."
+                "`search.space` is empty; expected at least one path with the values it may take."
             )
         self._choices: dict[str, dict[Any, Any]] = {}
         self.distributions: dict[str, _Distribution] = {
@@ -84,7 +84,7 @@ class Space:
             definition = {"type": "categorical", "choices": definition}
         if not isinstance(definition, Mapping):
             raise errors.ConfigTypeError(
-                f"`search.space`: `{name}` is {definition!r}; wanted a definition with a `type`, "
+                f"`search.space`: `{name}` is {definition!r}; expected a definition with a `type`, "
                 "such as `{type: float, low: 0.0, high: 1.0}`, or a list of choices."
             )
         kind = definition["type"]

@@ -52,7 +52,7 @@ def run_search(
     config = search_config.search_config_of(params)
     if not config.evaluator and not config.metrics:
         raise errors.ConfigValueError(
-            "`search.metric` is empty; wanted the name of a metric of the evaluations."
+            "`search.metric` is empty; expected the name of a metric of the evaluations."
         )
     experiment = ExperimentEvaluator(params, allow_config_change=allow_config_change)
     experiment.check(Space(config.space))

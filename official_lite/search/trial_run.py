@@ -161,7 +161,7 @@ class TrialRun:
             values = [self._metric(result, name) for name in self.config.metrics]
         if result is None or len(values) != len(self.config.directions):
             raise errors.ConfigTypeError(
-                f"The trial returned {result!r}; wanted {len(self.config.directions)} number(s), a "
+                f"The trial returned {result!r}; expected {len(self.config.directions)} number(s), a "
                 "dict with what `search.metric` names, or a call of `report_final_result`."
             )
         return [float(value) for value in values]

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     source = run_source.read(args.sources[0], args)
     if not source.run_dir:
         raise errors.ConfigValueError(
-            f"{args.sources[0]} is an experiment, which has no checkpoints; wanted those of a run."
+            f"{args.sources[0]} is an experiment, which has no checkpoints; expected those of a run."
         )
     from official_lite.tools import checkpoint_average
 

@@ -55,7 +55,7 @@ def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
             raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
     if len(found) < 2:
         raise errors.CheckpointError(
-            f"There is only {', '.join(found)}; wanted two checkpoints at least. How many a run "
+            f"There is only {', '.join(found)}; expected two checkpoints at least. How many a run "
             "keeps, `trainer.max_to_keep` says."
         )
     return list(found)

@@ -121,7 +121,7 @@ def _package(wanted: requirements.Requirement, extra: str) -> Check:
         hint = f"not installed; pip install '{_PACKAGE}[{extra}]'" if extra else "not installed"
         return Check(section="packages", name=wanted.name, value=hint, ok=None if extra else False)
     fits = wanted.specifier.contains(version, prereleases=True)
-    value = version if fits else f"{version}; wanted {wanted.specifier}"
+    value = version if fits else f"{version}; expected {wanted.specifier}"
     return Check(section="packages", name=wanted.name, value=value, ok=fits)
 
 

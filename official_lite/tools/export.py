@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     if not source.run_dir:
         raise errors.ConfigValueError(
-            f"{args.source} is an experiment, which has no weights; wanted the folder of a run."
+            f"{args.source} is an experiment, which has no weights; expected the folder of a run."
         )
     from official_lite.tools.exporting import checked_export, run_model
 

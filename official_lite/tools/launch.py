@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     The exit code is that of the first process that failed.
     """
     if not args.workers:
-        raise errors.ConfigValueError("--workers=0 leaves nobody to train; wanted 1 or more.")
+        raise errors.ConfigValueError("--workers=0 leaves nobody to train; expected 1 or more.")
     if args.log_dir is not None:
         args.log_dir.mkdir(parents=True, exist_ok=True)
     restarts = launched_cluster.Restarts(args.max_restarts)

@@ -128,7 +128,7 @@ def select(runs: Sequence[Facts], conditions: Sequence[str]) -> list[Facts]:
         matched = _CONDITION.fullmatch(condition)
         if not matched:
             raise errors.ConfigValueError(
-                f"The condition {condition!r} can't be read. Wanted, say: 'status=done', "
+                f"The condition {condition!r} can't be read. Expected, say: 'status=done', "
                 "'accuracy>0.9' or 'name~digits'."
             )
         short, sign, wanted = matched.groups()
@@ -157,7 +157,7 @@ def _holds(value: Any, sign: str, wanted: str, condition: str) -> bool:
         return _COMPARE[sign](float(value), float(wanted))
     except (TypeError, ValueError) as error:
         raise errors.ConfigValueError(
-            f"The condition {condition!r} compares {value!r} with {wanted!r}; wanted numbers."
+            f"The condition {condition!r} compares {value!r} with {wanted!r}; expected numbers."
         ) from error
 
 

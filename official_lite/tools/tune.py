@@ -122,5 +122,5 @@ def _bytes(text: str) -> int:
     matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?B?)", text.upper())
     unit = matched.group(2) if matched else ""
     if matched is None or (unit and unit not in _UNITS and f"{unit}B" not in _UNITS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; wanted one such as 4GB")
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected one such as 4GB")
     return int(float(matched.group(1)) * _UNITS.get(unit, _UNITS.get(f"{unit}B", 1)))

@@ -65,7 +65,7 @@ def test_what_layers_have_learnt_is_in_a_checkpoint(adapted, tmp_path, items) ->
     model = _build()
     again = tf.train.Checkpoint(**{"model": model, **items(model)})
     again.restore(path).assert_existing_objects_matched()
-    for found, wanted in zip(model.all_outputs(), adapted.all_outputs(), strict=True):
+    for found, expected in zip(model.all_outputs(), adapted.all_outputs(), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 

@@ -105,7 +105,7 @@ def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> N
 
 def test_checkpoint_without_anything_that_fits_says_what_it_has(tmp_path) -> None:
     path = _save(tmp_path, net=Net(seed=1))
-    with pytest.raises(errors.CheckpointError, match=r"Wanted 'model'.*which has `net`"):
+    with pytest.raises(errors.CheckpointError, match=r"Expected 'model'.*which has `net`"):
         warm_start.load_weights(Net(seed=2), path, strict=False)
 
 
@@ -160,7 +160,7 @@ def test_two_replicas_take_part_of_a_checkpoint(tmp_path, two_replicas) -> None:
     with two_replicas.scope():
         target = Net(seed=2)
         warm_start.load_weights(target, path, strict=False)
-    for weight, wanted in zip(target.backbone.weights, source.backbone.weights, strict=True):
+    for weight, expected in zip(target.backbone.weights, source.backbone.weights, strict=True):
         for replica in two_replicas.experimental_local_results(weight.value):
             np.testing.assert_array_equal(replica, wanted)
 

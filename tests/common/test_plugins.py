@@ -51,7 +51,7 @@ def test_an_attribute_of_a_module_is_found():
     ],
 )
 def test_a_name_reaches_neither_into_an_object_nor_what_is_private(spec):
-    with pytest.raises(errors.ConfigValueError, match="wanted the public name of a class"):
+    with pytest.raises(errors.ConfigValueError, match="expected the public name of a class"):
         plugins.resolve(spec)
 
 

@@ -43,8 +43,8 @@ def test_weights_come_from_an_earlier_phase_or_a_path(init_from: str, path: str)
     ("phases", "message"),
     [
         ([{"name": "a"}, {"name": "a"}], "Two `phases` are named 'a'"),
-        ([{"name": "a/b"}], "wanted the name of a directory"),
-        ([{"name": ".."}], "wanted the name of a directory"),
+        ([{"name": "a/b"}], "expected the name of a directory"),
+        ([{"name": ".."}], "expected the name of a directory"),
         ([{"name": "validation"}], "a run writes by itself"),
         ([{"name": "best_ckpt"}], "a run writes by itself"),
         ([{"name": "a", "mode": "trian"}], "Did you mean `train`"),

@@ -55,7 +55,7 @@ def test_workspace_that_is_named_becomes_absolute(
 
 
 def test_workspace_in_terms_of_itself_is_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="wanted a directory"):
+    with pytest.raises(errors.ConfigValueError, match="expected a directory"):
         parsing.expand(cfg.ExperimentConfig(workspace="{workspace}/x"))
 
 

@@ -125,7 +125,7 @@ def test_single_input_is_features_and_labels_at_once() -> None:
 def test_loss_that_is_no_scalar_is_refused(experiment, make_task) -> None:
     task = make_task(experiment())
     task.build_losses = lambda labels, model_outputs, aux_losses=None: model_outputs[:, 0]
-    with pytest.raises(errors.ConfigValueError, match="wanted a scalar"):
+    with pytest.raises(errors.ConfigValueError, match="expected a scalar"):
         task.train_step(
             (tf.ones((4, 2)), tf.ones((4, 1))), task.build_model(), keras.optimizers.SGD()
         )

@@ -240,7 +240,7 @@ def test_options_reach_tf_data(folder):
         ({"input_path": "", "tfds_name": "mnist"}, "`tfds_split` is not specified"),
         ({"enable_tf_data_service": True}, "needs `tf_data_service_address`"),
         ({"input_path": cfg.base_config.Config({"a": "b"})}, "A combine_fn is required"),
-        ({"global_batch_size": 0}, "`global_batch_size` is 0; wanted 1 or more"),
+        ({"global_batch_size": 0}, "`global_batch_size` is 0; expected 1 or more"),
         ({"autotune_algorithm": "GRADIENT_DECENT"}, "mean `GRADIENT_DESCENT`"),
     ],
 )

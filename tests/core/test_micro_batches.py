@@ -48,7 +48,7 @@ def test_one_global_step_is_one_update_whatever_the_micro_batches(experiment, ma
 
 def test_batch_that_does_not_divide_is_refused_with_the_numbers(experiment, make_trainer) -> None:
     params = experiment(trainer={"grad_accum_steps": 3})
-    with pytest.raises(errors.ConfigValueError, match="8; wanted a multiple of 3"):
+    with pytest.raises(errors.ConfigValueError, match="8; expected a multiple of 3"):
         make_trainer(params, evaluate=False)
 
 

@@ -190,7 +190,7 @@ def test_34_safe_config_knows_which_callbacks_touch_nothing(callback: str) -> No
         assert not touches
         hook_factory.find_hooks([entry])
     else:
-        with pytest.raises(errors.ConfigError, match="Wanted one of EarlyStopping"):
+        with pytest.raises(errors.ConfigError, match="Expected one of EarlyStopping"):
             hook_factory.find_hooks([{**entry, **dict.fromkeys(touches, "within")}])
 
 
@@ -477,7 +477,7 @@ def test_37_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str)
     hook = orbit.hooks.ExportModel(subdir=name)
     hook.controller = Controller()  # all that it asks for
     hook.trainer = type("Trainer", (), {"model": keras.Sequential()})()
-    with pytest.raises(errors.ConfigError, match="wanted the name of a subdirectory"):
+    with pytest.raises(errors.ConfigError, match="expected the name of a subdirectory"):
         hook.before_train()
     assert not list(tmp_path.iterdir())
 

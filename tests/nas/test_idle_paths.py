@@ -42,7 +42,7 @@ def test_weights_and_moments_off_the_path_come_back() -> None:
         return changed
 
     # Weights: inner a (2), outer y (2), the head (2).
-    for path, wanted in {
+    for path, expected in {
         (0, 0): [True, True, False, False, True, True],
         (0, 1): [False, False, False, False, True, True],
         (1, 0): [False, False, True, True, True, True],

@@ -48,7 +48,7 @@ def test_too_many_sets_of_inputs_are_refused() -> None:
     ("make", "complaint"),
     [
         (lambda: nas.InputChoice(2, label=""), "needs a `label`"),
-        (lambda: nas.InputChoice(2, 3, label="i"), "`n_chosen` of 'i' is 3; wanted 1 to 2"),
+        (lambda: nas.InputChoice(2, 3, label="i"), "`n_chosen` of 'i' is 3; expected 1 to 2"),
         (lambda: nas.InputChoice(2, reduction="som", label="i"), "'som'.*sum"),
     ],
 )

@@ -20,7 +20,7 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
     trainer = make_trainer(experiment())
     error = float(tf.reduce_mean(tf.abs(trainer.model(_batch()[0]))))
     loss = float(tf.reduce_mean(tf.square(trainer.model(_batch()[0]))))
-    for kwargs, wanted in (
+    for kwargs, expected in (
         ({}, -loss),
         ({"metric": "mae"}, error),
         ({"metric": "mae", "direction": "minimize"}, -error),

@@ -146,7 +146,7 @@ def test_what_is_no_directory_is_refused(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     checkpoint = str(pretrain(1) / "ckpt-1")
-    with pytest.raises(errors.ConfigValueError, match="wanted the directory"):
+    with pytest.raises(errors.ConfigValueError, match="expected the directory"):
         _run(params.replace(task={"init_checkpoint": checkpoint}), tmp_path)
     with pytest.raises(errors.ConfigValueError, match="continuous_train_and_eval"):
         lib.run_continuous_finetune("train", params, str(tmp_path))

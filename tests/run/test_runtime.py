@@ -54,7 +54,7 @@ def test_threads_that_come_too_late_are_said_to_be_without_effect(
 
 @pytest.mark.parametrize("field", ["intra_op_parallelism_threads", "dataset_num_private_threads"])
 def test_number_of_threads_is_positive(field: str) -> None:
-    with pytest.raises(errors.ConfigValueError, match=f"{field}` is 0; wanted a positive"):
+    with pytest.raises(errors.ConfigValueError, match=f"{field}` is 0; expected a positive"):
         cfg.RuntimeConfig(**{field: 0}).validate()
 
 

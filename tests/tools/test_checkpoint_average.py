@@ -114,7 +114,7 @@ def test_checkpoints_are_found_in_folders_once_each(trained, tmp_path):
     assert find([trained]) == _paths(trained, 2, 4, 6)
     assert find([trained], 2) == _paths(trained, 4, 6)
     assert find([*_paths(trained, 2), trained], 1) == _paths(trained, 2, 6)
-    with pytest.raises(errors.CheckpointError, match=r"only .*ckpt-6; wanted two"):
+    with pytest.raises(errors.CheckpointError, match=r"only .*ckpt-6; expected two"):
         find([trained], 1)
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     os.remove(tmp_path / "ckpt-4.index")

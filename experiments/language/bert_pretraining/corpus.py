@@ -81,6 +81,6 @@ def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
     if not len(found.first_parts()):
         raise errors.DataError(
             f"There are {len(sentences)} sentences in {', '.join(paths)}, and none follows another "
-            "in its document; wanted a sentence in each line, an empty line between documents."
+            "in its document; expected a sentence in each line, an empty line between documents."
         )
     return found

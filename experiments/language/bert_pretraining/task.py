@@ -24,7 +24,7 @@ class MaskedLMTask(base_task.Task):
         longest = config.model.encoder.get().max_position_embeddings
         if params.seq_length > longest:
             raise errors.ConfigValueError(
-                f"`train_data.seq_length` is {params.seq_length}; wanted at most "
+                f"`train_data.seq_length` is {params.seq_length}; expected at most "
                 f"`max_position_embeddings`, {longest}."
             )
         validation = config.validation_data

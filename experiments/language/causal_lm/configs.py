@@ -75,21 +75,21 @@ class GptModelConfig(hyperparams.Config):
         if self.hidden_size % self.num_attention_heads:
             raise errors.ConfigValueError(
                 f"`hidden_size` is {self.hidden_size}, which {self.num_attention_heads} heads "
-                "(`num_attention_heads`) can't share; wanted a multiple of it."
+                "(`num_attention_heads`) can't share; expected a multiple of it."
             )
         width = self.hidden_size // self.num_attention_heads
         if self.positions == "rotary" and width % 2:
             raise errors.ConfigValueError(
                 f"`positions: rotary` turns pairs of numbers, and a head has {width} of them "
-                "(`hidden_size / num_attention_heads`); wanted an even number."
+                "(`hidden_size / num_attention_heads`); expected an even number."
             )
         if self.ngram_sizes and not self.ngram_rows:
             raise errors.ConfigValueError(
-                f"`ngram_sizes` is {self.ngram_sizes} and `ngram_rows` 0; wanted rows for them."
+                f"`ngram_sizes` is {self.ngram_sizes} and `ngram_rows` 0; expected rows for them."
             )
         if self.ngram_rows > _MOST_NGRAM_ROWS:
             raise errors.ConfigValueError(
-                f"`ngram_rows` is {self.ngram_rows}; wanted at most {_MOST_NGRAM_ROWS}."
+                f"`ngram_rows` is {self.ngram_rows}; expected at most {_MOST_NGRAM_ROWS}."
             )
 
 

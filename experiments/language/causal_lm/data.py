@@ -36,7 +36,7 @@ def build_dataset(
     """
     if len(tokens) <= seq_length:
         raise errors.DataError(
-            f"There are {len(tokens)} tokens for {params.split}; wanted more than `seq_length`, "
+            f"There are {len(tokens)} tokens for {params.split}; expected more than `seq_length`, "
             f"{seq_length}."
         )
     if params.is_training:
@@ -60,7 +60,7 @@ def evaluation_stretches(
     """
     if not 0 <= context < seq_length:
         raise errors.ConfigValueError(
-            f"`eval_context` is {context}; wanted less than `seq_length`, {seq_length}."
+            f"`eval_context` is {context}; expected less than `seq_length`, {seq_length}."
         )
     # The index of the last predicted token of each row; the last row ends with the text.
     ends = np.arange(seq_length, len(tokens) - 1, seq_length - context)

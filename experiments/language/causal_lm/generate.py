@@ -41,7 +41,7 @@ def generate(
         seed: The seed of the draws.
     """
     if not len(prompt):
-        raise errors.ConfigValueError("The prompt is empty; wanted one token or more.")
+        raise errors.ConfigValueError("The prompt is empty; expected one token or more.")
     length = model.input_shape[1]
 
     @tf.function(reduce_retracing=True)

@@ -45,7 +45,7 @@ class CausalLmTask(base_task.Task):
         if config.vocab_size and config.vocab_size < self.vocab_size:
             raise errors.ConfigValueError(
                 f"`model.vocab_size` is {config.vocab_size}, and there are {self.vocab_size} "
-                "tokens; wanted as many or more, or 0."
+                "tokens; expected as many or more, or 0."
             )
         return model.build_model(config, config.vocab_size or self.vocab_size)
 

@@ -33,7 +33,7 @@ class CharGptConfig(configs.CausalLmConfig):
         super().validate_fields()
         if not 0 < self.train_fraction < 1:
             raise errors.ConfigValueError(
-                f"`train_fraction` is {self.train_fraction}; wanted a number between 0 and 1."
+                f"`train_fraction` is {self.train_fraction}; expected a number between 0 and 1."
             )
 
 

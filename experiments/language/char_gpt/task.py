@@ -30,7 +30,7 @@ class CharGptTask(task.CausalLmTask):
         unknown = sorted(set(text) - set(characters))
         if unknown:
             raise errors.DataError(
-                f"The text that was trained on has no {''.join(unknown)!r}; wanted some of "
+                f"The text that was trained on has no {''.join(unknown)!r}; expected some of "
                 f"{characters!r}."
             )
         return [characters.index(character) for character in text]

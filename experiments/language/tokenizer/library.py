@@ -68,7 +68,7 @@ def require_token(tokenizer: Any, *names: str) -> int:
         if number is not None:
             return int(number)
     raise errors.DataError(
-        f"The tokenizer has no {' or '.join(names)}; wanted one that was trained with it."
+        f"The tokenizer has no {' or '.join(names)}; expected one that was trained with it."
     )
 
 

@@ -27,7 +27,7 @@ class LossesConfig(hyperparams.Config):
         field_checks.require_not_negative(self, "l2_weight_decay")
         if not 0 <= self.label_smoothing < 1:
             raise errors.ConfigValueError(
-                f"`label_smoothing` is {self.label_smoothing}; wanted 0 or more, and less than 1."
+                f"`label_smoothing` is {self.label_smoothing}; expected 0 or more, and less than 1."
             )
 
 

@@ -45,7 +45,7 @@ class RandAugmentConfig(hyperparams.Config):
         super().validate_fields()
         field_checks.require_not_negative(self, "num_ops")
         if not 0 <= self.factor <= 1:
-            raise errors.ConfigValueError(f"`factor` is {self.factor}; wanted 0 to 1.")
+            raise errors.ConfigValueError(f"`factor` is {self.factor}; expected 0 to 1.")
 
 
 @dataclasses.dataclass
@@ -100,12 +100,12 @@ class ImageNetDataConfig(cfg.DataConfig):
         smallest, largest = self.crop_area_range
         if not 0 < smallest <= largest <= 1:
             raise errors.ConfigValueError(
-                f"`crop_area_range` is {self.crop_area_range}; wanted two ascending numbers, above "
+                f"`crop_area_range` is {self.crop_area_range}; expected two ascending numbers, above "
                 "0 and up to 1."
             )
         if not 0 < self.center_crop_fraction <= 1:
             raise errors.ConfigValueError(
-                f"`center_crop_fraction` is {self.center_crop_fraction}; wanted a number above 0 "
+                f"`center_crop_fraction` is {self.center_crop_fraction}; expected a number above 0 "
                 "and up to 1."
             )
 

@@ -288,7 +288,7 @@ class PluginConfig(FreeConfig):
         name = self.get("name")
         if not isinstance(name, str) or not name:
             raise errors.ConfigValueError(
-                f"{cursor}: `name` is {'missing' if name is None else repr(name)}; wanted a name, "
+                f"{cursor}: `name` is {'missing' if name is None else repr(name)}; expected a name, "
                 "or a dict with the `name` and the arguments."
             )
 

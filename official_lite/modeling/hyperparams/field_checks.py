@@ -32,7 +32,7 @@ def require_not_negative(config: base_config.Config, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 0:
             raise errors.ConfigValueError(
-                f"`{name}` is {getattr(config, name)}; wanted 0 or a positive number."
+                f"`{name}` is {getattr(config, name)}; expected 0 or a positive number."
             )
 
 
@@ -40,7 +40,7 @@ def require_positive(config: base_config.Config, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
             raise errors.ConfigValueError(
-                f"`{name}` is {getattr(config, name)}; wanted a positive number."
+                f"`{name}` is {getattr(config, name)}; expected a positive number."
             )
 
 
@@ -49,7 +49,7 @@ def require_positive_or_none(config: base_config.Config, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
             raise errors.ConfigValueError(
-                f"`{name}` is {value}; wanted a positive number, or null."
+                f"`{name}` is {value}; expected a positive number, or null."
             )
 
 

@@ -56,14 +56,14 @@ class TaskRoutine(hyperparams.Config):
 
     def validate_fields(self) -> None:
         if self.task_config is None:
-            raise errors.ConfigValueError("`task_config` is None; wanted the config of a task.")
+            raise errors.ConfigValueError("`task_config` is None; expected the config of a task.")
         if self.task_weight is not None and not self.task_weight >= 0:
             raise errors.ConfigValueError(
-                f"`task_weight` is {self.task_weight}; wanted 0 or a positive number."
+                f"`task_weight` is {self.task_weight}; expected 0 or a positive number."
             )
         if self.eval_steps is not None and self.eval_steps != -1 and self.eval_steps < 1:
             raise errors.ConfigValueError(
-                f"`eval_steps` is {self.eval_steps}; wanted a number of batches, -1 for the whole "
+                f"`eval_steps` is {self.eval_steps}; expected a number of batches, -1 for the whole "
                 "validation data, or None for `trainer.validation_steps`."
             )
 
@@ -111,7 +111,7 @@ class AnnealingSampleConfig(hyperparams.Config):
         for name in ("steps_per_epoch", "total_steps"):
             if getattr(self, name) < 1:
                 raise errors.ConfigValueError(
-                    f"`{name}` is {getattr(self, name)}; wanted a positive number."
+                    f"`{name}` is {getattr(self, name)}; expected a positive number."
                 )
 
 

@@ -153,7 +153,7 @@ def _by_name(tasks: Any) -> dict[str, base_task.Task]:
         return dict(tasks)
     if not isinstance(tasks, Sequence):
         raise errors.ConfigValueError(
-            f"`tasks` is a {type(tasks).__name__}; wanted a list of tasks, or a dict of them."
+            f"`tasks` is a {type(tasks).__name__}; expected a list of tasks, or a dict of them."
         )
     by_name: dict[str, base_task.Task] = {}
     for task in tasks:

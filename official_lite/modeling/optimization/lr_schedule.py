@@ -345,7 +345,7 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
     ) -> None:
         if not values or len(boundaries) != len(values):
             raise errors.ConfigValueError(
-                f"Wanted one value for each boundary, got boundaries {list(boundaries)} and values "
+                f"Expected one value for each boundary, got boundaries {list(boundaries)} and values "
                 f"{list(values)}."
             )
         if any(start >= end for start, end in itertools.pairwise(boundaries)):

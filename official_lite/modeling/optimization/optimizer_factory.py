@@ -198,7 +198,7 @@ class OptimizerFactory:
         if postprocessor is not None:
             optimizer = postprocessor(optimizer)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise TypeError(f"Wanted a Keras optimizer as the result, got {optimizer!r}.")
+            raise TypeError(f"Expected a Keras optimizer as the result, got {optimizer!r}.")
         return optimizer
 
 
@@ -233,7 +233,7 @@ def _complete(config: base_config.Config, path: str) -> dict[str, Any]:
     for name, value in arguments.items():
         if name in _MUST_BE_POSITIVE and value <= 0:
             raise errors.ConfigValueError(
-                f"`{path}.{name}` is {value}; wanted a positive number of steps."
+                f"`{path}.{name}` is {value}; expected a positive number of steps."
             )
     return arguments
 

@@ -41,7 +41,7 @@ class EarlyStopping(Hook):
     ) -> None:
         if patience < 1 or min_delta < 0:
             raise errors.ConfigValueError(
-                f"EarlyStopping got `patience` {patience} and `min_delta` {min_delta}; wanted at "
+                f"EarlyStopping got `patience` {patience} and `min_delta` {min_delta}; expected at "
                 "least 1 and at least 0."
             )
         self._metric = WatchedMetric(metric, direction)

@@ -228,7 +228,7 @@ def _check_methods(hook: Hook) -> None:
             continue
         wanted = f"{name}({', '.join(('self', *arguments))})"
         raise errors.ConfigTypeError(
-            f"{type(hook).__name__}.{name} takes {inspect.signature(method)}; wanted `{wanted}`."
+            f"{type(hook).__name__}.{name} takes {inspect.signature(method)}; expected `{wanted}`."
         )
 
 

@@ -46,7 +46,7 @@ def create(
     if not isinstance(callback, keras.callbacks.Callback) or arguments:
         raise errors.ConfigTypeError(
             f"KerasCallback got a {type(callback).__name__} and the arguments {sorted(arguments)}; "
-            "wanted a `keras.callbacks.Callback`, or the name of a class and its arguments."
+            "expected a `keras.callbacks.Callback`, or the name of a class and its arguments."
         )
     return callback
 

@@ -33,7 +33,7 @@ class PreciseBatchNorm(Hook):
 
     def __init__(self, num_steps: int = 200, every_n_steps: int = 0) -> None:
         if num_steps < 1:
-            raise errors.ConfigValueError(f"`num_steps` is {num_steps}; wanted at least 1.")
+            raise errors.ConfigValueError(f"`num_steps` is {num_steps}; expected at least 1.")
         self.every_n_steps = every_n_steps
         self._num_steps = num_steps
         self._is_training = False

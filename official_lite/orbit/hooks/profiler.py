@@ -41,7 +41,7 @@ class Profiler(Hook):
         gaps = [after - before for before, after in itertools.pairwise(starts)]
         if num_steps < 1 or min(starts, default=0) < 0 or min(gaps, default=num_steps) < num_steps:
             raise errors.ConfigValueError(
-                f"Profiler can't profile {num_steps} steps from each of {starts}: wanted at least "
+                f"Profiler can't profile {num_steps} steps from each of {starts}: expected at least "
                 "one step, beginnings from 0 on, and no overlap."
             )
         self._starts = starts

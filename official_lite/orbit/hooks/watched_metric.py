@@ -32,7 +32,7 @@ class WatchedMetric:
     def __init__(self, name: str, direction: str) -> None:
         if direction not in _MAXIMIZES:
             raise errors.ConfigValueError(
-                f"The direction of `{name}` is {direction!r}; wanted `minimize` or `maximize`. "
+                f"The direction of `{name}` is {direction!r}; expected `minimize` or `maximize`. "
                 + suggestions.did_you_mean(str(direction), _MAXIMIZES)
             )
         self.name = name
@@ -56,7 +56,7 @@ class WatchedMetric:
         array = np.asarray(utils.get_value(flat[name]), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
-                f"`{self.name}` has the shape {array.shape}; wanted a single number."
+                f"`{self.name}` has the shape {array.shape}; expected a single number."
             )
         return float(array.reshape(()))
 

@@ -61,7 +61,7 @@ class StochasticWeightAveraging(Hook):
         if start_step < 0 or every_n_steps < 1 or recalibration_steps < 0:
             raise errors.ConfigValueError(
                 f"StochasticWeightAveraging: `start_step` is {start_step}, `every_n_steps` is "
-                f"{every_n_steps} and `recalibration_steps` is {recalibration_steps}; wanted at "
+                f"{every_n_steps} and `recalibration_steps` is {recalibration_steps}; expected at "
                 "least 0, 1 and 0."
             )
         self.every_n_steps = every_n_steps

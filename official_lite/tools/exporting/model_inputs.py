@@ -109,7 +109,7 @@ def _args_of_call(ctx: ExperimentContext, batch: Any) -> list[Any]:
     for leaf in keras.tree.flatten(calls[0]):
         if not tf.is_tensor(leaf) or isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
             raise errors.ConfigValueError(
-                f"The task calls its model with a {type(leaf).__name__}; wanted dense tensors."
+                f"The task calls its model with a {type(leaf).__name__}; expected dense tensors."
             )
     return calls[0]
 

@@ -89,7 +89,7 @@ def find_checkpoint(path: str) -> str:
     found = warm_start.find_checkpoint(path)
     if found is None:
         raise errors.CheckpointError(
-            f"There is no checkpoint at {path}. Wanted a folder with one, or a path such as "
+            f"There is no checkpoint at {path}. Expected a folder with one, or a path such as "
             f"{os.path.join(path, 'ckpt-1000')}."
         )
     return found

@@ -77,7 +77,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     """
     if not 0 < min_rate < max_rate or num_steps < _FEWEST_STEPS:
         raise errors.ConfigValueError(
-            f"A sweep from {min_rate:g} to {max_rate:g} in {num_steps} steps is none; wanted two "
+            f"A sweep from {min_rate:g} to {max_rate:g} in {num_steps} steps is none; expected two "
             f"positive rates, the larger one last, and {_FEWEST_STEPS} steps at least."
         )
     rates: list[float] = []

@@ -120,7 +120,7 @@ def search(
     """
     if start < 1:
         raise errors.ConfigValueError(
-            f"`task.train_data.global_batch_size` is {start}; wanted the size to begin with."
+            f"`task.train_data.global_batch_size` is {start}; expected the size to begin with."
         )
     limit = memory_limit or int(_PART_OF_FREE * free_memory())
     trials = _Trials(args, limit, timeout_secs)

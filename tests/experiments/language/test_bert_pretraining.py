@@ -231,7 +231,7 @@ def test_sizes_that_contradict_are_an_error_of_the_config(files: pathlib.Path) -
     with pytest.raises(errors.ConfigValueError, match=r"\(16, 4\) and \(12, 4\)"):
         task.MaskedLMTask(params.task).build_model()
     params.task.train_data.seq_length = 32
-    with pytest.raises(errors.ConfigValueError, match="wanted at most `max_position_embeddings`"):
+    with pytest.raises(errors.ConfigValueError, match="expected at most `max_position_embeddings`"):
         task.MaskedLMTask(params.task).build_model()
 
 

@@ -113,8 +113,8 @@ def test_same_tokens_have_the_same_row_and_sizes_have_rows_of_their_own() -> Non
     [
         ({"hidden_size": 15}, "`hidden_size` is 15, which 2 heads"),
         ({"positions": "rotary", "hidden_size": 6}, "a head has 3 .* an even number"),
-        ({"ngram_rows": 0}, "`ngram_rows` 0; wanted rows"),
-        ({"ngram_rows": 2**17}, "wanted at most 65536"),
+        ({"ngram_rows": 0}, "`ngram_rows` 0; expected rows"),
+        ({"ngram_rows": 2**17}, "expected at most 65536"),
     ],
 )
 def test_model_that_cannot_be_is_an_error_of_the_config(fields, message) -> None:
@@ -158,7 +158,7 @@ def test_training_stretches_depend_on_the_number_of_the_batch_only() -> None:
 
 
 def test_text_that_is_too_short_is_refused() -> None:
-    with pytest.raises(errors.DataError, match="8 tokens for train; wanted more than"):
+    with pytest.raises(errors.DataError, match="8 tokens for train; expected more than"):
         data.build_dataset(np.arange(8), SEQ_LENGTH, _train_data())
 
 

@@ -58,7 +58,7 @@ def test_model_is_saved_and_loaded_whole(factory, tmp_path: pathlib.Path) -> Non
 
 
 def test_table_needs_a_row_beside_that_of_missing_values() -> None:
-    with pytest.raises(errors.ConfigValueError, match="`table_rows` is 1; wanted 2 to"):
+    with pytest.raises(errors.ConfigValueError, match="`table_rows` is 1; expected 2 to"):
         criteo_configs.CriteoConfig(table_rows=1).validate()
 
 

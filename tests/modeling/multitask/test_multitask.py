@@ -81,5 +81,5 @@ def test_names_must_differ(tasks: Any) -> None:
 def test_weight_of_no_task_is_an_error(tasks: Any) -> None:
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `bar`"):
         multitask.MultiTask(tasks, task_weights={"baz": 1.0})
-    with pytest.raises(errors.ConfigValueError, match="wanted a list"):
+    with pytest.raises(errors.ConfigValueError, match="expected a list"):
         multitask.MultiTask(tasks["foo"])

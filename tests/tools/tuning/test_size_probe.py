@@ -30,7 +30,7 @@ def test_size_is_trained_and_nothing_is_left(monkeypatch, tmp_path):
 
 def test_why_a_size_can_not_be_trained():
     found = size_probe.probe(_args("--set=trainer.grad_accum_steps=2"), 33)
-    assert "wanted a multiple of 2" in found.problem
+    assert "expected a multiple of 2" in found.problem
 
 
 def test_memory_that_has_ended_is_no_mistake(monkeypatch):

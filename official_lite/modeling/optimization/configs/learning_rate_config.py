@@ -44,10 +44,10 @@ class _WithRatios(base_config.Config):
             values = ratios if isinstance(ratios, list) else [ratios or 0.0]
             if not all(0 <= value <= 1 for value in values):
                 raise errors.ConfigValueError(
-                    f"`{name}` is {ratios}; wanted a fraction of the training, from 0 to 1."
+                    f"`{name}` is {ratios}; expected a fraction of the training, from 0 to 1."
                 )
             if any(before >= after for before, after in itertools.pairwise(values)):
-                raise errors.ConfigValueError(f"`{name}` is {ratios}; wanted ascending fractions.")
+                raise errors.ConfigValueError(f"`{name}` is {ratios}; expected ascending fractions.")
 
 
 @dataclasses.dataclass

@@ -126,7 +126,7 @@ def _require_usable(path: str, value: object) -> None:
     for number in _numbers(value):
         if not math.isfinite(number) or (is_rate and number < 0):
             wanted = "a finite number, 0 or above" if is_rate else "a finite number"
-            raise errors.ConfigValueError(f"`{path}` is {value}; wanted {wanted}.")
+            raise errors.ConfigValueError(f"`{path}` is {value}; expected {wanted}.")
 
 
 def _numbers(value: object) -> Iterator[int | float]:
