@@ -43,8 +43,8 @@ class AdaptedLayers(tf.train.experimental.PythonState):
         saved, wanted = [name for name, _ in states], [_name(layer) for layer in self._layers]
         if saved != wanted:
             raise errors.CheckpointError(
-                f"The layers that `adapt` is for are {', '.join(saved)} in the checkpoint; in "
-                f"the model, {', '.join(wanted)}."
+                f"The adapted layers of the checkpoint are {', '.join(saved)}, but those of the "
+                f"model are {', '.join(wanted)}."
             )
         for layer, (_, state) in zip(self._layers, states, strict=True):
             if state is not None:
@@ -84,7 +84,7 @@ def _read_statistics(layer: keras.layers.Normalization) -> list[Any] | None:
 def _write_statistics(layer: keras.layers.Normalization, state: list[Any]) -> None:
     if not layer.built:
         raise errors.CheckpointError(
-            f"The layer {layer.name!r} is not built yet. Call the model once before it is restored."
+            f"The layer {layer.name!r} is not built yet. Call the model once before restoring it."
         )
     for weight, value in zip((layer.adapt_mean, layer.adapt_variance), state, strict=True):
         weight.assign(np.asarray(value, weight.dtype))

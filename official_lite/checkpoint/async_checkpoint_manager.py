@@ -90,7 +90,7 @@ class BackgroundSave:
         try:
             self._path = self._call(save, strategy)
         except BaseException as error:  # `result` raises it again.
-            error.add_note("A checkpoint was being saved in the background.")
+            error.add_note("Another checkpoint is still being saved in the background.")
             logging.error("A checkpoint could not be saved: %s", error)
             self._error = error
         finally:
@@ -184,7 +184,11 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
         if options is None or not options.enable_async:
             return save(options=options)
         if _is_one_of_several_processes():
-            logging.log_first_n(logging.INFO, "Training waits while several processes save.", 1)
+            logging.log_first_n(
+                logging.INFO,
+                "With several processes, training waits while a checkpoint is saved.",
+                1,
+            )
             return save(options=_without_async(options))
         saving = BackgroundSave(_without_async(options))
         self._saving = _under_way[self.checkpoint] = saving

@@ -201,5 +201,5 @@ def _read_info(directory: str) -> dict[str, Any] | None:
         # The Model Garden writes the step as a float.
         return {**info, STEP_KEY: int(info[STEP_KEY])}
     except (KeyError, TypeError, ValueError) as error:
-        logging.warning("%s can't be read, and is written again: %s", path, error)
+        logging.warning("%s can't be read and will be rewritten: %s", path, error)
         return None

@@ -117,7 +117,7 @@ def read(prefix: str) -> Commit | None:
     try:
         return Commit(**json.loads(files.read_text(path)))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{os.path.basename(path)} is not what was written there") from error
+        raise ValueError(f"{os.path.basename(path)} is damaged") from error
 
 
 def find_damage(prefix: str) -> str | None:
@@ -136,9 +136,9 @@ def find_damage(prefix: str) -> str | None:
         if not files.exists(path):
             return f"{name} is missing"
         if files.size(path) != size:
-            return f"{name} has {files.size(path)} bytes; {size} were written"
+            return f"{name} has {files.size(path)} bytes instead of {size}"
     if commit.index_sha256 != _sha256(f"{prefix}.index"):
-        return f"{os.path.basename(prefix)}.index has another checksum than when it was written"
+        return f"{os.path.basename(prefix)}.index has a wrong checksum"
     return None
 
 
@@ -174,7 +174,7 @@ def remove(directory: str, name: str) -> None:
     names = files.list_names(directory)
     for each in _unfinished(names, re.escape(name), bool(list_committed(directory))):
         path = os.path.join(directory, each)
-        logging.info("%s is left of a save that was cut short; it is removed.", path)
+        logging.info("Removing %s, which an interrupted save left behind.", path)
         files.remove_all(path)
 
 

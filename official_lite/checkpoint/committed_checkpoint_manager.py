@@ -39,9 +39,9 @@ def require_space(directory: str, size: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < _RESERVE * size:
         raise errors.CheckpointError(
-            f"No checkpoint is saved in {directory}: the last one has {size:,} bytes, and there "
-            f"are {free:,} left. Make room, or lower `trainer.max_to_keep`; then the same command "
-            "goes on."
+            f"Can't save a checkpoint in {directory}: the last one has {size:,} bytes, but only "
+            f"{free:,} bytes are free. Free some space or lower `trainer.max_to_keep`, then start "
+            "the same command again to resume."
         )
 
 
@@ -174,8 +174,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             if not is_disk_full(error):
                 raise
             raise errors.CheckpointError(
-                f"The disk is full: no checkpoint could be saved in {self._directory}. Those "
-                "before are as they were. Make room, and start the same command again."
+                f"The disk is full, so no checkpoint could be saved in {self._directory}. Earlier "
+                "checkpoints are unchanged. Free some space and start the same command again."
             ) from error
         return path
 
@@ -212,9 +212,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if path is None and damaged and not is_first_save:
             names = ", ".join(map(os.path.basename, damaged))
             raise errors.CheckpointError(
-                f"No checkpoint in {self._source_directory} can be restored: {names}. The log says "
-                "what is wrong with each. Nothing was removed; give another directory to start "
-                "anew."
+                f"No checkpoint in {self._source_directory} can be restored: {names}. The log "
+                "describes the problem of each. Nothing was removed. To start from scratch, use "
+                "another directory."
             )
         if self._moves_damaged:
             for each in damaged:

@@ -22,7 +22,7 @@ _Node = keras2_checkpoint.Node
 _OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
 _MAX_NAMED = 5
 _CONVERTER = (
-    "load it with `official_lite.checkpoint.keras2_converter`, see docs/coming_from_tfm.md."
+    "load it with `official_lite.checkpoint.keras2_converter`; see docs/coming_from_tfm.md."
 )
 
 
@@ -57,12 +57,12 @@ def require_complete(
     total = sum(id(place.value) not in optional_ids for place in found.values.values())
     problems = [
         _enumerate(f"{len(missing)} of {total} values are missing", missing),
-        _enumerate("saved with another shape", misshapen),
-        _enumerate("lists of another length", unequal),
+        _enumerate("saved with a different shape", misshapen),
+        _enumerate("lists of a different length", unequal),
     ]
     raise errors.CheckpointError(
-        f"{path} can't be restored, and nothing was changed. It is whole, but does not hold what "
-        f"this run needs: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
+        f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
+        f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
 
 
@@ -81,8 +81,8 @@ def refuse_keras2(path: str) -> None:
         return
     if saved.has_keras2_layers:
         raise errors.CheckpointError(
-            f"{path} can't be restored, and nothing was changed. Keras 2 wrote it, as the Model "
-            f"Garden does: {_CONVERTER}"
+            f"{path} can't be restored; nothing was changed. It was written by Keras 2, which the "
+            f"Model Garden uses: {_CONVERTER}"
         )
 
 
@@ -107,7 +107,11 @@ class _Place:
             return f"`{self.key}`"
         shape = tuple(self.value.shape)
         was = [saved for saved in self.saved_shapes if saved != shape]
-        shapes = f"{list(was[0])}, here {list(shape)}" if was else f"{list(shape)}"
+        shapes = (
+            f"{list(was[0])} in the checkpoint, {list(shape)} in this run"
+            if was
+            else f"{list(shape)}"
+        )
         return f"`{keras_variables.path_of(self.value)}` ({self.key}: {shapes})"
 
 
@@ -120,7 +124,9 @@ class _List:
     saved: Mapping[str, _Node]
 
     def __str__(self) -> str:
-        return f"`{self.key}` (saved {len(self.saved)}, here {len(self.current)})"
+        return (
+            f"`{self.key}` ({len(self.saved)} in the checkpoint, {len(self.current)} in this run)"
+        )
 
 
 @dataclasses.dataclass
@@ -204,9 +210,9 @@ def _remedy(saved: keras2_checkpoint.Keras2Checkpoint, missing: list[_Place]) ->
     if saved.is_of_keras2:
         return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
     remedy = (
-        "It was saved by another model, optimizer or trainer: `--config_file` with the run's "
-        "`params.yaml` gives the same ones. To take only what fits, start in another directory "
-        "with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
+        "It was saved by a different model, optimizer or trainer. To use the original ones, pass "
+        "the run's `params.yaml` as `--config_file`. To load only the matching weights, start in "
+        "another directory with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
     )
     if any(place.key.startswith("model/") for place in missing):
         return f"{remedy} If Keras 2 or the Model Garden wrote it, {_CONVERTER}"

@@ -279,7 +279,7 @@ def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
     reader = tf.train.load_checkpoint(ckpt_file_path)
     if not reader.has_tensor(_STEP_KEY):
         raise errors.CheckpointError(
-            f"There is no `global_step` in {ckpt_file_path}. Save it with the model, as "
+            f"{ckpt_file_path} contains no `global_step`. Save it with the model, as "
             "`tf.train.Checkpoint(model=…, global_step=…)`."
         )
     return int(reader.get_tensor(_STEP_KEY))

@@ -60,7 +60,7 @@ def restore_newest(
         damage = _try(checkpoint, path, check, optional)
         if damage is None:
             for other in damaged:
-                logging.error("%s is damaged: %s is restored in its place.", other, path)
+                logging.error("%s is damaged. Restoring %s instead.", other, path)
             return path, damaged
         logging.error("%s is damaged: %s.", path, damage)
         damaged.append(path)
@@ -115,9 +115,9 @@ def _try(
         damage = find_unreadable(path)
         if damage is None:
             raise errors.CheckpointError(
-                f"{path} can't be restored: {_in_short(error)}. It is whole, but was saved by "
-                "another model or optimizer; `--config_file` with the run's `params.yaml` gives "
-                "the same ones."
+                f"{path} can't be restored: {_in_short(error)}. The checkpoint is intact, but it "
+                "was saved by a different model or optimizer. To use the original ones, pass the "
+                "run's `params.yaml` as `--config_file`."
             ) from error
     return damage
 

@@ -118,8 +118,8 @@ class Keras2Checkpoint:
         prefix = latest.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
         if not prefix or not tf.io.gfile.exists(f"{prefix}.index"):
             raise errors.CheckpointError(
-                f"There is no checkpoint at `{path}`. Expected a folder that holds one, or a prefix "
-                "such as `model_dir/ckpt-100` beside which `ckpt-100.index` lies."
+                f"There is no checkpoint at `{path}`. Expected a directory that contains one, or "
+                "a prefix such as `model_dir/ckpt-100` for which `ckpt-100.index` exists."
             )
         self.prefix = prefix
         self._reader = tf.train.load_checkpoint(self.prefix)
@@ -165,7 +165,7 @@ class Keras2Checkpoint:
         for name in path.split("/"):
             if name not in node.children:
                 raise errors.CheckpointError(
-                    f"`{self.prefix}` holds no object `{path}`. "
+                    f"`{self.prefix}` contains no object `{path}`. "
                     f"{suggestions.did_you_mean(name, node.children)}"
                 )
             node = node.children[name]

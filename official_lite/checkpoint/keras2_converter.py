@@ -187,8 +187,8 @@ def restore_keras2_checkpoint(
     weights = weights_of(model)
     if not weights:
         raise errors.CheckpointError(
-            "The model has no variables yet, so there is nothing to restore into. "
-            "Call it once on an input of the right shape before."
+            "The model has no variables yet, so nothing can be restored. Call it once on an input "
+            "of the right shape first."
         )
     if checkpoint.has_graph:
         node = checkpoint.root(root)
@@ -270,7 +270,8 @@ def _complaint(
 ) -> str:
     objects = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (
-        "The checkpoint and the model don't fit, so nothing was restored. Use `renamed=` for what "
-        "is called differently now, `root=` for another object of the checkpoint"
-        f"{f' ({objects})' if objects else ''}, or `strict=False` to take what fits.\n{report}"
+        "The checkpoint does not match the model, so nothing was restored. Use `renamed=` for "
+        "renamed variables, `root=` for another object of the "
+        f"checkpoint{f' ({objects})' if objects else ''}, or `strict=False` to load only what "
+        f"matches.\n{report}"
     )

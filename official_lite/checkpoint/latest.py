@@ -37,7 +37,7 @@ def latest_checkpoint(directory: str) -> str | None:
         damage = commit.find_damage(path)
         if damage is None:
             return path
-        logging.warning("%s is passed over: %s.", path, damage)
+        logging.warning("Skipping %s: %s.", path, damage)
     return None
 
 

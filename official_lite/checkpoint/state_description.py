@@ -23,8 +23,8 @@ __all__ = ["describe", "require_same", "tell_what_is_inexact"]
 _MAX_LISTED = 1000
 
 _WAY_OUT = (
-    "To go on with that one, give the config that it was saved with (`params.yaml` of the run). To "
-    "start anew from its weights, give another directory and set `task.init_checkpoint`."
+    "To resume from it, use the config it was saved with (`params.yaml` of the run). To start a "
+    "new run from its weights, use another directory and set `task.init_checkpoint`."
 )
 
 
@@ -66,7 +66,7 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
     was, now = saved.get("optimizer"), current.get("optimizer")
     if was and now and was["class"] != now["class"]:
         raise errors.CheckpointError(
-            f"{path} was saved with the optimizer {was['class']}; this run has {now['class']}. "
+            f"{path} was saved with the optimizer {was['class']}; this run uses {now['class']}. "
             f"{_WAY_OUT}"
         )
     for part in ("optimizer", "model"):
@@ -90,7 +90,7 @@ def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], p
     ]
     if changes:
         logging.warning(
-            "The training goes on from %s, but not bit for bit as without the interruption: %s.",
+            "Training resumes from %s, but not bit for bit: %s.",
             path,
             ", ".join(sorted(changes)),
         )
@@ -112,24 +112,24 @@ def _require_same_order(
         return
     if was.get("count") != now.get("count"):
         raise errors.CheckpointError(
-            f"{path} holds {was.get('count')} variables of the {part}; this run has "
+            f"{path} contains {was.get('count')} variables of the {part}, but this run has "
             f"{now.get('count')}. {_difference(was, now)}{_WAY_OUT}"
         )
     old, new = _paths(was), _paths(now)
     if old and old != new and sorted(old) == sorted(new):
         moved = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
         raise errors.CheckpointError(
-            f"{path} holds the variables of the {part} in another order: `{old[moved]}` stood "
-            f"where `{new[moved]}` is now, and would be restored into it. {_WAY_OUT}"
+            f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
+            f"would be restored into `{new[moved]}`. {_WAY_OUT}"
         )
-    logging.warning("%s was saved with other names of variables of the %s.", path, part)
+    logging.warning("%s was saved with different variable names of the %s.", path, part)
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     old, new = _paths(was), _paths(now)
     if not old or not new:
         return ""
-    gone = [f"`{path}` is gone" for path in old if path not in new]
+    gone = [f"`{path}` is missing now" for path in old if path not in new]
     come = [f"`{path}` is new" for path in new if path not in old]
     return "".join(f"{each}. " for each in [*gone[:2], *come[:2]])
 

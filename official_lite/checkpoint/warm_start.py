@@ -75,7 +75,7 @@ def load_weights(
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
         raise errors.CheckpointError(
-            "The model has no weights yet, so there is nothing to load into. Call it once before."
+            "The model has no weights yet, so nothing can be loaded. Call it once first."
         )
     whole = model_state.weight_items(model)
     adapted = whole.pop("adapted_layers", None)
@@ -107,23 +107,22 @@ def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bo
     except errors.CheckpointError as error:
         if strict:
             raise
-        logging.warning("%s They keep what they know.", error)
+        logging.warning("%s They keep their present state.", error)
 
 
 def _require_all(report: WarmStartReport, pairs: Sequence[pairing.Pair]) -> None:
     if report.missing or report.mismatched:
-        problem = "The checkpoint does not hold all weights of the model."
+        problem = "The checkpoint does not contain all weights of the model."
     elif any(pair.evidence == pairing.Evidence.DOUBTFUL_POSITION for pair in pairs):
         problem = (
-            "The model has more or fewer layers than were saved, and not all have names that tell "
-            "which is which."
+            "The model has more or fewer layers than the checkpoint, and they can't be matched by "
+            "name."
         )
     else:
         return
     raise errors.CheckpointError(
-        f"{problem}\n{report}\n"
-        "Set `task.init_checkpoint_strict` to false to load what fits. If Keras 2 wrote it, "
-        "`official_lite.checkpoint.keras2_converter` can load it."
+        f"{problem}\n{report}\nSet `task.init_checkpoint_strict` to false to load only what "
+        "matches. If Keras 2 wrote it, `official_lite.checkpoint.keras2_converter` can load it."
     )
 
 
@@ -234,7 +233,7 @@ def _explain_misfit(
 ) -> str:
     top = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (
-        f"Nothing in the checkpoint fits the model. Expected {' or '.join(map(repr, items))} at its "
-        f"top, which has {top or 'no objects'}. If Keras 2 wrote it, "
-        f"`official_lite.checkpoint.keras2_converter` can load it.\n{report}"
+        "No weight in the checkpoint matches the model. Expected the object "
+        f"{' or '.join(map(repr, items))}, but the checkpoint contains {top or 'no objects'}. If "
+        f"Keras 2 wrote it, `official_lite.checkpoint.keras2_converter` can load it.\n{report}"
     )

@@ -103,8 +103,9 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
         now = time.monotonic()
         if now - started > seconds:
             raise errors.ClusterError(
-                f"{waits} did not answer within {seconds:g} s. This is {found.name}. Are all of "
-                f"them started, and reachable from here? {TIMEOUT_VARIABLE} is the time to wait."
+                f"{waits} did not answer {found.name} within {seconds:g} s. Check that all "
+                f"processes are started and reachable from this host. {TIMEOUT_VARIABLE} sets the "
+                "time limit."
             )
         if now > next_reminder:
             next_reminder = now + _SECONDS_BETWEEN_REMINDERS
@@ -135,8 +136,8 @@ def name_the_lost() -> Iterator[None]:
             raise
         lost = ", ".join(f"{name} at {addresses[name]}" for name in gone)
         raise errors.ClusterError(
-            f"Gone: {lost}. Without that, {found.name} can't go on. Start the same command again "
-            "in all processes: it goes on from the last checkpoint."
+            f"Lost connection to {lost}; {found.name} can't continue without it. Start the same "
+            "command again in all processes to resume from the last checkpoint."
         ) from error
 
 
@@ -145,11 +146,11 @@ def reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, socket.gaierror):
-        return "its host can't be found"
+        return "unknown host"
     if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there"
+        return "nothing listens at this port"
     if isinstance(error, ValueError):
-        return "something else answers there; is a training under way?"
+        return "another program uses this port; is a run already active?"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

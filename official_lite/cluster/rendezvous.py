@@ -97,7 +97,7 @@ class _RollCall:
         # `_missing` holds the workers that have not answered, and why. `_unready` holds those that
         # have not yet reported that they miss no one. `_untold` holds those that do not yet know
         # that this worker misses no one.
-        self._missing = dict.fromkeys(sorted(others), "not asked yet")
+        self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
 
@@ -201,7 +201,7 @@ class _RollCall:
     def _is_all_said(self, name: str, answer: Mapping[str, Any]) -> bool:
         if answer["problem"]:
             kind = errors.ConfigValueError if answer["is_config"] else errors.ClusterError
-            self._fail(kind(f"{answer['name']} has given up: {answer['problem']}"))
+            self._fail(kind(f"{answer['name']} stopped waiting: {answer['problem']}"))
         elif answer["cluster"] != self._digest or answer["name"] != name:
             self._fail(self._disagreement(answer))
         elif name == self._name:
@@ -223,7 +223,9 @@ class _RollCall:
     async def _remind(self) -> None:
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_REMINDERS)
-            logging.info("Waiting for %s.", "; ".join(self._waits()) or "the others to be ready")
+            logging.info(
+                "Waiting for %s.", "; ".join(self._waits()) or "the other processes to be ready"
+            )
 
     def _fail(self, problem: errors.OfficialLiteError) -> None:
         """Record the first reason to leave."""
@@ -233,9 +235,9 @@ class _RollCall:
 
     def _who_is_missing(self) -> str:
         return (
-            f"{'; '.join(self._waits()) or 'A worker that was there before'} did not answer "
-            f"within {self._seconds:g} s. This is {self._name}. Are all of them started, and "
-            f"reachable from here? {reachability.TIMEOUT_VARIABLE} is the time to wait."
+            f"{'; '.join(self._waits()) or 'A worker that was ready before'} did not answer "
+            f"{self._name} within {self._seconds:g} s. Check that all processes are started and "
+            f"reachable from this host. {reachability.TIMEOUT_VARIABLE} sets the time limit."
         )
 
     def _waits(self) -> list[str]:
@@ -249,21 +251,21 @@ class _RollCall:
 
     def _disagreement(self, other: Mapping[str, Any]) -> errors.ConfigValueError:
         return errors.ConfigValueError(
-            f"TF_CONFIG of {self._name} and of {other['name']} ({other['process']}) describe "
+            f"The TF_CONFIG of {self._name} and of {other['name']} ({other['process']}) describe "
             f"different clusters. Here: {json.dumps(self._jobs)}; there: "
             f"{json.dumps(other['jobs'])}."
         )
 
     def _two_in_one_place(self, other: Mapping[str, Any]) -> errors.ConfigValueError:
         return errors.ConfigValueError(
-            f"Two processes call themselves {self._name}: this one, {self._process}, and "
-            f"{other['process']}. Each needs an index of its own in TF_CONFIG, and has to run "
-            f"where its address leads, {self._addresses[self._name]}."
+            f"Two processes use the name {self._name}: {self._process} (this one) and "
+            f"{other['process']}. Give each process its own index in TF_CONFIG, and start it on "
+            f"the host of its address, {self._addresses[self._name]}."
         )
 
 
 def _read(line: bytes, keys: set[str]) -> dict[str, Any]:
     message = json.loads(line)
     if not isinstance(message, dict) or not message.keys() >= keys:
-        raise ValueError("It is not one of ours.")
+        raise ValueError("It does not belong to this cluster.")
     return message

@@ -51,8 +51,8 @@ def read_step(environment: Mapping[str, str]) -> dict[str, Any] | None:
     hosts, sizes = expand_hosts(node_list), _expand_sizes(tasks_per_node)
     if len(hosts) != len(sizes) or str(sum(sizes)) != count or not rank.isdecimal():
         raise errors.ConfigValueError(
-            f"Slurm's step can't be understood: {count} tasks, {tasks_per_node!r} of them on the "
-            f"nodes {node_list!r}. Set TF_CONFIG by yourself."
+            f"Can't interpret the Slurm step with {count} tasks, {tasks_per_node!r} of them on "
+            f"the nodes {node_list!r}. Set TF_CONFIG instead."
         )
     places = [(node, task) for node, size in enumerate(sizes) for task in range(size)]
     _check_place(environment, places[int(rank)])
@@ -90,9 +90,9 @@ def _check_place(environment: Mapping[str, str], place: tuple[int, int]) -> None
     node, task = (environment.get(name, "") for name in ("SLURM_NODEID", "SLURM_LOCALID"))
     if node and task and (int(node), int(task)) != place:
         raise errors.ConfigValueError(
-            f"Slurm has put rank {environment['SLURM_PROCID']} on node {node} as task {task}; in "
-            f"blocks it would be node {place[0]}, task {place[1]}. Start the step with `srun "
-            "--distribution=block`, or set TF_CONFIG by yourself."
+            f"Slurm placed rank {environment['SLURM_PROCID']} on node {node} as task {task}, but "
+            f"block distribution requires node {place[0]}, task {place[1]}. Use `srun "
+            "--distribution=block`, or set TF_CONFIG."
         )
 
 

@@ -52,7 +52,7 @@ def serve() -> None:
     found = tf_config.read_tf_config()
     if found is None or found.task_type not in _JOBS:
         raise errors.ConfigValueError(
-            f"Only a process that is one of {_JOBS} in TF_CONFIG serves; this one is "
+            f"Only processes of the jobs {_JOBS} in TF_CONFIG can serve; this one is "
             f"{found.name if found else 'in no cluster'}."
         )
     fail_fast()
@@ -107,12 +107,12 @@ def _wait_for_the_end(found: tf_config.ClusterConfig) -> None:
                 last_seen = now
             elif last_seen is None and now - started > _SECONDS_FOR_A_CHIEF_TO_COME:
                 raise errors.ClusterError(
-                    f"No chief came to {chief['chief']} within "
-                    f"{_SECONDS_FOR_A_CHIEF_TO_COME:g} s. This is {found.name}."
+                    f"{found.name} waited {_SECONDS_FOR_A_CHIEF_TO_COME:g} s, but no chief "
+                    f"started at {chief['chief']}."
                 )
             elif last_seen is not None and now - last_seen > _SECONDS_FOR_A_CHIEF_TO_COME_BACK:
-                logging.info("The chief has gone: %s ends.", found.name)
+                logging.info("The chief is gone. Stopping %s.", found.name)
                 return
-        logging.info("SIGTERM: %s ends.", found.name)
+        logging.info("SIGTERM: Stopping %s.", found.name)
     finally:
         signal.signal(signal.SIGTERM, old_handler)

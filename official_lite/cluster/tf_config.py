@@ -171,14 +171,14 @@ def _checked_jobs(config: Any) -> dict[str, tuple[str, ...]]:
     for job, addresses in jobs.items():
         if job not in _TASK_TYPES:
             raise _invalid(
-                f"`{job}` is no kind of task. {suggestions.did_you_mean(job, _TASK_TYPES)}"
+                f"`{job}` is not a known job. {suggestions.did_you_mean(job, _TASK_TYPES)}"
             )
         if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
             raise _invalid(f"`cluster.{job}` must be a list of `host:port`; got {addresses!r}")
     counts = Counter(address for addresses in jobs.values() for address in addresses)
     repeated = sorted(address for address, count in counts.items() if count > 1)
     if repeated:
-        raise _invalid(f"each process needs an address of its own; repeated: {repeated}")
+        raise _invalid(f"each process must have its own address, but {repeated} is repeated")
     return {job: tuple(addresses) for job, addresses in jobs.items()}
 
 
@@ -208,4 +208,4 @@ def _checked_task(config: dict[str, Any], jobs: Mapping[str, Sequence[str]]) -> 
 
 
 def _invalid(problem: str) -> errors.ConfigValueError:
-    return errors.ConfigValueError(f"TF_CONFIG can't be used: {problem}. Expected, say: {_EXAMPLE}")
+    return errors.ConfigValueError(f"TF_CONFIG is invalid: {problem}. A valid example: {_EXAMPLE}")

@@ -75,7 +75,7 @@ def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
         escapes.say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
-        escapes.say("Interrupted, before there was anything to save, or by a second Ctrl-C.")
+        escapes.say("Interrupted before there was anything to save, or by a second Ctrl-C.")
         return int(errors.ExitCode.INTERRUPTED)
     return int(errors.ExitCode.DONE)
 
@@ -106,7 +106,7 @@ def show_error(
         escapes.say("".join(traceback.format_exception(type(told), told, trace)))
     else:
         escapes.say(
-            "Traceback of your code alone, the innermost call last (--verbosity=1 shows all):"
+            "Traceback of your own code, most recent call last (--verbosity=1 shows everything):"
         )
         escapes.say(error_report.brief_traceback(error).rstrip("\n"))
         for note in getattr(error, "__notes__", ()):

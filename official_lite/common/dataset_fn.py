@@ -60,7 +60,7 @@ def _riegeli_dataset() -> Callable[..., tf.data.Dataset]:
         from riegeli.tensorflow import RiegeliDataset
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "Reading `riegeli` files needs Riegeli with its TensorFlow part; see "
-            "https://github.com/google/riegeli. `tfrecord` needs nothing."
+            "Reading `riegeli` files requires Riegeli with TensorFlow support; see "
+            "https://github.com/google/riegeli. `tfrecord` files need no extra package."
         ) from error
     return RiegeliDataset

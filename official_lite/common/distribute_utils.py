@@ -62,10 +62,12 @@ def get_distribution_strategy(
     num_gpus = -1 if num_gpus is None else num_gpus
     if num_gpus < -1:
         raise errors.ConfigValueError(
-            f"`num_gpus` can not be negative; got {num_gpus}. -1 means all that are found."
+            f"`num_gpus` can not be negative; got {num_gpus}. Use -1 for all GPUs."
         )
     if devices is not None and name not in ("mirrored", "one_device"):
-        raise errors.ConfigValueError(f"`devices` can't be chosen under `{name}`; got {devices!r}.")
+        raise errors.ConfigValueError(
+            f"`devices` can't be combined with the strategy `{name}`; got {devices!r}."
+        )
     if name == "off":
         return _current_strategy(num_gpus)
     if name == "one_device":
@@ -105,7 +107,7 @@ def _check_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if value != _WITHOUT_EFFECT[name]:
             logging.warning(
-                "`%s=%r` has no effect: models are not split over devices.", name, value
+                "`%s=%r` has no effect: model parallelism is not supported.", name, value
             )
 
 
@@ -177,7 +179,10 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
     )
     found = tf_config.find_cluster()
     if found is None:
-        logging.warning("`multi_worker_mirrored` without a cluster in TF_CONFIG: one worker.")
+        logging.warning(
+            "`multi_worker_mirrored` runs with a single worker, because TF_CONFIG defines no "
+            "cluster."
+        )
     else:
         rendezvous.meet(found)
     return tf.distribute.MultiWorkerMirroredStrategy(
@@ -199,8 +204,8 @@ def _parameter_server() -> tf.distribute.Strategy:
         return _one_device(0, None)
     if config.task_type != "chief":
         raise errors.ConfigValueError(
-            f"{config.name} has no strategy of its own under `parameter_server`: the chief's "
-            "commands are all it needs. Call `task_server.serve()` there."
+            f"{config.name} needs no strategy under `parameter_server`, because the chief "
+            "controls it. Call `task_server.serve()` in this process."
         )
     task_server.fail_fast()
     reachability.wait_for_servers(config)
@@ -211,7 +216,8 @@ def _parameter_server() -> tf.distribute.Strategy:
 def _tpu(tpu_address: str | None) -> tf.distribute.Strategy:
     if tpu_address is None:
         raise errors.ConfigValueError(
-            "`tpu` needs a `tpu_address`: a name, an address, or `local` on a TPU host."
+            "The strategy `tpu` requires a `tpu_address`: a name, an address, or `local` on a TPU "
+            "host."
         )
     return tf.distribute.TPUStrategy(tpu_initialize(tpu_address))
 
@@ -236,7 +242,7 @@ def _local_devices(num_gpus: int, devices: Sequence[str] | None) -> list[str]:
     if num_gpus > found:
         raise errors.ConfigValueError(
             f"`num_gpus` is {num_gpus}, but TensorFlow finds {found} on this host. Use -1 for all "
-            "that are found, or 0 for the CPU."
+            "GPUs, or 0 for the CPU."
         )
     count = found if num_gpus == -1 else num_gpus
     return [f"device:GPU:{i}" for i in range(count)] or ["device:CPU:0"]

@@ -227,6 +227,6 @@ def require_subdirectory(path: str, field: str) -> None:
     """
     if not stays_inside(path):
         raise errors.ConfigValueError(
-            f"`{field}` is {path!r}; expected the name of a subdirectory, without a leading slash, "
-            "`..` and control characters."
+            f"`{field}` must be the name of a subdirectory, without a leading slash, `..` or "
+            f"control characters; got {path!r}."
         )

@@ -24,7 +24,7 @@ def _define_model_garden_flags() -> None:
     flags.DEFINE_string("experiment", None, "Name of a registered experiment.")
     flags.DEFINE_enum("mode", None, MODES, "What to run.")
     flags.DEFINE_string(
-        "model_dir", None, "Directory of the run: checkpoints, metrics, config and log."
+        "model_dir", None, "Model directory of the run: checkpoints, metrics, config and log."
     )
     flags.DEFINE_multi_string(
         "config_file",
@@ -41,7 +41,9 @@ def _define_model_garden_flags() -> None:
     flags.DEFINE_string(
         "tf_data_service", None, "Dispatcher of the tf.data service to read all input through."
     )
-    flags.DEFINE_string("tpu_platform", None, "Accepted for the Model Garden's sake; not used.")
+    flags.DEFINE_string(
+        "tpu_platform", None, "Accepted for compatibility with the Model Garden; has no effect."
+    )
 
 
 def _define_gin_flags() -> None:
@@ -58,19 +60,24 @@ def _define_own_flags() -> None:
         "import", None, "Module or .py file to import for its registrations; repeatable."
     )
     flags.DEFINE_bool("print_config", False, "Print the resolved config as YAML and stop.")
-    flags.DEFINE_bool("dry_run", False, "Build everything, run one step of each kind, and stop.")
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Build everything, run one training step and one evaluation step, and stop.",
+    )
     flags.DEFINE_bool(
         "fast_dev_run",
         False,
-        "Train 20 steps in --model_dir, evaluate 2 batches after each 10, report every step.",
+        "Train 20 steps in --model_dir, evaluate 2 batches every 10 steps, and report every step.",
     )
     flags.DEFINE_bool(
         "allow_config_change",
         False,
-        "Go on with the checkpoints of --model_dir though they were saved with another config.",
+        "Resume from the checkpoints in --model_dir even if the config has changed.",
     )
     flags.DEFINE_bool(
         "safe_config",
         False,
-        "Refuse code in configs: import, include and references in gin, modules and files in YAML.",
+        "Refuse configs that can run code: import, include and references in gin, modules and "
+        "files in YAML.",
     )

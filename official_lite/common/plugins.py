@@ -103,7 +103,7 @@ def refuse_code(spec: str) -> None:
         # The config sets the workspace and so determines which file a relative path refers to. A
         # relative path is therefore never trusted.
         given = None if _names_relative_file(spec) else spec
-        refuse(given, f"{spec!r} can run code", "Name what is registered.")
+        refuse(given, f"{spec!r} can run code", "Use a registered name instead.")
 
 
 def resolve(
@@ -174,7 +174,8 @@ def factory(
     named = entry if isinstance(entry, Mapping) else {"name": entry}
     if not isinstance(entry, str | Mapping) or not isinstance(named.get("name"), str):
         raise errors.ConfigTypeError(
-            f"A {kind} is given by its name, or as {{name: …, argument: value}}; got {entry!r}."
+            f"A {kind} must be a name or a mapping such as {{name: …, argument: value}}; got "
+            f"{entry!r}."
         )
     name, arguments = named["name"], {k: v for k, v in named.items() if k != "name"}
     if not is_part:
@@ -207,8 +208,9 @@ def load_module(spec: str, *, workspace: str | os.PathLike[str] | None = None) -
         if error.name is None or not f"{spec}.".startswith(f"{error.name}."):
             raise
         raise errors.UnknownNameError(
-            f"There is no module `{error.name}` to import {spec!r} from. Is it installed, or in "
-            f"the directory where Python was started? A file is named by its path: `{spec}.py`."
+            f"{spec!r} can't be imported: there is no module `{error.name}`. Install it, or start "
+            "Python in the directory that contains it. To import a file, pass its path: "
+            f"`{spec}.py`."
         ) from error
 
 
@@ -266,8 +268,8 @@ def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Pat
     if "{workspace}" in spec:
         if workspace is None:
             raise errors.ConfigValueError(
-                f"{spec!r} can't be found: no workspace is set. Write the path in full, or set "
-                "the workspace."
+                f"{spec!r} can't be resolved, because no workspace is set. Write the full path, "
+                "or set `workspace`."
             )
         spec = spec.replace("{workspace}", os.fspath(workspace))
     path = pathlib.Path(workspace or ".", spec).expanduser().resolve()
@@ -307,8 +309,8 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
     if is_there:
         raise errors.ConfigValueError(
             f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
-            f"`{name if dot else origins.module_of(module)}`; expected the public name of a class or "
-            "function at the top of a module, such as `package.module:Class`."
+            f"`{name if dot else origins.module_of(module)}`; expected the public name of a class "
+            "or function at the top of a module, such as `package.module:Class`."
         )
     public = [name for name in vars(module) if not name.startswith("_")]
     raise errors.UnknownNameError(
@@ -319,7 +321,9 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
 
 def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) -> Any:
     if base is None:
-        raise errors.ConfigValueError(f"{spec!r} names a file; say which {kind}: `{spec}:Name`.")
+        raise errors.ConfigValueError(
+            f"{spec!r} is a file; name the {kind} in it as well: `{spec}:Name`."
+        )
     candidates = [
         value
         for value in vars(module).values()
@@ -333,8 +337,8 @@ def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) 
     found = " and ".join(f"`{candidate.__name__}`" for candidate in candidates) or "none"
     example = candidates[0].__name__ if candidates else "Name"
     raise errors.ConfigValueError(
-        f"{spec!r} must define exactly one subclass of `{base.__name__}`; found {found}. "
-        f"Say which {kind} is meant: `{spec}:{example}`."
+        f"{spec!r} must define exactly one subclass of `{base.__name__}`; found {found}. Name one "
+        f"of them: `{spec}:{example}`."
     )
 
 
@@ -344,8 +348,8 @@ def _refuse_paths_outside(entry: Any, arguments: Mapping[str, Any], described: s
             if text.startswith("~") or not files.stays_inside(text):
                 refuse(
                     entry,
-                    f"`{name}` of the {described} is {text!r}, which leads out of the directory of "
-                    "the run",
+                    f"`{name}` of the {described} is {text!r}, which is outside the model "
+                    "directory",
                     "Expected a relative path without `..`.",
                 )
 
@@ -369,7 +373,7 @@ def _check_arguments(
         if name not in named and not takes_any:
             raise errors.UnknownNameError(
                 f"The {described} has no argument `{name}`. "
-                f"{suggestions.did_you_mean(name, named) if named else 'It takes none.'}"
+                f"{suggestions.did_you_mean(name, named) if named else 'It takes no arguments.'}"
             )
     try:
         inspect.signature(found).bind(*[None] * num_args, **arguments)
@@ -383,7 +387,7 @@ def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:
     if inspect.isclass(found):
         if issubclass(found, base):
             return
-        problem = f"`{origins.name_of(found)}` is no subclass of it"
+        problem = f"`{origins.name_of(found)}` is not a subclass of it"
     elif callable(found):
         return
     else:
@@ -397,7 +401,7 @@ def _unknown(spec: str, known: list[str], kind: str) -> errors.UnknownNameError:
     within = [name for name in known if name.startswith(f"{spec}/")]
     answer = suggestions.did_you_mean(spec, within or known)
     if "." in spec:
-        answer = f"To name it by its module, write `{':'.join(spec.rsplit('.', 1))}`. {answer}"
+        answer = f"If it is a class in a module, write `{':'.join(spec.rsplit('.', 1))}`. {answer}"
     message = f"There is no {kind} {spec!r}. {answer} {registry_lib.import_hint}"
     return errors.UnknownNameError(message.replace("  ", " "))
 

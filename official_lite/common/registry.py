@@ -22,8 +22,8 @@ Collection = dict[Any, Any]
 Registered = TypeVar("Registered")
 
 import_hint = (
-    "Is the module that registers it imported? Pass `--import my_package`, or import it in "
-    "`registry_imports.py`."
+    "Make sure that the module that registers it is imported: pass `--import my_package`, or "
+    "import it in `registry_imports.py`."
 )
 
 
@@ -49,8 +49,8 @@ def register(
         group, leaf = _group_of(registered_collection, reg_key)
         if leaf in group and not _is_same(group[leaf], registered):
             raise DuplicateNameError(
-                f"{_shown(reg_key)} is already registered, as {_described(group[leaf])}; "
-                f"{_described(registered)} needs another name."
+                f"{_shown(reg_key)} is already registered as {_described(group[leaf])}. Register "
+                f"{_described(registered)} under another name."
             )
         group[leaf] = registered
         return registered
@@ -107,8 +107,8 @@ def _group_of(collection: Collection, key: Hashable) -> tuple[Collection, Hashab
         if not isinstance(group, dict):
             prefix = "/".join(group_names[:depth])
             raise DuplicateNameError(
-                f"{key!r} can't be registered: {prefix!r} is already {_described(group)}, so it "
-                "can't be a group of names as well."
+                f"{key!r} can't be registered: {prefix!r} is already registered as "
+                f"{_described(group)}, so it can't be a group of names as well."
             )
     return group, leaf
 
@@ -117,8 +117,8 @@ def _checked_parts(name: str) -> list[str]:
     parts = name.split("/")
     if not name.isprintable() or any(part in ("", ".", "..") for part in parts):
         raise errors.ConfigValueError(
-            f"{name!r} can't be a registered name: expected parts separated by single slashes, such "
-            "as `vision/digits`, without `..` and control characters."
+            f"{name!r} is not a valid name. Expected parts separated by single slashes, such as "
+            "`vision/digits`, without `..` or control characters."
         )
     return parts
 

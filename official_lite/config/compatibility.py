@@ -116,18 +116,20 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
         return []
     changes = find_changes(params, model_dir)
     for change in changes:
-        logging.info("Changed since the last start in %s: %s", model_dir, change)
+        logging.info("Config changes since the last start in %s: %s", model_dir, change)
     harmful = [change for change in changes if not change.is_harmless]
     if not harmful:
         return changes
     listed = "\n".join(f"  {change}" for change in harmful)
     if is_allowed:
-        logging.warning("The run goes on with another config than it began with:\n%s", listed)
+        logging.warning(
+            "This run resumes with a config that differs from the one it started with:\n%s", listed
+        )
         return changes
     raise errors.ConfigValueError(
-        f"{model_dir} holds the checkpoints of another config:\n{listed}\n"
-        "Pass --allow_config_change to go on with them all the same; or give another --model_dir, "
-        "with `task.init_checkpoint` to start from their weights."
+        f"The checkpoints in {model_dir} were saved with a different config:\n{listed}\nPass "
+        "--allow_config_change to resume anyway. To start a new run from their weights, use "
+        "another --model_dir and set `task.init_checkpoint`."
     )
 
 
@@ -142,8 +144,8 @@ def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
     harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
     if harmful:
         logging.warning(
-            "This evaluation has another config than %s was trained with:\n%s\n"
-            "The run's own one is given by --config_file=%s",
+            "The config of this evaluation differs from the one that %s was trained with:\n%s\nTo "
+            "use the config of the training, pass --config_file=%s",
             model_dir,
             "\n".join(f"  {change}" for change in harmful),
             own_config(model_dir),

@@ -31,7 +31,7 @@ _IN_EPOCHS = {
     "checkpoint_interval": "checkpoint_every_epochs",
 }
 
-_SEVERAL_TASKS = "With several tasks, the data don't say it."
+_SEVERAL_TASKS = "With several tasks, it can't be derived from the data."
 
 
 def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
@@ -133,8 +133,8 @@ def _stated_length(params: Any) -> Fraction | None:
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
             f"{num_examples}, which makes {float(counted):g} batches of {batch_size}: "
-            f"{_whole_steps(counted)} whole steps. Set one of them only: `steps_per_epoch` to 0 "
-            "to have it counted, or `num_examples` to null to go by the steps."
+            f"{_whole_steps(counted)} whole steps. Set only one of them: `steps_per_epoch: 0` to "
+            "derive it from the data, or `num_examples: null` to use the given steps."
         )
     # Return the unrounded length, so that a number of epochs is converted exactly.
     return counted
@@ -146,7 +146,7 @@ def _whole_steps(length: Fraction) -> int:
 
 
 def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
-    hint = f" Or take the run's own config, which knows: --config_file={own_config}"
+    hint = f" Or use the config that the run recorded: --config_file={own_config}"
     hint = hint if own_config else ""
     if not hasattr(params.task, "train_data"):
         raise _unknown_length(_SEVERAL_TASKS, hint=hint)
@@ -154,7 +154,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
     cardinality = getattr(dataset, "cardinality", None)
     num_batches = int(cardinality()) if cardinality else -2
     if num_batches < 0:
-        kind = {-1: "has no end", -2: "does not know its length"}[num_batches]
+        kind = {-1: "has no end", -2: "has an unknown length"}[num_batches]
         reason = f"The training dataset {kind}."
         raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
     if num_batches == 0:
@@ -172,7 +172,8 @@ def _require_data_to_ask(params: Any) -> None:
 def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigValueError:
     fields = " or ".join(f"`{name}`" for name in (*others, "trainer.steps_per_epoch"))
     return errors.ConfigValueError(
-        f"The config counts in epochs, but how long is one? {reason} Set {fields}.{hint}"
+        f"The config is given in epochs, but the length of an epoch is unknown. {reason} Set "
+        f"{fields}.{hint}"
     )
 
 
@@ -187,4 +188,4 @@ def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:
         for values in block.values():
             parts += [f"`{name}` = {value}" for name, value in values.items() if value is not None]
     if parts:
-        logging.info("In steps: %s.", ", ".join(parts))
+        logging.info("Converted to steps: %s.", ", ".join(parts))

@@ -102,7 +102,7 @@ def operative_config(params: hyperparams.Config) -> str:
     Raises:
         errors.ConfigValueError: If a value can't be written in gin, or reads back differently.
     """
-    lines = ["# Every field of the experiment. Feed this file back with --gin_file.", ""]
+    lines = ["# All fields of the experiment. Pass this file as --gin_file to repeat the run.", ""]
     for path, value in hyperparams.flatten(params).items():
         *blocks, name = path.split(".")
         scope = "/".join([*blocks, _BLOCK])
@@ -208,7 +208,7 @@ def _literal(path: str, value: Any) -> str:
     except (SyntaxError, ValueError):
         is_same = False
     if not is_same:
-        raise errors.ConfigValueError(f"`{path}` is {value!r}, which gin can't hold.")
+        raise errors.ConfigValueError(f"`{path}` is {value!r}, which can't be written as gin.")
     return text
 
 

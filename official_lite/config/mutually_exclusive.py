@@ -57,7 +57,7 @@ def refuse_both(
         if other in given and had is not None:
             raise errors.ConfigValueError(
                 f"{source} has both `{other}` ({_meaning(other, had)}) and `{path}` "
-                f"({_meaning(path, value)}), which say one thing in two ways. Give one of them."
+                f"({_meaning(path, value)}), which are mutually exclusive. Set only one of them."
             )
 
 
@@ -85,7 +85,7 @@ def log_replaced(
         if lost not in named and (lost == old.rival or had != old.default):
             now = pair.values[0 if kept == pair.steps else 1]
             logging.info(
-                "%s: `%s` (%s) takes the place of `%s` (%s).",
+                "%s: `%s` (%s) replaces `%s` (%s).",
                 source,
                 kept,
                 _meaning(kept, now),

@@ -108,7 +108,7 @@ class ExperimentParser:
                 plugins.refuse(
                     value,
                     f"`runtime.{name}` ({value!r}) names machines that could run code here",
-                    "Give them by --tpu, or in TF_CONFIG.",
+                    "Set them by --tpu or TF_CONFIG instead.",
                 )
 
     def base_experiment(self) -> Any:
@@ -137,7 +137,7 @@ class ExperimentParser:
         if address:
             if not isinstance(params.task, config_definitions.TaskConfig):
                 raise errors.ConfigValueError(
-                    "--tf_data_service is for experiments with one task; set "
+                    "--tf_data_service supports only experiments with one task. Set "
                     "`tf_data_service_address` in the data of each task instead."
                 )
             service = {"enable_tf_data_service": True, "tf_data_service_address": address}
@@ -166,7 +166,7 @@ class ExperimentParser:
             path, separator, value = assignment.partition("=")
             if not separator:
                 raise errors.ConfigValueError(
-                    f"--set={assignment} has no `=`; expected --set=path=value, such as "
+                    f"--set={assignment} has no `=`. Expected --set=path=value, such as "
                     "--set=trainer.train_steps=100."
                 )
             mutually_exclusive.refuse_both(params, path.strip(), value, given, "--set")
@@ -300,9 +300,9 @@ def expand(params: Any, default: str = "") -> Any:
     directory = place(given or default)
     if not directory:
         raise errors.ConfigValueError(
-            f"The config uses {PLACEHOLDER} and names no workspace. Set it, as in "
-            "--set=workspace=path/to/directory, or put what uses it into a --config_file, whose "
-            "directory is then the workspace."
+            f"The config uses {PLACEHOLDER}, but `workspace` is not set. Pass "
+            "--set=workspace=path/to/directory, or move these fields to a --config_file, whose "
+            "directory then is the workspace."
         )
     expanded = hyperparams.map_texts(params, lambda text: text.replace(PLACEHOLDER, directory))
     if hasattr(expanded, "workspace"):

@@ -61,8 +61,8 @@ class PhaseConfig(hyperparams.Config):
             )
         if self.name in _TAKEN:
             raise errors.ConfigValueError(
-                f"`name` is {self.name!r}, which is a directory that a run writes by itself. Taken "
-                f"are {', '.join(_TAKEN)}."
+                f"`name` is {self.name!r}, which is reserved for a directory of the run. Reserved "
+                f"names: {', '.join(_TAKEN)}."
             )
         if self.mode is not None:
             field_checks.require_one_of(self, "mode", flags.MODES)
@@ -78,7 +78,8 @@ def require_order(phases: Sequence[PhaseConfig]) -> None:
     for index, phase in enumerate(phases):
         if phase.name in names[:index]:
             raise errors.ConfigValueError(
-                f"Two `phases` are named {phase.name!r}; their directories would be one."
+                f"Two `phases` are named {phase.name!r}, so they would share a directory. Rename "
+                "one of them."
             )
         _require_source(phase, phases[:index], names)
 
@@ -161,7 +162,7 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
 def _override(params: Any, overrides: dict[str, Any]) -> None:
     for path, value in overrides.items():
         if path == "phases":
-            raise errors.ConfigValueError("`overrides` of a phase can't have `phases` in turn.")
+            raise errors.ConfigValueError("The `overrides` of a phase can't contain `phases`.")
         hyperparams.override_by_path(params, path, value)
 
 
@@ -192,6 +193,9 @@ def _require_source(
     if not name or name in known or is_path:
         return
     raise errors.ConfigValueError(
-        f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which is no earlier phase. "
-        f"{suggestions.did_you_mean(name, known)} A path has a slash: ./{phase.init_from}".strip()
+        (
+            f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which is not an earlier "
+            f"phase. {suggestions.did_you_mean(name, known)} A path has a slash: "
+            f"./{phase.init_from}"
+        ).strip()
     )

@@ -52,8 +52,8 @@ class EMACheckpointing:
         average = ema_optimizer.get_moving_average(optimizer)
         if average is None:
             raise errors.ConfigValueError(
-                f"The optimizer, {type(optimizer).__name__}, keeps no moving average: expected an "
-                "`optimization.ExponentialMovingAverage`. Set `optimizer_config.ema`."
+                f"The optimizer, {type(optimizer).__name__}, keeps no moving average. Expected an "
+                "`optimization.ExponentialMovingAverage`; set `optimizer_config.ema`."
             )
         self._average = average
         self._checkpoint_manager = async_checkpoint_manager.AsyncCheckpointManager(

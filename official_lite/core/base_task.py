@@ -121,13 +121,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         config = self.task_config
         path = hyperparams.get_by_path(config, "init_checkpoint", "")
         if not path:
-            logging.info("Cold start: there is no `task.init_checkpoint`.")
+            logging.info("Training starts from random weights: `task.init_checkpoint` is not set.")
             return
         found = warm_start.find_checkpoint(path)
         if found is None:
             raise errors.CheckpointError(
-                f"`task.init_checkpoint` is {path!r}, where there is no checkpoint. Give a "
-                "directory with one, or a path such as `dir/ckpt-1000`."
+                f"`task.init_checkpoint` is {path!r}, which contains no checkpoint. Pass a "
+                "directory with a checkpoint, or a path such as `dir/ckpt-1000`."
             )
         warm_start.load_weights(
             model,
@@ -177,7 +177,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del labels, model_outputs
         if type(self).build_losses is Task.build_losses and not aux_losses:
             log_once.warn_once(
-                "%s has no `build_losses`, so its loss is 0 and nothing is learnt.",
+                "%s has no `build_losses`, so its loss is 0 and the model learns nothing.",
                 type(self).__name__,
             )
         return _total(aux_losses or ())
@@ -413,8 +413,8 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
-            f"The loss of {type(task).__name__} has the shape {loss.shape}; expected a scalar. Take "
-            "`tf.reduce_mean` of it in `build_losses`."
+            f"The loss of {type(task).__name__} has the shape {loss.shape}; expected a scalar. "
+            "Apply `tf.reduce_mean` in `build_losses`."
         )
 
 

@@ -75,7 +75,7 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """
         if self._coordinator is None:
             raise ValueError(
-                f"There is no coordinator under {type(self._strategy).__name__}; only "
+                f"`coordinator` is not available under {type(self._strategy).__name__}; only "
                 "`parameter_server` has one."
             )
         return self._coordinator
@@ -487,8 +487,8 @@ class Trainer(_AsyncTrainer):
         """
         if not self.evaluates:
             raise errors.ConfigValueError(
-                "This trainer was made to train only (`evaluate=False`), as in the mode `train`; "
-                "use `train_and_eval` or `train_and_post_eval`."
+                "This trainer was created with `evaluate=False`, so it can't evaluate. Use the "
+                "mode `train_and_eval` or `train_and_post_eval`."
             )
         with ema_optimizer.averaged_weights(self.optimizer):
             return super().evaluate(num_steps)
@@ -516,7 +516,7 @@ class Trainer(_AsyncTrainer):
         clashes = sorted(logs.keys() & passthrough_logs.keys())
         if clashes:
             logging.warning(
-                "`next_eval_inputs` and the model both log %s; the model's values are kept.",
+                "`next_eval_inputs` and the model both report %s. The model's values are used.",
                 ", ".join(clashes),
             )
         return {**passthrough_logs, **logs}
@@ -685,9 +685,9 @@ class Trainer(_AsyncTrainer):
             return None
         if type(self).train_step is not Trainer.train_step:
             raise errors.ConfigValueError(
-                f"`trainer.grad_accum_steps` is {count}, but {type(self).__name__} has a "
-                "`train_step` of its own, which would make an update for every micro-batch. Set it "
-                "to 1, or override the task's `train_step` instead."
+                f"`trainer.grad_accum_steps` is {count}, but {type(self).__name__} overrides "
+                "`train_step`, which would update the weights for every micro-batch. Set it to 1, "
+                "or override the task's `train_step` instead."
             )
         tables: list[Any] = []
         if distributed_gradients.has_lazy_rows(self.optimizer):

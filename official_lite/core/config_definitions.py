@@ -127,7 +127,7 @@ _DEAD_FIELDS = {
     "runtime": {
         "gpu_thread_mode": "set TF_GPU_THREAD_MODE in the environment",
         "per_gpu_thread_count": "set TF_GPU_THREAD_COUNT in the environment",
-        "batchnorm_spatial_persistent": "cuDNN chooses this by itself",
+        "batchnorm_spatial_persistent": "cuDNN chooses this automatically",
         "num_cores_per_replica": "model parallelism is not supported",
         "default_shard_dim": "model parallelism is not supported",
         "use_tpu_mp_strategy": "model parallelism is not supported",
@@ -340,14 +340,14 @@ class TrainerConfig(base_config.Config):
         field_checks.require_one_of(self, "best_checkpoint_metric_comp", ("higher", "lower"))
         if self.validation_steps != -1 and self.validation_steps < 1:
             raise errors.ConfigValueError(
-                f"`validation_steps` is {self.validation_steps}; expected a number of batches, or -1 "
-                "for the whole validation data."
+                f"`validation_steps` is {self.validation_steps}; expected a number of batches, or "
+                "-1 for the whole validation data."
             )
         if math.isnan(self.loss_upper_bound):
             raise errors.ConfigValueError("`loss_upper_bound` is NaN; expected a number.")
         if bool(self.best_checkpoint_export_subdir) != bool(self.best_checkpoint_eval_metric):
             raise errors.ConfigValueError(
-                "`best_checkpoint_export_subdir` and `best_checkpoint_eval_metric` belong "
+                "`best_checkpoint_export_subdir` and `best_checkpoint_eval_metric` must be set "
                 f"together; got {self.best_checkpoint_export_subdir!r} and "
                 f"{self.best_checkpoint_eval_metric!r}."
             )

@@ -147,13 +147,13 @@ def _checked_keys(function_keys: list[str] | dict[str, str]) -> dict[str, str]:
         function_keys = {function_keys[0]: tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY}
     for name in [*function_keys, *function_keys.values()]:
         if not name or not name.isprintable():
-            raise errors.ConfigValueError(f"{name!r} can't be the name of a served function.")
+            raise errors.ConfigValueError(f"{name!r} is not a valid name of a served function.")
     return function_keys
 
 
 def _check_path(path: str) -> None:
     if not path.isprintable():
-        raise errors.ConfigValueError(f"{path!r} has control characters: it can't be exported to.")
+        raise errors.ConfigValueError(f"The export path {path!r} contains control characters.")
 
 
 def _newest_checkpoint(checkpoint_path: str) -> str:
@@ -162,7 +162,8 @@ def _newest_checkpoint(checkpoint_path: str) -> str:
         found = latest.latest_checkpoint(checkpoint_path)
     if not found or not tf.io.gfile.exists(f"{found}.index"):
         raise errors.CheckpointError(
-            f"There is no checkpoint at {checkpoint_path!r}; exporting would write untrained "
-            "weights. Give a directory of checkpoints or a prefix such as `model_dir/ckpt-1000`."
+            f"There is no checkpoint at {checkpoint_path!r}, so the export would contain "
+            "untrained weights. Pass a directory of checkpoints or a prefix such as "
+            "`model_dir/ckpt-1000`."
         )
     return found

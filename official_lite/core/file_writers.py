@@ -46,8 +46,8 @@ def _write_riegeli(
         import riegeli
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "Writing `riegeli` files needs Riegeli; see https://github.com/google/riegeli. "
-            "`tfrecord` needs nothing."
+            "Writing `riegeli` files requires Riegeli; see https://github.com/google/riegeli. "
+            "`tfrecord` files need no extra package."
         ) from error
     with tf.io.gfile.GFile(output_path, "wb") as file, riegeli.RecordWriter(file) as writer:
         writer.write_messages(examples)

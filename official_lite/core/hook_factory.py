@@ -93,6 +93,6 @@ def _refuse_callback(entry: object) -> None:
     if callback is not None and callback not in _HARMLESS_CALLBACKS:
         plugins.refuse(
             entry,
-            f"The callback {callback!r} is not known to leave files and servers alone",
-            f"Expected one of {', '.join(_HARMLESS_CALLBACKS)}.",
+            f"The callback {callback!r} may write files or contact servers",
+            f"Allowed callbacks: {', '.join(_HARMLESS_CALLBACKS)}.",
         )

@@ -174,7 +174,7 @@ class InputReader:
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
         if self._begin is not None and self._begin.batch and not self._in_epochs:
             num_read = self._begin.batches_of(input_context)
-            logging.info("%d batches are read to be left out.", num_read)
+            logging.info("Reading and skipping %d batches.", num_read)
             dataset = dataset.skip(num_read)
         if self._postprocess_fn is not None:
             dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
@@ -341,19 +341,19 @@ def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> Non
         )
     if not params.input_path and not params.tfds_name:
         raise errors.ConfigValueError(
-            "There is no input: set `input_path` to the files, or `tfds_name` and `tfds_split` to "
-            "a TensorFlow dataset."
+            "No input is configured. Set `input_path` to the files, or `tfds_name` and "
+            "`tfds_split` to a TensorFlow dataset."
         )
     if params.tfds_name and not params.tfds_split:
         raise errors.ConfigValueError(
-            f"`tfds_name` is {params.tfds_name!r}, but `tfds_split` is not specified; set it to, "
-            "say, `train`."
+            f"`tfds_name` is {params.tfds_name!r}, but `tfds_split` is not specified; set it, for "
+            "example, to `train`."
         )
     sources = params.input_path or params.tfds_name
     if isinstance(sources, cfg.base_config.Config) and combine_fn is None:
         raise errors.ConfigValueError(
             "A combine_fn is required if `input_path` or `tfds_name` is a dict; "
-            "`create_combine_fn(params)` makes one that draws by weight."
+            "`create_combine_fn(params)` creates one that samples by weight."
         )
 
 
@@ -376,8 +376,8 @@ def _data_service_options(
     if params.skip_bad_records:
         raise errors.ConfigValueError(
             f"`skip_bad_records` is {params.skip_bad_records}, which the workers of a tf.data "
-            "service can't do: they run no Python. Set it to 0, or `enable_tf_data_service` to "
-            "false."
+            "service don't support, because they can't run Python. Set it to 0, or set "
+            "`enable_tf_data_service` to false."
         )
     return data_service.DataServiceOptions(
         address=params.tf_data_service_address,

@@ -71,7 +71,8 @@ def build_variables(
         ) from error
     if not model.variables:
         raise errors.ConfigError(
-            f"The task's step does not call the model {model.name!r}, which so has no variables."
+            f"The task's step does not call the model {model.name!r}, so the model has no "
+            "variables."
         )
 
 
@@ -131,7 +132,7 @@ def _build_on_request(
     def note_and_stop(*args: Any, **kwargs: Any) -> None:
         specs = tf.nest.map_structure(_without_graph, args)
         requests.append(lambda: build(*specs, **kwargs))
-        raise RuntimeError(f"{part.name} is built outside the replicas.")
+        raise RuntimeError(f"Building {part.name} outside the replica context.")
 
     # `wraps` keeps the names of the parameters, by which Keras decides which shapes to pass.
     part.build = functools.wraps(build)(note_and_stop)

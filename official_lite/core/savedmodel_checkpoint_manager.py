@@ -106,7 +106,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         if not checkpoint_path:
             return None
         if not self._modules_to_export:
-            logging.info("No SavedModel is written: `modules_to_export` is empty.")
+            logging.info("Skipping the SavedModel, because `modules_to_export` is empty.")
             return checkpoint_path
         self._export_modules(make_saved_modules_directory_name(checkpoint_path))
         self._keep_only(map(make_saved_modules_directory_name, self.checkpoints))
@@ -213,5 +213,6 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
 def _check_name(name: str) -> None:
     if not name.isprintable() or "/" in name or name in ("", ".", ".."):
         raise errors.ConfigValueError(
-            f"{name!r} can't name a module to export: it becomes the name of a directory."
+            f"{name!r} is not a valid name for an exported module, because it must be the name of "
+            "a directory."
         )

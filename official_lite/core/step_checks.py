@@ -71,10 +71,10 @@ def check_pairing(
             shape = tensor.shape
             if shape.rank is not None and set(_SIZES) <= set(shape.as_list()):
                 raise errors.ConfigValueError(
-                    f"The loss of {task_name} has the labels with the shape {labels.shape} and the "
-                    f"model's outputs with the shape {outputs.shape}; computed together they "
-                    "become a matrix of every label with every output. Give both one shape: "
-                    "`labels[:, tf.newaxis]`, or `tf.squeeze(model_outputs, -1)`."
+                    f"The loss of {task_name} gets labels of shape {labels.shape} and model "
+                    f"outputs of shape {outputs.shape}. Broadcasting would compare every label "
+                    "with every output. Use the same shape for both: `labels[:, tf.newaxis]` or "
+                    "`tf.squeeze(model_outputs, -1)`."
                 )
 
 
@@ -89,9 +89,8 @@ def check_class_labels(
             _told.add(metric)
             kind = type(metric).__name__
             logging.warning(
-                "The metric `%s` of %s is a %s, which takes one-hot labels of the shape %s; it is "
-                "given labels of the shape %s, so its value means nothing. Take keras.metrics."
-                "Sparse%s.",
+                "The metric `%s` of %s is a %s, which expects one-hot labels of shape %s, but it "
+                "gets labels of shape %s, so its value is meaningless. Use keras.metrics.Sparse%s.",
                 metric.name,
                 task_name,
                 kind,
@@ -128,8 +127,8 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
     if modes and not any(modes) and model not in _told:
         _told.add(model)
         logging.warning(
-            "`train_step` of %s never calls the model with `training=True`: its dropout does "
-            "nothing, and its batch normalization learns no statistics.",
+            "`train_step` of %s never calls the model with `training=True`, so dropout is "
+            "inactive and batch normalization does not update its statistics.",
             task_name,
         )
 

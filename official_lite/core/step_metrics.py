@@ -130,9 +130,9 @@ class MetricGroup:
         if id(metric) not in self._missed:
             self._missed.add(id(metric))
             logging.warning(
-                "No step has updated the metric `%s`, so it is not reported. A `train_step` or "
-                "`validation_step` of your own has to call `self.update_metrics(model, metrics, "
-                "labels, outputs)`, or update each of them.",
+                "No step has updated the metric `%s`, so it is not reported. If you override "
+                "`train_step` or `validation_step`, call `self.update_metrics(model, metrics, "
+                "labels, outputs)` or update each metric.",
                 metric.name,
             )
         return False

@@ -71,8 +71,8 @@ def get_task_cls(task_config_cls: type) -> Any:
             return plugins.import_spec(found, kind="task") if isinstance(found, str) else found
     name = task_config_cls.__qualname__
     raise errors.UnknownNameError(
-        f"No task is registered for the config `{origins.name_of(task_config_cls)}`. Put "
-        f"`@task_factory.register_task_cls({name})` above its task, or call "
-        f'`task_factory.register_task_cls({name}, "package.module:Task")` beside the config. '
+        f"No task is registered for the config `{origins.name_of(task_config_cls)}`. Decorate the "
+        f"task with `@task_factory.register_task_cls({name})`, or call "
+        f'`task_factory.register_task_cls({name}, "package.module:Task")` next to the config. '
         f"{registry.import_hint}"
     )

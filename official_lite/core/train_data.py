@@ -46,8 +46,8 @@ def micro_batch_data(
         return data
     if data is None:
         raise errors.ConfigValueError(
-            f"`trainer.grad_accum_steps` is {count}, but there is no `task.train_data` whose "
-            "batches could be divided."
+            f"`trainer.grad_accum_steps` is {count}, but `task.train_data` is missing, so there "
+            "are no batches to divide."
         )
     if data.global_batch_size % (count * num_replicas):
         raise errors.ConfigValueError(
@@ -67,8 +67,8 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
     if not count:
         return length.endless(build_inputs)
     logging.info(
-        "`trainer.overfit_batches`: the first %d batches of the training data are trained on, over "
-        "and over, and evaluated.",
+        "`trainer.overfit_batches`: training repeats the first %d batches of the training data "
+        "and evaluates on them.",
         config.trainer.overfit_batches,
     )
     return length.first_batches(build_inputs, count, config.runtime.seed, repeat=True)
@@ -108,8 +108,9 @@ def check_given_data(config: config_definitions.ExperimentConfig, *datasets: Any
     """
     if _count(config) and any(dataset is not None for dataset in datasets):
         raise errors.ConfigValueError(
-            f"`trainer.overfit_batches` is {config.trainer.overfit_batches}, but the trainer was "
-            "given its data. Set it to 0, or leave the data to `task.build_inputs`."
+            f"`trainer.overfit_batches` is {config.trainer.overfit_batches}, but the training "
+            "data were passed to the trainer. Set it to 0, or let `task.build_inputs` create the "
+            "data."
         )
 
 
@@ -162,12 +163,12 @@ class TrainData:
         batch = step * count + int(self.skipped.numpy())
         dataset, is_kept = self._build_at(batch)
         if is_kept:
-            logging.info("The training data go on with batch %d.", batch)
+            logging.info("The training data resume at batch %d.", batch)
         else:
             logging.warning(
-                "The training data begin anew at step %d, so that this training is not the one "
-                "that it would have been without the interruption: `build_inputs` does not keep "
-                "the position. See docs/resume.md.",
+                "The training data restart from the beginning at step %d, because `build_inputs` "
+                "does not keep the position. The result will differ from an uninterrupted run. "
+                "See docs/resume.md.",
                 step,
             )
         return dataset

@@ -158,7 +158,7 @@ class OrbitExperimentRunner:
 
         def work(_: run_record.RunRecord) -> None:
             nonlocal logs
-            logging.info("Starts to execute mode: %s", self._mode)
+            logging.info("Starting the mode %s.", self._mode)
             with contextlib.closing(self), self.strategy.scope():
                 logs = self.run_mode(self.train, self.evaluate)
             self.show_summary()
@@ -221,8 +221,8 @@ class OrbitExperimentRunner:
         config = self.params.trainer
         if config.train_steps == 0:
             logging.warning(
-                "`trainer.train_steps` is 0: nothing is trained, and what is evaluated and saved "
-                "are the initial weights."
+                "`trainer.train_steps` is 0, so nothing is trained. The initial weights are "
+                "evaluated and saved."
             )
         preemption.check()
         self.choose_execution()
@@ -264,7 +264,7 @@ class OrbitExperimentRunner:
             record = auto.choose(
                 self.trainer, num_steps, self.model_dir, evaluates=self._mode is Mode.TRAIN_AND_EVAL
             )
-        logging.info("Steps are executed in the mode %s", record.describe())
+        logging.info("Execution mode: %s", record.describe())
         self._execution_record = record
         if record.was_compared:
             runtime = self.params.runtime.replace(execution=record.execution)
@@ -454,7 +454,7 @@ class OrbitExperimentRunner:
     def _stop_after_the_last_checkpoint(self, _: orbit.runner.Output) -> None:
         step = int(self.trainer.global_step.numpy())
         if step >= self.params.trainer.train_steps:
-            self.controller.request_stop(f"Evaluated the last checkpoint, of step {step}.")
+            self.controller.request_stop(f"Evaluated the last checkpoint at step {step}.")
 
 
 maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporter

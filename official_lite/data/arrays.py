@@ -238,9 +238,12 @@ def _require_rows(
     wanted = input_context.num_input_pipelines if input_context and repeat else 1
     if num_rows < wanted:
         raise errors.DataError(
-            f"{wanted} input pipelines need a row each, and there are {num_rows} in all."
+            (
+                f"Each of the {wanted} input pipelines needs at least one row, but there are only "
+                f"{num_rows}."
+            )
             if wanted > 1
-            else "There are 0 rows."
+            else "The dataset is empty."
         )
 
 
@@ -249,8 +252,8 @@ def _check_batch_size(num_rows: int, batch_size: int, *, is_left_out: bool) -> N
         return
     if is_left_out:
         raise errors.DataError(
-            f"A batch has {batch_size} examples, and there are {num_rows} rows, so that with "
-            "`drop_remainder` there is no batch. Make `global_batch_size` smaller, or set "
+            f"A batch of {batch_size} examples can't be filled from {num_rows} rows, and "
+            "`drop_remainder` drops partial batches. Lower `global_batch_size`, or set "
             "`drop_remainder` to false."
         )
     if position.current() is not None:
@@ -261,7 +264,7 @@ def _num_rows(arrays: types.Nest) -> int:
     lengths: list[int] = []
     _map_leaves(lambda leaf: lengths.append(len(leaf)), arrays)
     if len(set(lengths)) != 1:
-        raise errors.DataError(f"Arrays of one dataset have the same length; got {lengths}.")
+        raise errors.DataError(f"All arrays of a dataset must have the same length; got {lengths}.")
     return lengths[0]
 
 

@@ -58,7 +58,7 @@ class DataServiceOptions:
     def __post_init__(self) -> None:
         if not self.address:
             raise errors.ConfigValueError(
-                "`enable_tf_data_service` needs `tf_data_service_address`, the address of the "
+                "`enable_tf_data_service` requires `tf_data_service_address`, the address of the "
                 "dispatcher, such as `grpc://host:5000`."
             )
         if self.shared_by_trainers and self.round_robin:
@@ -67,7 +67,7 @@ class DataServiceOptions:
             )
         if self.shared_by_trainers and not self.trainer_id:
             raise errors.ConfigValueError(
-                "Trainers that share a tf.data service need a `trainer_id` each."
+                "Each trainer that shares a tf.data service needs its own `trainer_id`."
             )
 
     @property
@@ -109,17 +109,16 @@ def choose(
     if is_training:
         logging.log_first_n(
             logging.WARNING,
-            "The training data come through the tf.data service at %s, in an order that is another "
-            "one each time: a training that resumes is not the one that it would have been without "
-            "the interruption. See docs/input.md.",
+            "The training data come from the tf.data service at %s, whose order changes with "
+            "every run. A resumed run will differ from an uninterrupted one. See docs/input.md.",
             1,
             options.address,
         )
     elif pipelines > 1 or not options.gives_once:
         logging.log_first_n(
             logging.INFO,
-            "The evaluation data are read here: the tf.data service at %s would not give each "
-            "example once.",
+            "The evaluation data are read locally, because the tf.data service at %s would not "
+            "return each example exactly once.",
             1,
             options.address,
         )
@@ -140,8 +139,8 @@ def distribute(
     """
     if options.round_robin and input_context is None:
         raise errors.ConfigValueError(
-            "`enable_round_robin_tf_data_service` serves the replicas of a strategy in turns, but "
-            "there is no strategy: its `input_context` is missing."
+            "`enable_round_robin_tf_data_service` serves the replicas of a strategy in turn, but "
+            "`input_context` is missing. Pass the `input_context` of the strategy."
         )
     if tf.executing_eagerly():
         wait_for_service(str(options.address))
@@ -190,9 +189,8 @@ def wait_for_service(address: str, seconds: float | None = None) -> None:
     thread.join(max(1.0, deadline - time.monotonic()))
     if not answers:
         raise errors.ClusterError(
-            f"The tf.data service at {address} has prepared nothing within {seconds:g} s: it has "
-            "no workers, or they can't be reached from here by the name that they were given "
-            "(`--host`)."
+            f"The tf.data service at {address} returned no data within {seconds:g} s. It has no "
+            "workers, or they can't be reached from this host by their name (`--host`)."
         )
 
 
@@ -209,14 +207,15 @@ def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
         tf_config.split_address(host_and_port)
     except ValueError as error:
         raise errors.ConfigValueError(
-            f"{address!r} is no address of a dispatcher; wanted, say, `grpc://host:5000`."
+            f"{address!r} is not the address of a dispatcher. Expected an address such as "
+            "`grpc://host:5000`."
         ) from error
     deadline = time.monotonic() + seconds
     while reasons := reachability.unreachable({"dispatcher": host_and_port}):
         if time.monotonic() > deadline:
             raise errors.ClusterError(
-                f"No dispatcher of a tf.data service answers at {address} within {seconds:g} s "
-                f"({reasons['dispatcher']}). {reachability.TIMEOUT_VARIABLE} is the time to wait."
+                f"No dispatcher of a tf.data service answered at {address} within {seconds:g} s "
+                f"({reasons['dispatcher']}). {reachability.TIMEOUT_VARIABLE} sets the time limit."
             )
         logging.log_first_n(
             logging.INFO, "Waiting for the dispatcher of the tf.data service at %s.", 1, address

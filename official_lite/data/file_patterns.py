@@ -29,10 +29,10 @@ def match_files(input_path: Sequence[str] | str) -> list[str]:
     """
     files = [file for pattern in _patterns(input_path) for file in _expand(pattern)]
     if not files:
-        raise errors.DataError(f"`input_path` {input_path!r} names no files.")
+        raise errors.DataError(f"`input_path` {input_path!r} contains no file names.")
     repeated = [file for file, count in Counter(files).items() if count > 1]
     if repeated:
-        logging.warning("`input_path` names %d files more than once: %s", len(repeated), repeated)
+        logging.warning("`input_path` lists %d files more than once: %s", len(repeated), repeated)
     # This stops at the first file that is not empty, so it rarely checks more than one.
     if all(tf.io.gfile.stat(file).length == 0 for file in files):
         raise errors.DataError(
@@ -58,11 +58,12 @@ def _expand(pattern: str) -> list[str]:
     if tf.io.gfile.exists(pattern):
         if tf.io.gfile.isdir(pattern):
             raise errors.DataError(
-                f"`{pattern}` is a directory; name the files in it, such as `{pattern}/*`."
+                f"`{pattern}` is a directory. Use a pattern for the files in it, such as "
+                f"`{pattern}/*`."
             )
         return [pattern]
     if not any(character in pattern for character in _GLOB_CHARACTERS):
-        raise errors.DataError(f"There is no input file `{pattern}`.")
+        raise errors.DataError(f"The input file `{pattern}` does not exist.")
     matched = sorted(f for f in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(f))
     if not matched:
         raise errors.DataError(

@@ -105,8 +105,8 @@ def shards_files(
     num_pipelines = num_sharing_pipelines(options, input_context)
     if 1 < len(files) < num_pipelines:
         logging.warning(
-            "%d files are fewer than the %d input pipelines, so each of these reads all files. "
-            "More files would be faster.",
+            "There are fewer files (%d) than input pipelines (%d), so each pipeline reads all "
+            "files. Use more files for faster input.",
             len(files),
             num_pipelines,
         )
@@ -136,7 +136,8 @@ def require_records_for_all(
         raise errors.DataError(input_errors.find_damage() or error.message) from error
     if found < pipelines:
         raise errors.DataError(
-            f"{pipelines} input pipelines need a record each, and there are {found} in all."
+            f"Each of the {pipelines} input pipelines needs at least one record, but there are "
+            f"only {found}."
         )
 
 
@@ -245,7 +246,8 @@ def tolerant(dataset_fn: input_errors.DatasetFn, most: int) -> input_errors.Data
         return dataset_fn
     if dataset_fn is not tf.data.TFRecordDataset:
         raise errors.ConfigValueError(
-            f"`skip_bad_records` is {most}, which is for TFRecord files without compression."
+            f"`skip_bad_records` is {most}, but it supports only TFRecord files without "
+            "compression."
         )
     return SoundRecords(most)
 
@@ -296,8 +298,8 @@ class SoundRecords:
             record, behind = _record_around(place, at)
             if kind == "corrupted" and at == record:
                 raise errors.DataError(
-                    f"`{file}` has a record of unknown length at byte {record + num_cut}, so that "
-                    "nothing behind it can be read. `skip_bad_records` does not cover that."
+                    f"`{file}` has a record of unknown length at byte {record + num_cut}, so the "
+                    "rest of the file can't be read. `skip_bad_records` can't skip such a record."
                 )
             self._leave_out(f"`{file}` has a {kind} record at byte {record + num_cut}")
             _cut_out(place, record, behind)
@@ -308,10 +310,10 @@ class SoundRecords:
         self._num_damaged += 1
         if self._num_damaged > self._most:
             raise errors.DataError(
-                f"{damage}; that is one more than the {self._most} of `skip_bad_records`."
+                f"{damage}. This exceeds the {self._most} allowed by `skip_bad_records`."
             )
         logging.warning(
-            "%s. It is left out: %d of at most %d.", damage, self._num_damaged, self._most
+            "%s. Skipping it (%d of at most %d).", damage, self._num_damaged, self._most
         )
 
 
@@ -339,7 +341,7 @@ def _record_around(path: str, place: int) -> tuple[int, int]:
             if place < behind:
                 return record, behind
             record = file.seek(behind)
-    raise ValueError(f"There is no byte {place} in {path}.")
+    raise ValueError(f"{path} has no byte {place}.")
 
 
 def _cut_out(path: str, start: int, stop: int) -> None:
@@ -428,12 +430,13 @@ class _Epochs:
             DataError: There are no records, or a file is damaged.
         """
         logging.info(
-            "Counting the records in %d files, to go on behind those read.", len(self._files)
+            "Counting the records in %d files to find the position to resume from.",
+            len(self._files),
         )
         with concurrent.futures.ThreadPoolExecutor(_FILES_COUNTED_AT_ONCE) as pool:
             counts = dict(zip(self._files, pool.map(self._count, self._files), strict=True))
         if not any(counts.values()):
-            raise errors.DataError(f"There are no records in {', '.join(self._files[:3])}.")
+            raise errors.DataError(f"No records found in {', '.join(self._files[:3])}.")
         epoch = 0
         while record >= (length := self._length(epoch, counts)):
             epoch, record = epoch + 1, record - length

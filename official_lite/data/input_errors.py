@@ -77,8 +77,7 @@ def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object
         except tf.errors.OpError as error:
             raise errors.DataError(describe(file, error)) from error
     raise errors.DataError(
-        f"0 examples matched {pattern!r}: there is not one record in all {len(files)} files, such "
-        f"as {files[0]}."
+        f"0 examples matched {pattern!r}: all {len(files)} files are empty, such as {files[0]}."
     )
 
 
@@ -96,7 +95,7 @@ def find_damage() -> str | None:
         except tf.errors.OpError as error:
             return describe(file, error)
         if time.monotonic() > deadline:
-            logging.warning("The search for the damaged file was given up at %s.", file)
+            logging.warning("Stopped searching for the damaged file at %s.", file)
             return None
     return None
 
@@ -106,7 +105,7 @@ def describe(file: str, error: tf.errors.OpError) -> str:
     match = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
     if match is None:
         return f"`{file}` can't be read: {error.message.splitlines()[0]}"
-    hint = " Is it a TFRecord file, and is its compression the right one?"
+    hint = " Check that it is a TFRecord file with the right compression."
     return f"`{file}` has a {match[1]} record at byte {match[2]}.{hint if match[2] == '0' else ''}"
 
 
@@ -218,7 +217,7 @@ def _of_type(file: str, features: Mapping[str, Any], said: Mapping[str, str]) ->
     name, actual, wanted = said["name"], said["actual"], said["wanted"]
     if name not in features or _TYPES.get(features[name].WhichOneof("kind")) != actual:
         return None
-    return f"`{file}` has a record whose feature {name!r} holds {actual}; {wanted} was asked for."
+    return f"`{file}` has a record whose feature {name!r} holds {actual}; expected {wanted}."
 
 
 def _of_count(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
@@ -227,8 +226,8 @@ def _of_count(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -
         return None
     values = "value" if count == 1 else "values"
     return (
-        f"`{file}` has a record whose feature {name!r} has {count} {values}; the shape "
-        f"{said['shape']} was asked for."
+        f"`{file}` has a record whose feature {name!r} has {count} {values}; expected the shape "
+        f"{said['shape']}."
     )
 
 
@@ -313,7 +312,7 @@ def naming_the_keys(fn: Callable[..., Any], dataset: tf.data.Dataset) -> Iterato
             raise
         name = getattr(fn, "__name__", type(fn).__name__)
         raise KeyError(
-            f"{asked!r} is no key of the examples that `{name}` is given. "
+            f"The examples passed to `{name}` have no key {asked!r}. "
             f"{suggestions.did_you_mean(str(asked), keys)}"
         ) from error
 

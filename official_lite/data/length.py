@@ -37,8 +37,8 @@ _MOST_SECONDS = 24 * 3600.0
 _BATCHES_BETWEEN_LOOKS = 100
 
 _MESSAGE = (
-    "An evaluation has read data for %.0f hours, %d batches, and has not come to their end. If "
-    "there is none, set `trainer.validation_steps`."
+    "An evaluation has been reading data for %.0f hours (%d batches) without reaching the end. If "
+    "the dataset is infinite, set `trainer.validation_steps`."
 )
 
 
@@ -53,8 +53,8 @@ def require_end(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> 
     cardinality = cardinality() if callable(cardinality) else cardinality
     if cardinality is not None and int(cardinality) == tf.data.INFINITE_CARDINALITY:
         raise errors.ConfigValueError(
-            "The validation data repeat without end, and `trainer.validation_steps` is -1, which "
-            "is all of them. Set it to a number of batches, or leave out the `repeat`."
+            "The validation data repeat forever, but `trainer.validation_steps` is -1, which "
+            "means all data. Set it to a number of batches, or remove the `repeat`."
         )
 
 
@@ -131,8 +131,8 @@ def first_batches(
             dataset = build_inputs(*args, **kwargs)
         if not isinstance(dataset, tf.data.Dataset):
             raise errors.ConfigTypeError(
-                f"`build_inputs` returned a {type(dataset).__name__}, of which the first batches "
-                "can't be taken; expected a `tf.data.Dataset`."
+                f"`build_inputs` returned a {type(dataset).__name__}, whose first batches can't "
+                "be selected. Expected a `tf.data.Dataset`."
             )
         context = kwargs.get("input_context")
         # Without the cache, random augmentations would change the batches on every pass.
@@ -151,7 +151,7 @@ def first_batches(
 def _warn_if_others(start: position.Position) -> None:
     if not start.is_kept:
         logging.warning(
-            "The first batches of the training data may be others each time that they are read, "
-            "and others in an evaluation than in the training: `build_inputs` does not keep the "
-            "position. See docs/resume.md."
+            "The first batches of the training data may differ every time they are read, also "
+            "between training and evaluation, because `build_inputs` does not keep the position. "
+            "See docs/resume.md."
         )

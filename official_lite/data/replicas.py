@@ -25,8 +25,9 @@ def per_replica_batch_size(
     num_replicas = input_context.num_replicas_in_sync if input_context else 1
     if batch_size % num_replicas:
         raise errors.ConfigValueError(
-            f"`global_batch_size` is {batch_size}, which {num_replicas} replicas can't share "
-            f"evenly; the next that they can is {-(-batch_size // num_replicas) * num_replicas}."
+            f"`global_batch_size` is {batch_size}, which can't be divided evenly among "
+            f"{num_replicas} replicas. The next larger valid value is "
+            f"{-(-batch_size // num_replicas) * num_replicas}."
         )
     return batch_size // num_replicas
 
@@ -34,8 +35,8 @@ def per_replica_batch_size(
 def warn_of_large_batch(batch_size: int, num_examples: int) -> None:
     """Warn that a batch of the training data is larger than the data."""
     logging.warning(
-        "A training batch is to have %d examples, but there are only %d: each batch holds all of "
-        "them. Make `global_batch_size` smaller if that is not what you meant.",
+        "A training batch should have %d examples, but there are only %d, so each batch contains "
+        "all of them. Lower `global_batch_size` if this is not intended.",
         batch_size,
         num_examples,
     )

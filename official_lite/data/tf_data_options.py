@@ -42,8 +42,7 @@ def algorithm(name: str) -> Any:
     algorithms = tf.data.experimental.AutotuneAlgorithm.__members__
     if name not in algorithms:
         raise errors.ConfigValueError(
-            f"There is no `autotune_algorithm` {name!r}. "
-            f"{suggestions.did_you_mean(name, algorithms)}"
+            f"Unknown `autotune_algorithm` {name!r}. {suggestions.did_you_mean(name, algorithms)}"
         )
     return algorithms[name]
 

@@ -44,13 +44,14 @@ def read_tfds(
     if re.match(r"[\w-]+:(?![\d*])", name):
         plugins.refuse(
             name,
-            f"The dataset {name!r} is of a namespace, whose code TFDS would load",
+            f"The dataset {name!r} has a namespace, from which TFDS would load code",
             "Expected a dataset of TFDS itself, such as `mnist`.",
         )
     if data_dir:
         plugins.refuse(
             data_dir,
-            f"`tfds_data_dir` is {data_dir!r}, where TFDS writes, and whose files name classes",
+            f"`tfds_data_dir` is {data_dir!r}, to which TFDS writes, and whose files can name "
+            "classes to load",
             "Set TFDS_DATA_DIR instead.",
         )
     tfds = _import_tfds()

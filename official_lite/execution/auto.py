@@ -149,20 +149,20 @@ class _Tuner:
             return self._decide("graph", "it could not be tried")
         for mode in self._candidates():
             if not self._pays_for_another(self._seconds["graph"]):
-                return self._decide(self._fastest(), f"trying {mode} would not pay")
+                return self._decide(self._fastest(), f"benchmarking {mode} would not pay off")
             self._try(mode)
-        return self._decide(self._fastest(), "the fastest of those tried")
+        return self._decide(self._fastest(), "the fastest of the benchmarked modes")
 
     def _why_not_tried(self) -> str | None:
         if not isinstance(self._trainer.train_dataset, tf.data.Dataset):
-            return "the data are distributed, and can't be tried"
+            return "distributed data can't be used for benchmarks"
         if not self._trainer.config.trainer.train_tf_while_loop:
             return "`trainer.train_tf_while_loop` is off"
         if distributed_gradients.updates_rows(self._trainer.optimizer):
             tables = embedding_lookups.tables(self._trainer.model)
             large = [table.path for table in tables if embedding_lookups.is_large(table)]
             if large:
-                return f"XLA would pass over all rows of {large[0]} in each step"
+                return f"XLA would update all rows of {large[0]} in each step"
         return None
 
     def _candidates(self) -> Iterator[str]:
@@ -194,7 +194,7 @@ class _Tuner:
             self._seconds[mode] = self._measure(loop)
             self._loops[mode] = loop
         except Exception as error:  # XLA or the step may raise any error; try the other modes.
-            logging.warning("The mode of execution %s is left out: %s", mode, _first_line(error))
+            logging.warning("Skipping the execution mode %s: %s", mode, _first_line(error))
         finally:
             if snapshot is not None:
                 snapshot.restore()

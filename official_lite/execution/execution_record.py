@@ -47,7 +47,7 @@ class ExecutionRecord:
         figures = ", ".join(
             f"{mode} {1e6 * seconds:,.0f}" for mode, seconds in self.seconds_per_step.items()
         )
-        measured = f" ({figures} µs a step)" if figures else ""
+        measured = f" ({figures} µs per step)" if figures else ""
         return f"{self.execution}: {self.reason}{measured}"
 
 
@@ -70,8 +70,8 @@ def load(model_dir: str) -> ExecutionRecord | None:
         return ExecutionRecord(**json.loads(files.read_text(path)))
     except (TypeError, ValueError) as error:
         raise errors.ConfigValueError(
-            f"{path} is not what was written there ({error}). Remove it to have the mode of "
-            "execution chosen anew, or set `runtime.execution`."
+            f"{path} is damaged ({error}). Remove it to choose the execution mode again, or set "
+            "`runtime.execution`."
         ) from error
 
 

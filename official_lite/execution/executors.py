@@ -128,8 +128,8 @@ class XlaExecutor(GraphExecutor):
             if _NOT_COMPILABLE not in error.message:
                 raise
             raise errors.ConfigValueError(
-                f"`runtime.execution` is {self.name}, but XLA can't compile the step. Use `graph`, "
-                f"or `auto`, which takes the fastest mode that is possible. {error.message}"
+                f"`runtime.execution` is {self.name}, but XLA can't compile the step. Use "
+                f"`graph`, or `auto`, which selects the fastest supported mode. {error.message}"
             ) from error
 
     def create_eval_loop_fn(

@@ -78,24 +78,24 @@ def check(execution: str, trainer: Trainer) -> None:
     """
     if execution != "graph" and trainer.has_coordinator:
         raise errors.ConfigValueError(
-            f"`runtime.execution` is {execution}, but the workers of a parameter server execute "
-            "`graph` and nothing else. Use that, or `auto`."
+            f"`runtime.execution` is {execution}, but the workers of a parameter server support "
+            "only `graph`. Use `graph` or `auto`."
         )
     if execution == "xla_loop" and (reason := why_not_xla_loop(trainer)):
         raise errors.ConfigValueError(
             f"`runtime.execution` is xla_loop, but {reason}. Use `xla`, `graph`, or `auto`, which "
-            "takes the fastest that is possible."
+            "selects the fastest supported mode."
         )
 
 
 def why_not_xla(trainer: Trainer) -> str | None:
     """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
-        return "on a TPU everything is compiled anyway"
+        return "on a TPU everything is already compiled"
     if trainer.has_coordinator:
-        return "the workers of a parameter server run on their own"
+        return "the workers of a parameter server run independently"
     if distributed_gradients.has_lazy_rows(trainer.optimizer):
-        return "XLA can't update some rows of a table, for which the optimizer has `lazy_rows`"
+        return "XLA can't update single rows of a table, which the optimizer's `lazy_rows` requires"
     return None
 
 

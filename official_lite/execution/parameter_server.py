@@ -98,7 +98,7 @@ def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
         raise errors.ConfigValueError(
             "The training data run Python (`tf.numpy_function`, `tf.py_function`, "
             "`Dataset.from_generator`, memory-mapped arrays), which the workers of a parameter "
-            "server can't. Write them to files, or use TensorFlow's ops."
+            "server can't run. Write the data to files, or use TensorFlow ops."
         )
     return graph
 
@@ -140,9 +140,9 @@ class ParameterServerExecutor(executors.GraphExecutor):
         strategy.extended._allow_run_without_coordinator = True
         logging.log_first_n(
             logging.INFO,
-            "The workers of a parameter server train on their own, in the mode graph, each step at "
-            "least once and in no fixed order: a resumed training is not bit for bit the one "
-            "without the interruption.",
+            "The workers of a parameter server train independently, in graph mode, and run each "
+            "step at least once and in no fixed order. Resumed runs therefore are not bit for bit "
+            "equal to uninterrupted ones.",
             1,
         )
 
@@ -171,7 +171,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
         super().run_steps(trainer, num_steps)
         surplus = int(step.numpy()) - expected
         if surplus > 0:
-            logging.warning("%d steps were made twice, as a worker was lost.", surplus)
+            logging.warning("%d steps were repeated because a worker was lost.", surplus)
             step.assign_sub(surplus)
             iterations = getattr(getattr(trainer, "optimizer", None), "iterations", None)
             if isinstance(iterations, keras.Variable):
@@ -200,9 +200,9 @@ class ParameterServerExecutor(executors.GraphExecutor):
             return loop_fn
         if has_state:
             raise ValueError(
-                "`aggregate_logs` needs the outputs of each step in order, which workers that run "
-                "on their own can't give. Give the evaluation a `tf.data.Dataset`, which the chief "
-                "reads."
+                "`aggregate_logs` needs the outputs of each step in order, which independent "
+                "workers can't provide. Pass a `tf.data.Dataset` to the evaluation, so that the "
+                "chief reads it."
             )
 
         def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor, *_: Any) -> None:

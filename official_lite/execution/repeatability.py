@@ -53,10 +53,10 @@ def warn_of_random_numbers(
         return
     more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
     logging.warning(
-        "The training step draws random numbers that an interrupted training would not draw again: "
-        "%s%s. Take `tf.random.stateless_*` with a seed made of the step, or a "
-        "`keras.random.SeedGenerator` that is an attribute of a layer, of the trainer or of the "
-        "task. See docs/resume.md.",
+        "The training step uses random ops whose state is not saved, so a resumed run draws other "
+        "numbers: %s%s. Use `tf.random.stateless_*` with a seed derived from the step, or a "
+        "`keras.random.SeedGenerator` that is an attribute of a layer, the trainer or the task. "
+        "See docs/resume.md.",
         ", ".join(found[:_MOST_NAMES]),
         more,
     )

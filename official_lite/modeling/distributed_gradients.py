@@ -93,8 +93,8 @@ def make_distributed(
 def _make_lazy(optimizer: keras.optimizers.Optimizer) -> None:
     if not isinstance(optimizer, update_steps.RowUpdate):
         raise errors.ConfigValueError(
-            f"`lazy_rows` is for Adam, AdamW, SGD, RMSprop and Adagrad; {type(optimizer).__name__} "
-            "updates tables as a whole."
+            "`lazy_rows` supports Adam, AdamW, SGD, RMSprop and Adagrad, but not "
+            f"{type(optimizer).__name__}, which updates whole tables."
         )
     # Bypass `__setattr__`, which would track the value for saving.
     optimizer.__dict__["lazy_rows"] = True
@@ -167,8 +167,8 @@ def _all_reduce(gradients: Sequence[Any]) -> list[Any]:
     context = tf.distribute.get_replica_context()
     if context is None:
         raise RuntimeError(
-            "Gradients were applied outside a replica. Call `apply_gradients` in the function that "
-            "is given to `strategy.run`."
+            "Gradients were applied outside a replica context. Call `apply_gradients` in the "
+            "function passed to `strategy.run`."
         )
     summed = list(gradients)
     if context.num_replicas_in_sync > 1 and summed:
@@ -271,7 +271,8 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         names = [keras_variables.path_of(variable) for variable in variables]
         if set(names) - warned:
             logging.warning(
-                "No gradient for %s: the loss does not depend on them, and they are not updated.",
+                "The variables %s have no gradients and are not updated, because the loss does "
+                "not depend on them.",
                 ", ".join(names),
             )
             warned.update(names)
@@ -301,7 +302,7 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         if self.gradient_accumulation_steps:
             return "the optimizer has `gradient_accumulation_steps`"
         if not are_wanted():
-            return "XLA compiles the update; `runtime.execution=graph` does not"
+            return "XLA compiles the update (use `runtime.execution=graph` instead)"
         return None
 
     def _make_dense(self, gradients: Sequence[Any], reason: str) -> list[Any]:

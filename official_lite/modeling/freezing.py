@@ -33,7 +33,8 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
         return
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
-            f"`trainer.freeze` is for Keras models; the task's is a {type(model).__name__}."
+            "`trainer.freeze` supports only Keras models, but the task's model is a "
+            f"{type(model).__name__}."
         )
     meant = {id(v): v for pattern in patterns for v in _fitting(model, pattern)}
     for layer in model._flatten_layers(include_self=False):
@@ -44,9 +45,10 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
         _freeze_single_weights(layer, meant)
     if not model.trainable_variables:
         raise errors.ConfigValueError(
-            f"`trainer.freeze` {list(patterns)} leaves nothing of {model.name!r} to train."
+            f"`trainer.freeze` {list(patterns)} freezes all weights of {model.name!r}, so nothing "
+            "is left to train."
         )
-    logging.info("Frozen: %d of %d weights.", len(meant), len(model.weights))
+    logging.info("Froze %d of %d weights.", len(meant), len(model.weights))
 
 
 def _fitting(model: keras.Model, pattern: str) -> list[Any]:
@@ -54,7 +56,7 @@ def _fitting(model: keras.Model, pattern: str) -> list[Any]:
     if not found:
         paths = [weight.path for weight in model.weights]
         raise errors.ConfigValueError(
-            f"`trainer.freeze` has {pattern!r}, which no variable's path fits. "
+            f"`trainer.freeze` has {pattern!r}, which matches no variable. "
             f"{suggestions.did_you_mean(pattern, paths)}"
         )
     return found
@@ -68,8 +70,8 @@ def _freeze_single_weights(layer: keras.Layer, meant: dict[int, Any]) -> None:
             continue
         if not variable.trainable:
             raise errors.ConfigValueError(
-                f"`trainer.freeze` fits {variable.path!r}, which the layer itself updates while it "
-                f"is trained. Freeze the whole layer: {_folder_of(variable.path)!r}."
+                f"`trainer.freeze` matches {variable.path!r}, which its layer updates during "
+                f"training. Freeze the whole layer instead: {_folder_of(variable.path)!r}."
             )
         variable.trainable = False
 

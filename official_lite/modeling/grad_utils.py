@@ -88,8 +88,8 @@ def _with_gradient(pairs: GradientsAndVariables) -> list[tuple[Any, Any]]:
     missing = [variable.name for gradient, variable in pairs if gradient is None]
     if not present:
         raise ValueError(
-            f"No gradients provided for any variable: {missing}. Does the loss depend on them, and "
-            "was it computed under the tape?"
+            f"No gradients provided for any variable: {missing}. Make sure that the loss depends "
+            "on them and is computed under the gradient tape."
         )
     if missing:
         logging.warning("The loss does not depend on the variables %s.", missing)

@@ -60,10 +60,11 @@ def write_model(
 def _require_onnx(model: keras.Model) -> None:
     if importlib.util.find_spec("tf2onnx") is None:
         raise errors.ConfigValueError(
-            "ONNX needs tf2onnx, which is not installed: pip install 'official-lite[export]'"
+            "ONNX export requires tf2onnx, which is not installed: pip install "
+            "'official-lite[export]'"
         )
     if model.dtype_policy.compute_dtype != "float32":
         raise errors.ConfigValueError(
-            f"The model computes in {model.dtype_policy.compute_dtype}, which can't be put into "
-            "ONNX. Make it with `runtime.mixed_precision_dtype: float32`."
+            f"The model computes in {model.dtype_policy.compute_dtype}, which ONNX export does "
+            "not support. Build the model with `runtime.mixed_precision_dtype: float32`."
         )

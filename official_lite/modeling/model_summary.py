@@ -30,7 +30,7 @@ def describe(model: keras.Model | tf.Module) -> str | None:
     count, trainable = _size(variables), _size(model.trainable_variables)
     if not count:
         return None
-    frozen = f", {count - trainable:,} of them not trained" if count > trainable else ""
+    frozen = f", {count - trainable:,} of them frozen" if count > trainable else ""
     megabytes = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables) / 1e6
     lines = _layer_lines(model)
     end = ":" if lines else "."
@@ -76,7 +76,7 @@ def try_count_flops(
     try:
         graph = _traced_graph(model, specs)
     except (TypeError, ValueError, tf.errors.OpError) as error:
-        logging.info("FLOPs are not counted: the model can't be traced on %s: %s", specs, error)
+        logging.info("Can't count FLOPs, because the model can't be traced on %s: %s", specs, error)
         return None
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     options["output"] = f"file:outfile={output_path}" if output_path else "none"

@@ -48,7 +48,7 @@ def set_mixed_precision_policy(dtype: str | tf.DType | None, loss_scale: None = 
     """
     if loss_scale is not None:
         raise errors.ConfigValueError(
-            f"`loss_scale` is {loss_scale!r}; it belongs to the optimizer: give it to "
+            f"`loss_scale` is {loss_scale!r}; it is an option of the optimizer. Pass it to "
             "`configure_optimizer`."
         )
     if dtype is not None:
@@ -155,6 +155,6 @@ def _policy_name(dtype: str | tf.DType) -> str:
     name = str(getattr(dtype, "name", dtype))
     if name not in _POLICIES:
         raise errors.ConfigValueError(
-            f"There is no precision {name!r}. {suggestions.did_you_mean(name, _POLICIES)}"
+            f"Unknown precision {name!r}. {suggestions.did_you_mean(name, _POLICIES)}"
         )
     return _POLICIES[name]

@@ -107,7 +107,9 @@ def get_replica_id() -> Any:
     """
     context = tf.distribute.get_replica_context()
     if context is None:
-        raise RuntimeError("There is no replica here: call get_replica_id() in `strategy.run`.")
+        raise RuntimeError(
+            "get_replica_id() was called outside a replica context. Call it in `strategy.run`."
+        )
     return context.replica_id_in_sync_group
 
 
@@ -127,9 +129,11 @@ def cross_replica_concat(
     """
     context = tf.distribute.get_replica_context()
     if context is None:
-        raise RuntimeError("There is no replica here: call cross_replica_concat() in its step.")
+        raise RuntimeError(
+            "cross_replica_concat() was called outside a replica context. Call it in a step."
+        )
     if value.shape.rank and value.shape[0] is None:
-        raise RuntimeError(f"{value} has unknown batch.")
+        raise RuntimeError(f"{value} has an unknown batch size.")
     with tf.name_scope(name):
         return context.all_gather(value, axis=axis)
 
@@ -229,7 +233,7 @@ def _layer_function(name: str, kwargs: dict[str, Any]) -> Callable[..., Any] | s
 
 def _warn_about_packing() -> None:
     warnings.warn(
-        "Keras layers take several tensors: inputs need no packing.",
+        "Keras layers accept several tensors, so inputs don't need packing.",
         DeprecationWarning,
         stacklevel=3,
     )

@@ -120,7 +120,7 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
     """
     decision = _current.get()
     if decision is None:
-        raise RuntimeError(f"No architecture is fixed that could say what {label!r} is.")
+        raise RuntimeError(f"No architecture is fixed, so the choice {label!r} has no value.")
     known = decision.asked.setdefault(label, list(options))
     if known != list(options):
         raise different_options(label, known, options)
@@ -130,7 +130,7 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
         if is_same_option(option, decision.arch[label]):
             return index
     decision.wrong.append(
-        f"`{label}` is {decision.arch[label]!r}; there are {', '.join(map(str, options))}."
+        f"`{label}` is {decision.arch[label]!r}; expected one of {', '.join(map(str, options))}."
     )
     return 0
 
@@ -140,7 +140,7 @@ def different_options(
 ) -> errors.ConfigValueError:
     """Return the error for a label that is used with two different lists of options."""
     return errors.ConfigValueError(
-        f"Two choices are labelled {label!r}, which makes them one decision, but their options "
+        f"Two choices share the label {label!r}, so they must have the same options, but these "
         f"differ: {list(known)} and {list(options)}."
     )
 
@@ -164,18 +164,18 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
     file = path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
     if not files.exists(file):
         raise errors.ConfigValueError(
-            f"`arch` is {path!r}, where there is no architecture. Expected the `{ARCH_FILE}` of a "
-            "search, the directory with it, or a choice for each label."
+            f"`arch` is {path!r}, which contains no architecture. Expected the `{ARCH_FILE}` of a "
+            "search, its directory, or a choice for each label."
         )
     try:
         content = json.loads(files.read_text(file))
     except json.JSONDecodeError as error:
-        raise errors.ConfigValueError(f"{file} is no JSON file: {error}") from error
+        raise errors.ConfigValueError(f"{file} is not valid JSON: {error}") from error
     # A file written by hand may contain only the choices.
     arch = content.get("arch", content) if isinstance(content, dict) else None
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:
         raise errors.ConfigValueError(
-            f"{file} is no architecture of format {_FORMAT}; expected "
+            f"{file} is not an architecture of format {_FORMAT}; expected "
             "`{'arch': {label: choice}}`."
         )
     return arch
@@ -265,10 +265,10 @@ def _require_fit(decision: _Decision, described: str) -> None:
     given, asked = set(decision.arch or ()), set(decision.asked)
     problems = list(dict.fromkeys(decision.wrong))
     if missing := sorted(asked - given):
-        problems.append(f"Nothing is chosen for {', '.join(missing)}.")
+        problems.append(f"There is no choice for {', '.join(missing)}.")
     for label in sorted(given - asked):
         problems.append(
             f"The model has no choice `{label}`. {suggestions.did_you_mean(label, asked)}".strip()
         )
     if problems:
-        raise errors.ConfigValueError(f"{described} does not fit the model. {' '.join(problems)}")
+        raise errors.ConfigValueError(f"{described} does not match the model. {' '.join(problems)}")

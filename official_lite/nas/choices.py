@@ -75,9 +75,9 @@ class Choice(keras.layers.Layer, abc.ABC):
     def call(self, inputs: types.Nest, training: bool | None = None) -> Any:
         if self._resolver is None:
             raise errors.ConfigValueError(
-                f"The choice {self.label!r} is open. Set `task.arch` to what is chosen (and build "
-                "the model within `nas.fixed_arch(task_config.arch)`), or a trainer that searches, "
-                "such as `trainer.name: darts`."
+                f"The choice {self.label!r} is not made. Set `task.arch` (and build the model "
+                "within `nas.fixed_arch(task_config.arch)`), or use a trainer that searches, such "
+                "as `trainer.name: darts`."
             )
         return self._resolver(self, inputs, training)
 
@@ -87,7 +87,7 @@ class Choice(keras.layers.Layer, abc.ABC):
         for option, spec in others:
             if tuple(spec.shape) != tuple(wanted.shape):
                 raise errors.ConfigValueError(
-                    f"Options of the choice {self.label!r} give different shapes: "
+                    f"The options of the choice {self.label!r} have different output shapes: "
                     f"`{first}` {tuple(wanted.shape)}, `{option}` {tuple(spec.shape)}."
                 )
         # Return a new tensor: the input itself would create a cycle in a functional model.
@@ -271,8 +271,8 @@ def ValueChoice(values: Sequence[Any], *, label: str) -> Any:
     """
     if not architecture.is_fixed():
         raise errors.ConfigValueError(
-            f"The value {label!r} is open. It can't be searched in one training (`darts`, `spos` "
-            "and the like): set `task.arch`, or search trial by trial."
+            f"The value {label!r} is not chosen, and one-shot trainers such as `darts` and `spos` "
+            "can't search it. Set `task.arch`, or search with trials."
         )
     return values[architecture.ask_for(label, list(values))]
 
@@ -283,7 +283,7 @@ def _create(candidate: keras.layers.Layer | Callable[[], keras.layers.Layer]) ->
     created = candidate()
     if not isinstance(created, keras.layers.Layer):
         raise errors.ConfigTypeError(
-            f"A candidate is a layer, or a function that creates one; got {created!r}."
+            f"A candidate must be a layer or a function that creates one, got {created!r}."
         )
     return created
 
@@ -297,8 +297,7 @@ def _checked_candidates(candidates: Candidates | None, label: str) -> Candidates
         raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
     if not isinstance(candidates, Mapping) or not candidates:
         raise errors.ConfigTypeError(
-            f"The candidates of {label!r} are given by name, as {{name: layer}}; got "
-            f"{candidates!r}."
+            f"The candidates of {label!r} must be a dict {{name: layer}}, got {candidates!r}."
         )
     return candidates
 
@@ -320,6 +319,7 @@ def _depths(depth: Sequence[int], label: str) -> list[int]:
     least, most = depth
     if not 0 <= least <= most or most < 1:
         raise errors.ConfigValueError(
-            f"`depth` of {label!r} is {tuple(depth)}; expected the least and the most blocks."
+            f"`depth` of {label!r} is {tuple(depth)}; expected the minimum and the maximum number "
+            "of blocks."
         )
     return list(range(least, most + 1))

@@ -99,7 +99,7 @@ class EnasConfig(hyperparams.Config):
         field_checks.require_one_of(self, "controller", ("logits", "lstm"))
         if not 0.0 < self.skip_target < 1.0:
             raise errors.ConfigValueError(
-                f"`skip_target` is {self.skip_target}; expected a share between 0 and 1."
+                f"`skip_target` is {self.skip_target}; expected a fraction between 0 and 1."
             )
 
 

@@ -55,8 +55,8 @@ def inherit_weights(model: keras.Model, searched: keras.Model, arch: Mapping[str
     given, wanted = ([tuple(w.shape) for w in ws] for ws in (source, model.weights))
     if given != wanted:
         raise errors.ConfigValueError(
-            f"The weights of {model.name!r} are not those on the path through {searched.name!r}: "
-            f"their shapes are {wanted}, and {given}."
+            f"The weights of {model.name!r} do not match the path through {searched.name!r}. "
+            f"Expected the shapes {wanted}, got {given}."
         )
     for weight, value in zip(model.weights, source, strict=True):
         weight.assign(value)
@@ -83,9 +83,8 @@ class _Fixing:
                 layer, clone_function=self._fix_or_keep, call_function=self._call
             )
         raise errors.ConfigValueError(
-            f"The choices in {layer.name!r}, a {type(layer).__name__}, can't be taken out of it. "
-            "Build the model anew within `nas.fixed_arch`, and give it the weights with "
-            "`nas.inherit_weights`."
+            f"The choices in {layer.name!r}, a {type(layer).__name__}, can't be removed. Rebuild "
+            "the model within `nas.fixed_arch`, and copy the weights with `nas.inherit_weights`."
         )
 
     def _fix_choice(self, choice: choices.Choice) -> Any:

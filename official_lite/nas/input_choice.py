@@ -95,8 +95,7 @@ class InputChoice(Choice):
         if not isinstance(inputs, list | tuple) or len(inputs) != self.n_candidates:
             given = len(inputs) if isinstance(inputs, list | tuple) else "no list of"
             raise errors.ConfigValueError(
-                f"The choice {self.label!r} is among {self.n_candidates} inputs; "
-                f"got {given} inputs."
+                f"The choice {self.label!r} expects {self.n_candidates} inputs, got {given} inputs."
             )
 
 
@@ -143,7 +142,7 @@ def _sets_of_inputs(count: int, chosen: int | None, label: str) -> list[list[int
     if num_sets > _MOST_SETS_OF_INPUTS:
         raise errors.ConfigValueError(
             f"The choice {label!r} has {num_sets} possible sets of inputs; expected at most "
-            f"{_MOST_SETS_OF_INPUTS}. Make it several choices of one input each."
+            f"{_MOST_SETS_OF_INPUTS}. Use several choices of one input each."
         )
     return [list(one) for size in sizes for one in itertools.combinations(range(count), size)]
 
@@ -169,6 +168,7 @@ def _reduce_spec(specs: Sequence[Any], reduction: str) -> Any:
         shape = (*shape[:-1], None if None in sizes else sum(sizes))
     elif any(tuple(spec.shape) != shape for spec in specs):
         raise errors.ConfigValueError(
-            f"Inputs to be added have the shapes {[tuple(spec.shape) for spec in specs]}."
+            "Inputs to be added must have the same shape, got "
+            f"{[tuple(spec.shape) for spec in specs]}."
         )
     return keras.KerasTensor(shape, dtype=specs[0].dtype)

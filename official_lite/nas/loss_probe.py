@@ -65,7 +65,7 @@ class LossProbe:
         if self._task.loss not in logs:
             raise errors.ConfigValueError(
                 f"The train step of {type(self._task).__name__} returns {sorted(logs)}; expected "
-                f"its loss as {self._task.loss!r}, which a search differentiates."
+                f"also {self._task.loss!r}, the loss that the search differentiates."
             )
         loss = tf.cast(logs[self._task.loss], tf.float32)
         return loss / tf.distribute.get_strategy().num_replicas_in_sync

@@ -354,7 +354,9 @@ def _require_arch(config: base_trainer.ExperimentConfig, model: keras.Model) -> 
     if not hyperparams.get_by_path(config, "task.arch"):
         raise errors.ConfigValueError(
             f"The model {getattr(model, 'name', model)!r} has no choices, so there is nothing to "
-            "search. Put `nas.LayerChoice` or the like into it (in its constructor, if it is a "
-            "class), or use a trainer that does not search."
+            "search. Add choices such as `nas.LayerChoice` (in the constructor of a subclass), or "
+            "use a trainer that does not search."
         )
-    logging.info("`task.arch` says what is chosen; the model is trained as it is.")
+    logging.info(
+        "`task.arch` is set, so the model is trained with this architecture, without a search."
+    )

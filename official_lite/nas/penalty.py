@@ -128,8 +128,8 @@ def _count_operations(choice: choices.Choice, index: int) -> int:
         return 0
     if any(_choices_below(layer) for layer in layers):
         raise errors.ConfigValueError(
-            f"Operations of {choice.label!r} can't be counted: there are choices within it. Give "
-            "the costs as `penalty.table`."
+            f"Can't count the operations of {choice.label!r}, because it contains other choices. "
+            "Set the costs in `penalty.table`."
         )
     inputs = outputs = keras.Input(batch_shape=(1, *choice.input_shape_built[1:]))
     for layer in layers:
@@ -142,7 +142,7 @@ def _require_known(config: configs.PenaltyConfig, model: keras.Model) -> None:
     for label in config.table.as_dict() if config.resource == "table" else ():
         if label not in space:
             raise errors.ConfigValueError(
-                f"`penalty.table` has {label!r}, which the model has not. "
+                f"`penalty.table` has {label!r}, which the model does not have. "
                 f"{suggestions.did_you_mean(label, space)}"
             )
 

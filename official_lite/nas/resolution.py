@@ -87,7 +87,7 @@ def decided_by(model: keras.Model, arch: Mapping[str, Any]) -> dict[str, int]:
         same = [i for i, option in enumerate(options) if architecture.is_same_option(option, given)]
         if not same:
             raise errors.ConfigValueError(
-                f"`{label}` is {given!r}; there are {', '.join(map(str, options))}."
+                f"`{label}` is {given!r}; expected one of {', '.join(map(str, options))}."
             )
         picks[label] = same[0]
     return picks
@@ -115,8 +115,8 @@ def resolve_choices(
         make = next((m for kind, m in makers.items() if isinstance(choice, kind)), None)
         if make is None:
             raise errors.ConfigValueError(
-                f"The {type(choice).__name__} {choice.label!r} can't be searched in this way; only "
-                f"{', '.join(kind.__name__ for kind in makers)} can."
+                f"The {type(choice).__name__} {choice.label!r} is not supported by this search; "
+                f"supported are {', '.join(kind.__name__ for kind in makers)}."
             )
         if choice.label not in resolvers:
             resolvers[choice.label] = make(choice)

@@ -140,8 +140,8 @@ def require_sum(choice: choices.Choice) -> None:
     reduction = getattr(choice, "reduction", "sum")
     if reduction not in ("sum", "mean"):
         raise errors.ConfigValueError(
-            f"The choice {choice.label!r} has `reduction={reduction!r}`, which can't be searched "
-            "in one training; `sum` and `mean` can."
+            f"The choice {choice.label!r} has `reduction={reduction!r}`, which one-shot trainers "
+            "don't support. Use `sum` or `mean`."
         )
 
 

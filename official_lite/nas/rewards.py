@@ -66,7 +66,9 @@ class Reward:
         named = {metric.name: metric for metric in self._metrics}
         if name not in named:
             raise errors.ConfigValueError(
-                f"`one_shot.reward` is {name!r}, which is no metric of "
-                f"{type(self._task).__name__}. {suggestions.did_you_mean(name, named)}".strip()
+                (
+                    f"`one_shot.reward` is {name!r}, which is not a metric of "
+                    f"{type(self._task).__name__}. {suggestions.did_you_mean(name, named)}"
+                ).strip()
             )
         return named[name]

@@ -208,8 +208,8 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
     if isinstance(manager, async_checkpoint_manager.AsyncCheckpointManager):
         return {"options": tf.train.CheckpointOptions(enable_async=True)}
     logging.info(
-        "Training waits while a %s saves; `official_lite.checkpoint` has an "
-        "`AsyncCheckpointManager`.",
+        "Training waits while a %s saves. `official_lite.checkpoint.AsyncCheckpointManager` saves "
+        "in the background instead.",
         type(manager).__name__,
     )
     return {}
@@ -224,7 +224,7 @@ def _explained(path: str | None) -> Iterator[None]:
         raise
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
-            f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by "
-            "another model or optimizer; `--config_file` with the run's `params.yaml` gives the "
-            "same ones."
+            f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by a "
+            "different model or optimizer. To use the original ones, pass the run's `params.yaml` "
+            "as `--config_file`."
         ) from error

@@ -260,7 +260,7 @@ class Controller:
         """
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
-            raise errors.ConfigValueError(f"`steps` is {steps}; give a positive number, or -1.")
+            raise errors.ConfigValueError(f"`steps` must be a positive number or -1, got {steps}.")
         logging.info("Evaluating at step %d.", self.step)
         self.eval_steps = steps
         for prepare in self.eval_preparations:
@@ -312,7 +312,9 @@ class Controller:
             try:
                 self.restore_checkpoint(path)
             except tf.errors.NotFoundError:
-                logging.warning("%s was removed before it was evaluated.", path)
+                logging.warning(
+                    "Skipping %s, which was removed before it could be evaluated.", path
+                )
                 continue
             output = self.evaluate(steps)
             if self._stop_request is not None:
@@ -626,7 +628,7 @@ class Controller:
             self._report()
         if self._checkpoints is not None and self.step > self.first_step:
             self._save_the_end()
-        logging.info("Stopped at step %d, by a signal.", self.step)
+        logging.info("Stopped at step %d by a signal.", self.step)
 
     def _say_what_is_saved(self, stop: errors.PreemptedError) -> None:
         """Add the checkpoint path to the error message, the last line that a terminal shows."""
@@ -655,9 +657,9 @@ class Controller:
 
 def missing(argument: str, for_method: str) -> errors.ConfigValueError:
     """Build the error for a controller that lacks an argument that one of its methods needs."""
-    hint = " In a run, only the modes that train have one." if argument == "trainer" else ""
+    hint = " In a run, only training modes have one." if argument == "trainer" else ""
     return errors.ConfigValueError(
-        f"`{for_method}` needs a `{argument}`; pass one to `Controller`.{hint}"
+        f"`{for_method}` requires a `{argument}`. Pass one to `Controller`.{hint}"
     )
 
 
@@ -665,4 +667,6 @@ def _attempt(act: Callable[..., None], *args: Any) -> None:
     try:
         act(*args)
     except Exception:  # Anything at all: the error that ended the training must come through.
-        logging.exception("This failed as well.")
+        logging.exception(
+            "Another error occurred while the training was being closed after its first error."
+        )

@@ -49,7 +49,7 @@ class InnerLoop:
         if steps_per_loop is None or not (callable(steps_per_loop) or is_length):
             raise errors.ConfigValueError(
                 f"`steps_per_loop` is {steps_per_loop}; with a trainer it must be a positive "
-                "integer, or a function that takes the step and returns one."
+                "integer, or a function of the step that returns one."
             )
         self._trainer = trainer
         self.is_splittable = standard_runner.is_splittable(trainer)
@@ -104,10 +104,10 @@ class InnerLoop:
         self._steps += stop - start
         if reached != stop:
             raise RuntimeError(
-                f"{type(self._trainer).__name__} was to train from step {start} to step {stop}, "
-                f"but `global_step` is {reached} afterwards. Each step must add 1 to it, also one "
-                "that loss scaling skips (see `orbit.utils.create_global_step`), and the end of "
-                "the data must not be hidden."
+                f"{type(self._trainer).__name__} should have trained from step {start} to step "
+                f"{stop}, but `global_step` is {reached}. Each step must add 1 to it, even if "
+                "loss scaling skips the update (see `orbit.utils.create_global_step`), and the "
+                "trainer must not suppress the end of the data."
             )
 
     def report(self) -> runner.Output:

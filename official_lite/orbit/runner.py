@@ -35,8 +35,8 @@ class _OfController:
             return self
         if trainer._orbit_controller is None:
             raise AttributeError(
-                f"`{type(trainer).__name__}.{self._own_name}` is known only to a trainer that a "
-                "controller runs; this one has none yet."
+                f"`{type(trainer).__name__}.{self._own_name}` is only available while a "
+                "controller runs the trainer; this trainer has no controller yet."
             )
         return getattr(trainer._orbit_controller, self._name)
 
@@ -71,9 +71,9 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         """
         if graph_hooks:
             raise errors.ConfigTypeError(
-                f"{type(self).__name__} can't run the graph hook "
-                f"{type(graph_hooks[0]).__name__}: it has no `set_graph_hooks`. Derive the trainer "
-                "from `core.base_trainer.Trainer`."
+                f"{type(self).__name__} can't run the graph hook {type(graph_hooks[0]).__name__}, "
+                "because it has no `set_graph_hooks`. Derive the trainer from "
+                "`core.base_trainer.Trainer`."
             )
 
     def after_restore(self) -> None:

@@ -158,7 +158,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         _check_while_loop(options)
         if options.use_tpu_summary_optimization and not options.use_tf_while_loop:
             raise errors.ConfigValueError(
-                "`use_tpu_summary_optimization=True` needs `use_tf_while_loop=True`."
+                "`use_tpu_summary_optimization=True` requires `use_tf_while_loop=True`."
             )
         self._train_options = options
         self._train_dataset = train_dataset
@@ -334,8 +334,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """
         if self._eval_options.use_tf_while_loop and num_steps == -1:
             raise errors.ConfigValueError(
-                "A compiled evaluation loop can't run until the data end (`num_steps=-1`); give "
-                "the number of steps, or set `use_tf_while_loop=False`."
+                "A compiled evaluation loop can't run to the end of the data (`num_steps=-1`). "
+                "Pass the number of steps, or set `use_tf_while_loop=False`."
             )
         state = self.eval_begin()
         if self._eval_loop_fn is None:
@@ -430,8 +430,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             return self._eval_loop_fn(iterator, num_steps, state=state, reduce_fn=self.eval_reduce)
         except loop_fns.END_OF_DATA as error:
             raise errors.DataError(
-                f"The evaluation data ended before {int(num_steps)} steps. Ask for fewer, or set "
-                "`use_tf_while_loop=False`, with which an evaluation may end early."
+                f"The evaluation data ended before {int(num_steps)} steps. Use fewer steps, or "
+                "set `use_tf_while_loop=False`, which allows an evaluation to end early."
             ) from error
         except tf.errors.OpError as error:
             input_errors.raise_if_of_data(error, None, "evaluation")
@@ -446,8 +446,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_iter = None
         if self.steps_run == 0:
             raise errors.DataError(
-                "The evaluation data are empty: not a single batch came out of them. A batch size "
-                "above the number of examples, with `drop_remainder=True`, has this effect."
+                "The evaluation data are empty. This also happens if the batch size exceeds the "
+                "number of examples and `drop_remainder` is True."
             )
         if steps_wanted != -1:
             logging.warning(
@@ -471,7 +471,7 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     """
     where = "" if global_step is None else f" at step {int(global_step.numpy())}"
     return errors.DataError(
-        f"The training data ended{where}, before training did. Repeat them "
+        f"The training data ended{where}, before training did. Repeat the dataset "
         "(`dataset.repeat()`), or train for fewer steps."
     )
 
@@ -484,7 +484,7 @@ def _as_int32(num_steps: Any) -> tf.Tensor:
 
 def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions) -> None:
     if options.use_tf_while_loop and not options.use_tf_function:
-        raise errors.ConfigValueError("`use_tf_while_loop=True` needs `use_tf_function=True`.")
+        raise errors.ConfigValueError("`use_tf_while_loop=True` requires `use_tf_function=True`.")
 
 
 def _maybe_compiled(

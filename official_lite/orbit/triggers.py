@@ -48,9 +48,7 @@ class EverySteps(Trigger):
 
     def __init__(self, num_steps: int) -> None:
         if num_steps < 1:
-            raise errors.ConfigValueError(
-                f"An interval of {num_steps} steps is not possible; it must be at least 1."
-            )
+            raise errors.ConfigValueError(f"The interval must be at least 1 step, got {num_steps}.")
         self._num_steps = num_steps
 
     def next_step(self, step: int) -> float:

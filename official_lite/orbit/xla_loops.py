@@ -185,9 +185,9 @@ class _BatchesOfStep:
         self._fetched += 1
         if self._fetched > self._batches_per_step:
             raise errors.ConfigValueError(
-                f"The step fetches more batches than {self._batches_per_step}, the number that XLA "
-                "was compiled for. Set `runtime.execution` to `graph`, where a step may fetch any "
-                "number of batches."
+                f"The step fetches more than {self._batches_per_step} batches, the number for "
+                "which XLA compiled it. Set `runtime.execution` to `graph`, which allows any "
+                "number of batches per step."
             )
         return self._next()
 
@@ -229,17 +229,17 @@ class OneBatch(_BatchesOfStep):
 def why_not_stackable(dataset: Any) -> str | None:
     """Return why the batches of a dataset cannot be stacked for XLA, or `None` if they can."""
     if not isinstance(dataset, tf.data.Dataset):
-        return "the data are distributed over several replicas"
+        return "the data are distributed to several replicas"
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec):
-            return f"the batches hold a {type(spec).__name__.removesuffix('Spec')}"
+            return f"the batches contain a {type(spec).__name__.removesuffix('Spec')}"
         if not spec.shape.is_fully_defined():
             return (
                 f"the batches may differ in size (shape {spec.shape}); "
                 "`drop_remainder=True` fixes the size of a batch"
             )
         if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool):
-            return f"the batches hold {spec.dtype.name} tensors"
+            return f"the batches contain {spec.dtype.name} tensors"
     return None
 
 
@@ -347,7 +347,7 @@ class XlaEvalLoop:
             except _NOT_COMPILABLE as error:
                 self._can_compile = False
                 logging.warning(
-                    "Evaluation runs without XLA, which can't compile it: %s", error.message
+                    "Evaluating without XLA, which can't compile the evaluation: %s", error.message
                 )
         return [self._in_graph(batch) for batch in run]
 

@@ -213,7 +213,7 @@ class ExperimentContext:
         value = getattr(self, field)
         if value is None:
             raise errors.ConfigValueError(
-                f"The stage `{self.stage}` needs `ctx.{field}`, which no stage before it has set. "
-                "The default `build` does; was it replaced, or jumped over?"
+                f"The stage `{self.stage}` needs `ctx.{field}`, which no earlier stage has set. "
+                "The default `build` sets it; check whether it was replaced or skipped."
             )
         return value

@@ -108,8 +108,7 @@ class Context(MutableMapping[str, Any]):
     def _set_status(self, status: Any) -> None:
         if status not in _STAGE_AFTER:
             raise errors.UnknownNameError(
-                f"There is no status {status!r}. "
-                f"{suggestions.did_you_mean(str(status), _STAGE_AFTER)}"
+                f"Unknown status {status!r}. {suggestions.did_you_mean(str(status), _STAGE_AFTER)}"
             )
         self.__dict__["next_stage"] = _STAGE_AFTER[status]
 
@@ -137,16 +136,15 @@ class _FinishedParts:
 
     def __setitem__(self, name: str, value: Any) -> None:
         raise errors.ConfigValueError(
-            f"The {name!r} of the phase `{self._owner.name}`, which is over, can't be replaced."
+            f"The {name!r} of the finished phase `{self._owner.name}` can't be replaced."
         )
 
     def _checked(self, name: str) -> str:
         if name in self._NAMES:
             return name
         raise errors.UnknownKeyError(
-            f"There is no {name!r} here: programs and scopes are TensorFlow's own business, and of "
-            f"an earlier phase only its model is left. "
-            f"{suggestions.did_you_mean(name, self._NAMES)}"
+            f"There is no {name!r}: TensorFlow manages programs and scopes itself, and only the "
+            f"model of an earlier phase is kept. {suggestions.did_you_mean(name, self._NAMES)}"
         )
 
 
@@ -223,7 +221,7 @@ class RunnerBase(_NamedMethod, Run):
         config = context.params.trainer
         if not config.steps_per_epoch:
             raise errors.ConfigValueError(
-                "A pass over the data is `trainer.steps_per_epoch` steps; set it, or give the "
+                "The length of an epoch is unknown. Set `trainer.steps_per_epoch`, or set the "
                 "length of the training in `trainer.train_epochs`."
             )
         last_step = min(context.global_step + config.steps_per_epoch, config.train_steps)

@@ -88,9 +88,9 @@ def _run_to_the_last(
         name = _next_stage(name, jump)
     if ctx.runner is not None and ctx.runner.lacks_evaluation:
         logging.warning(
-            "The mode `%s` has evaluated nothing; the %s decides what a mode does. To keep the "
-            "default evaluation, let the stage override only `train` of `pipeline.Run`, or leave "
-            "it out of the config in this mode.",
+            "The mode `%s` evaluated nothing, because the %s replaces the default behavior. To "
+            "keep the default evaluation, override only `train` of `pipeline.Run`, or remove the "
+            "stage from the config in this mode.",
             ctx.mode,
             describe("run", stages["run"]),
         )
@@ -108,8 +108,7 @@ def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) 
                 raise
             # The record says that the run failed, so the exit code must not report a success.
             raise SystemExit(
-                f"The stage `{name}` called `sys.exit`. To end a run early and in order, return "
-                "'finalize'."
+                f"The stage `{name}` called `sys.exit`. To end a run early, return 'finalize'."
             ) from error
 
 
@@ -119,10 +118,10 @@ def _next_stage(name: str, jump: str | None) -> str:
         return later[0]
     if jump not in later:
         raise errors.UnknownNameError(
-            f"The stage `{name}` returned {jump!r}; expected nothing, or the name of a later stage. "
-            f"{suggestions.did_you_mean(str(jump), later)}"
+            f"The stage `{name}` returned {jump!r}; expected nothing, or the name of a later "
+            f"stage. {suggestions.did_you_mean(str(jump), later)}"
         )
-    logging.info("stage %s: goes on with %s", name, jump)
+    logging.info("Stage %s: continuing with %s", name, jump)
     return jump
 
 
@@ -312,8 +311,8 @@ def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
     for source in trained:
         if phase_configs.lies_in(path, source.model_dir):
             logging.warning(
-                "The phase `%s` has a checkpoint of its own and keeps to it, though `%s`, from "
-                "which it started, has been trained since. Remove %s to start it anew.",
+                "The phase `%s` resumes from its own checkpoint, although `%s`, from which it "
+                "started, has been trained further. Remove %s to restart the phase.",
                 plan.phase,
                 source.phase,
                 plan.model_dir,
@@ -332,6 +331,6 @@ def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:
             if wanted != got:
                 raise errors.ConfigValueError(
                     f"The phases `{first.phase}` and `{plan.phase}` differ in `runtime.{field}`: "
-                    f"{wanted!r} and {got!r}. All phases run under the strategy of the first; give "
-                    "a command of its own to what needs another one."
+                    f"{wanted!r} and {got!r}. All phases use the strategy of the first one. Run a "
+                    "phase that needs another strategy with a separate command."
                 )

@@ -176,11 +176,11 @@ class Initialize(Stage):
         pretrained = ctx.params.task.init_checkpoint
         if path is not None:
             total = ctx.params.trainer.train_steps
-            logging.info("initialize: resumed at step %d of %d", ctx.global_step, total)
+            logging.info("Stage initialize: resumed at step %d of %d.", ctx.global_step, total)
         elif pretrained:
-            logging.info("initialize: warm start from %s", pretrained)
+            logging.info("Stage initialize: warm start from %s.", pretrained)
         else:
-            logging.info("initialize: cold start")
+            logging.info("Stage initialize: cold start.")
 
 
 class Run(Stage):
@@ -267,7 +267,7 @@ def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[st
     for name in chosen:
         if name not in STAGES:
             raise errors.UnknownNameError(
-                f"There is no stage {name!r}. {suggestions.did_you_mean(name, STAGES)}"
+                f"Unknown stage {name!r}. {suggestions.did_you_mean(name, STAGES)}"
             )
     config = params.pipeline
     workspace = params.workspace or None

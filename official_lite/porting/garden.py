@@ -31,8 +31,8 @@ def gather(sources: Iterable[str]) -> Mapping[str, str]:
     folder = package_folder("official")
     if folder is None:
         raise errors.ConfigValueError(
-            "What the project needs is taken from the installed Model Garden, and there is none: "
-            "pip install --no-deps tf-models-official"
+            "The port copies modules from the installed Model Garden, which was not found: pip "
+            "install --no-deps tf-models-official"
         )
     gatherer = _Gatherer(folder)
     for source in sources:

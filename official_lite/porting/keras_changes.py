@@ -108,7 +108,7 @@ RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
 
 # Removed arguments: the prefix of the affected calls, and advice for the user.
 GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
-    "batch_input_shape": ("keras.", "begin the model with `keras.Input(batch_shape=...)`"),
+    "batch_input_shape": ("keras.", "start the model with `keras.Input(batch_shape=...)`"),
     "decay": ("keras.optimizers.", "use a schedule of `keras.optimizers.schedules`"),
     "fused": ("keras.layers.", "leave it out"),
     "input_length": ("keras.layers.", "leave it out"),
@@ -116,9 +116,9 @@ GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
     "renorm": ("keras.layers.", "there is no batch renormalization"),
     "save_format": (
         "",
-        "the ending of the path says the format: `.keras`; or call `model.export(folder)`",
+        "use a path that ends in `.keras`, or call `model.export(directory)`",
     ),
-    "time_major": ("keras.layers.", "transpose around the layer"),
+    "time_major": ("keras.layers.", "transpose before and after the layer"),
     "virtual_batch_size": ("keras.layers.", "there is no ghost batch normalization"),
     "weights": ("keras.layers.", "call `set_weights` once the layer is built"),
 }
@@ -128,7 +128,7 @@ GONE_METHODS = {
     "_build_from_signature": "override `build(self, query_shape, value_shape, key_shape=None)`",
     "_built_from_signature": "the layer is built before `call`",
     "_compute_dtype": "say `compute_dtype`",
-    "_decayed_lr": "say `optimizer.learning_rate`, which is the value at this step",
+    "_decayed_lr": "use `optimizer.learning_rate`, which is the value at this step",
     "add_metric": "keep a `keras.metrics.Mean()` as an attribute and call `update_state`",
     "add_update": "assign to the variable in `call`",
     "compiled_loss": "call `model.compute_loss(x, y, y_pred)`",
@@ -142,13 +142,13 @@ GONE_METHODS = {
 # Advice about removed names; other removed names are reported without advice.
 ADVICE = {
     "keras.backend.batch_dot": "`keras.ops.einsum`",
-    "keras.backend.concatenate": "`keras.ops.concatenate`; its `axis` is 0 unless you say -1",
-    "keras.backend.argmax": "`keras.ops.argmax`; give it `axis=-1`",
+    "keras.backend.concatenate": "`keras.ops.concatenate`, whose default `axis` is 0, not -1",
+    "keras.backend.argmax": "`keras.ops.argmax` with `axis=-1`",
     "keras.backend.constant": "`keras.ops.convert_to_tensor`",
     "keras.backend.count_params": "`math.prod(x.shape)`",
     "keras.backend.dot": "`keras.ops.matmul` or `keras.ops.tensordot`",
-    "keras.backend.expand_dims": "`keras.ops.expand_dims`, which wants an `axis`",
-    "keras.backend.function": "a `keras.Model` of the same inputs and outputs",
+    "keras.backend.expand_dims": "`keras.ops.expand_dims`, which requires an `axis`",
+    "keras.backend.function": "a `keras.Model` with the same inputs and outputs",
     "keras.backend.gradients": "`tf.GradientTape`",
     "keras.backend.in_train_phase": "the argument `training` of `call`",
     "keras.backend.learning_phase_scope": "the argument `training` of `call`",
@@ -157,11 +157,11 @@ ADVICE = {
     "keras.backend.switch": "`keras.ops.where` or `keras.ops.cond`",
     "keras.backend.update": "`variable.assign`",
     "keras.backend.update_add": "`variable.assign_add`",
-    "keras.backend.variable": "`keras.Variable`; give it a `dtype`",
+    "keras.backend.variable": "`keras.Variable` with a `dtype`",
     "keras.layers.LocallyConnected1D": "nothing takes its place",
     "keras.layers.LocallyConnected2D": "nothing takes its place",
     "keras.layers.ThresholdedReLU": "`keras.layers.ReLU(threshold=...)`",
-    "keras.layers.experimental.RandomFourierFeatures": "`RandomFourierFeatures` of your own",
+    "keras.layers.experimental.RandomFourierFeatures": "your own `RandomFourierFeatures`",
     "keras.layers.experimental.SyncBatchNormalization": (
         "`keras.layers.BatchNormalization(synchronized=True)`"
     ),

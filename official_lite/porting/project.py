@@ -91,7 +91,7 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
         ConfigValueError: A path does not exist, or `alongside` is not a valid package name.
     """
     if _NOT_A_FOLDER_NAME.search(alongside) or alongside in ("official", "official_lite"):
-        raise errors.ConfigValueError(f"A package can't be called {alongside!r} here.")
+        raise errors.ConfigValueError(f"{alongside!r} is not a valid package name.")
     sources = {path: path.read_bytes() for path in _python_files(paths)}
     skipped = {str(path): why for path, text in sources.items() if (why := _not_python(text))}
     sources = {path: text for path, text in sources.items() if str(path) not in skipped}
@@ -117,14 +117,17 @@ def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
 
 def _on_symbolic(module: cst.Module) -> Iterator[tuple[int, str]]:
     for line, name in functional_ops.leftover(module):
-        yield line, f"`{name}` can't take what `keras.Input` gives: use `keras.ops`, or a layer"
+        yield (
+            line,
+            f"`{name}` does not accept the output of `keras.Input`: use `keras.ops` or a layer",
+        )
 
 
 def _python_files(paths: Sequence[str]) -> Iterator[pathlib.Path]:
     seen: set[pathlib.Path] = set()
     for path in map(pathlib.Path, paths):
         if not path.exists():
-            raise errors.ConfigValueError(f"There is no {path}.")
+            raise errors.ConfigValueError(f"{path} does not exist.")
         found = sorted(_below(path)) if path.is_dir() else [path]
         yield from (file for file in found if file not in seen)
         seen.update(found)

@@ -79,7 +79,7 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if advice := keras_changes.GONE_METHODS.get(node.attr):
-            self._tell(node, f"`{node.attr}` is gone: {advice}")
+            self._tell(node, f"`{node.attr}` was removed: {advice}")
         chain = dotted_name(node)
         if name := self._qualified(node):
             self._look_at_name(node, name)
@@ -115,7 +115,7 @@ class _Finder(ast.NodeVisitor):
         if name == "" and dotted_name(node.func) == "isinstance" and len(node.args) == 2:
             kinds = [kind for kind in ast.walk(node.args[1]) if isinstance(kind, ast.expr)]
             if "tensorflow.TensorShape" in map(self._qualified, kinds):
-                self._tell(node, "shapes come as tuples, not as `tf.TensorShape`")
+                self._tell(node, "shapes are tuples, not `tf.TensorShape`")
         for keyword in node.keywords:
             self._look_at_argument(node, name, keyword)
         self.generic_visit(node)
@@ -125,8 +125,8 @@ class _Finder(ast.NodeVisitor):
             if not self._is_own(name):
                 self._tell(
                     node,
-                    f"`{name}` is not part of official_lite: bring it with `--alongside FOLDER`, "
-                    "or replace it",
+                    f"`{name}` is not part of official_lite: copy it with `--alongside "
+                    "DIRECTORY`, or replace it",
                 )
         elif name.startswith("official_lite."):
             if missing := _missing_in_lite(name):
@@ -137,21 +137,21 @@ class _Finder(ast.NodeVisitor):
         elif _begins(name, _OF_KERAS_2):
             self._tell(node, f"`{name}` is Keras 2: use `keras`")
         elif _begins(name, _PACKAGES_OF_KERAS_2):
-            self._tell(node, f"`{name}` is tied to Keras 2 and is to be replaced")
+            self._tell(node, f"`{name}` depends on Keras 2: replace it")
 
     def _look_at_attribute(self, node: ast.Assign, name: str, value: ast.expr) -> None:
         if not self._in_keras_class[-1]:
             return
         if name in _PROPERTIES:
-            self._tell(node, f"`self.{name}` is a property of Keras: take another name")
+            self._tell(node, f"`self.{name}` is a property in Keras: use another name")
         if isinstance(value, ast.Call) and self._qualified(value.func) == "tensorflow.Variable":
-            self._tell(node, "Keras doesn't see a `tf.Variable`: use `self.add_weight`")
+            self._tell(node, "Keras doesn't track a `tf.Variable`: use `self.add_weight`")
 
     def _look_at_argument(self, node: ast.Call, name: str, keyword: ast.keyword) -> None:
         argument = keyword.arg or ""
         if argument == "name" and layer_names.takes_layer_name(_called(node.func), name):
             if any("/" in text for text in _texts(keyword.value)):
-                self._tell(keyword.value, "names of layers and weights can't have a slash")
+                self._tell(keyword.value, "names of layers and weights can't contain a slash")
         beginning, advice = keras_changes.GONE_ARGUMENTS.get(argument, ("", ""))
         if advice and name.startswith(beginning):
             self._tell(keyword.value, f"there is no argument `{argument}`: {advice}")
@@ -206,7 +206,7 @@ def _missing_in_lite(name: str) -> str | None:
 def _gone_from_keras(missing: str, name: str) -> str:
     for known in (name, missing):
         if known in keras_changes.ADVICE:
-            return f"`{known}` is gone: {keras_changes.ADVICE[known]}"
+            return f"`{known}` was removed: {keras_changes.ADVICE[known]}"
     return f"Keras 3 has no `{missing}`"
 
 

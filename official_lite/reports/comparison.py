@@ -18,7 +18,7 @@ _DIFFERENT = "≠\N{NO-BREAK SPACE}"
 def config(runs: Sequence[Run]) -> layout.Section:
     """Build the config section: of a single run, all fields; of several, the differences."""
     rows = _rows([_flat(run) for run in runs])
-    content = _fields(runs, rows) if rows else layout.note("There is no config to be read.")
+    content = _fields(runs, rows) if rows else layout.note("No config was found.")
     return layout.Section(name="config", title="Config", content=content)
 
 
@@ -34,7 +34,7 @@ def environment(runs: Sequence[Run]) -> layout.Section:
     ]
     known = [{key: value for key, value in one.items() if value is not None} for one in found]
     table = layout.Table(
-        caption="Where and with what it ran",
+        caption="Hosts and versions",
         columns=["", *(run.name for run in runs)],
         rows=_rows(known),
         class_="broken",
@@ -44,7 +44,7 @@ def environment(runs: Sequence[Run]) -> layout.Section:
 
 def _fields(runs: Sequence[Run], rows: Sequence[layout.Row]) -> Markup:
     table = layout.Table(
-        caption="Config, by the paths of its fields",
+        caption="Config fields by path",
         columns=["field", *(run.name for run in runs)],
         rows=rows,
         name="config-fields",
@@ -95,7 +95,7 @@ def _search(*, can_hide_equal: bool, is_hiding: bool) -> Markup:
     return tag(
         "div",
         field,
-        tag("label", box, " only what differs") if can_hide_equal else None,
+        tag("label", box, " only differences") if can_hide_equal else None,
         class_="search",
         data_table="config-fields",
     )

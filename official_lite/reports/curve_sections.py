@@ -37,7 +37,7 @@ class _Curve:
 def curves(runs: Sequence[Run]) -> layout.Section:
     """Build the section with all metrics; training and validation share a chart per metric."""
     found = [curve for curve in _curves(runs) if not _is_speed(curve.quantity)]
-    content: Child = layout.note("No metrics have been written.")
+    content: Child = layout.note("No metrics were recorded.")
     if found:
         content = [_switches(runs, found), _grid(runs, found), _values(runs, found)]
     return layout.Section(name="curves", title="Curves", content=content)
@@ -60,8 +60,8 @@ def throughput(runs: Sequence[Run]) -> layout.Section | None:
     ]
     if not found and all(run.seconds is None for run in runs):
         return None
-    columns = ["run", "steps per second", "examples per second", "duration", "mode of execution"]
-    caption = "Medians of what training has reported"
+    columns = ["run", "steps per second", "examples per second", "duration", "execution mode"]
+    caption = "Medians over all training reports"
     table = layout.table(layout.Table(caption=caption, columns=columns, rows=rows))
     content = [table, _grid(runs, found)]
     return layout.Section(name="throughput", title="Throughput", content=content)
@@ -203,8 +203,8 @@ def _values(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
     columns = ["metric", "last", "at step", "least", "at step", "greatest", "at step"]
     return layout.table(
         layout.Table(
-            caption="Values, of those that are finite",
-            columns=[*columns, "values that are not"],
+            caption="Finite values",
+            columns=[*columns, "non-finite values"],
             rows=rows,
         )
     )

@@ -70,7 +70,7 @@ def _names(directories: Sequence[str]) -> list[str]:
     """
     paths = [os.path.abspath(path) if "://" not in path else path for path in directories]
     if twice := sorted({path for path in paths if paths.count(path) > 1}):
-        raise errors.ConfigValueError(f"{twice[0]} is given twice; expected each directory once.")
+        raise errors.ConfigValueError(f"{twice[0]} is listed twice. Pass each directory once.")
     parts = [pathlib.PurePosixPath(path).parts for path in paths]
     for length in range(1, max(map(len, parts), default=1)):
         names = ["/".join(own[-length:]) for own in parts]
@@ -95,7 +95,7 @@ def _what_is_near(path: str) -> str:
         return f"Did you mean {' or '.join(near)}?" if near else ""
     below = [os.path.join(path, name) for name in sorted(os.listdir(path))]
     found = [one for one in below if study_reading.is_study(one) or run_reading.is_run(one)]
-    return f"There are {', '.join(found[:5])}{', …' if len(found) > 5 else ''}." if found else ""
+    return f"Found {', '.join(found[:5])}{', …' if len(found) > 5 else ''}." if found else ""
 
 
 def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
@@ -147,7 +147,7 @@ def _document(title: str, parts: Sequence[_Part]) -> str:
     body = tag(
         "body",
         tag("header", tag("h1", title), _contents(parts)),
-        tag("noscript", layout.note("The charts of this page are drawn by its script.")),
+        tag("noscript", layout.note("Enable JavaScript to see the charts of this page.")),
         tag("main", [_part(parts, number) for number in range(len(parts))]),
         tag("script", Markup(script)),
     )

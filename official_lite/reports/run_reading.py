@@ -170,7 +170,7 @@ def find_runs(folder: str) -> list[str]:
         errors.ConfigValueError: The folder does not exist.
     """
     if not files.exists(folder):
-        raise errors.ConfigValueError(f"There is no folder {folder}.")
+        raise errors.ConfigValueError(f"The directory {folder} does not exist.")
     return list(_walk(folder))
 
 
@@ -197,8 +197,8 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
     checkpoints = list_checkpoints(model_dir)
     if not is_run(model_dir) and not checkpoints:
         raise errors.ConfigValueError(
-            f"{model_dir} is no directory of a run: it holds none of {', '.join(_RECORDS)}, and no "
-            "checkpoint."
+            f"{model_dir} is not a model directory: it contains none of {', '.join(_RECORDS)} and "
+            "no checkpoint."
         )
     reader = _Reader(model_dir)
     record, series = reader.json("run.json"), reader.series()

@@ -47,7 +47,7 @@ def checkpoints(runs: Sequence[Run]) -> layout.Section | None:
         shown.append(layout.table(layout.Table(caption=caption, columns=columns, rows=best)))
     if rows:
         columns = ["run", "step", "MB", "complete", "checkpoint"]
-        caption = "What a run can go on from"
+        caption = "Checkpoints to resume from"
         shown.append(
             layout.table(
                 layout.Table(caption=caption, columns=columns, rows=rows, is_sortable=True)
@@ -146,8 +146,8 @@ def _architecture(run: Run, *, has_title: bool) -> Child:
     at = "" if found.step is None else f" at step {found.step:,}"
     labels = list(found.options) or list(found.arch)
     rows = [layout.Row(head=label, cells=_choice(found, label)) for label in labels]
-    columns = ["label", "chosen", "options, and how probable each has become"]
-    table = layout.Table(caption=f"What is chosen{at}", columns=columns, rows=rows)
+    columns = ["label", "chosen", "options and their probabilities"]
+    table = layout.Table(caption=f"Chosen architecture{at}", columns=columns, rows=rows)
     return [title, layout.table(table), _history(found)]
 
 

@@ -34,7 +34,7 @@ def reports(study: Study) -> charts.Chart | None:
     if not told:
         return None
     return charts.Chart(
-        title=f"{study.metrics[0]} on the way",
+        title=f"{study.metrics[0]} during training",
         # The series that is drawn last is in front.
         series=[_report(trial) for trial in reversed(told[:_MOST_LINES])],
         has_legend=False,

@@ -21,7 +21,7 @@ def study_sections(study: Study) -> list[layout.Section]:
         layout.Section(name="overview", title="Overview", content=_overview(study)),
         layout.Section(name="history", title="History", content=_history(study)),
         layout.Section(name="best", title="Best trials", content=_best(study)),
-        layout.Section(name="space", title="What was tried", content=_space(study)),
+        layout.Section(name="space", title="Parameters", content=_space(study)),
         layout.Section(name="trials", title="All trials", content=_trials(study)),
     ]
 
@@ -39,7 +39,7 @@ def _overview(study: Study) -> Child:
         "Strategy": _name(study.config.strategy),
         "Pruner": _name(study.config.pruner),
         "Seed": study.config.seed,
-        "Time of all trials": layout.duration(sum(t.seconds or 0.0 for t in study.trials)),
+        "Total time of all trials": layout.duration(sum(t.seconds or 0.0 for t in study.trials)),
     }
     if not best:
         entries["Best"] = None
@@ -51,7 +51,7 @@ def _failures(failed: Sequence[Trial]) -> Child:
     if not failed:
         return None
     rows = [layout.Row(head=trial.number, cells=[trial.reason]) for trial in failed]
-    table = layout.Table(caption="Why trials have failed", columns=["trial", "reason"], rows=rows)
+    table = layout.Table(caption="Failed trials", columns=["trial", "reason"], rows=rows)
     return layout.table(table)
 
 
@@ -65,7 +65,7 @@ def _history(study: Study) -> Child:
 def _best(study: Study) -> Child:
     top = study.ranking[: study.config.top_k]
     if not top:
-        return layout.note("No trial has come to a value.")
+        return layout.note("No trial has a value yet.")
     by_number = {trial.number: trial for trial in study.trials}
     short = [param.short_name for param in study.params]
     rows = [
@@ -98,13 +98,13 @@ def _space(study: Study) -> Child:
     columns = ["name", "values", "importance"] if has_importances else ["name", "values"]
     caption = "The space"
     if has_importances:
-        caption += "; importance is Optuna's estimate of what makes trials good"
+        caption += "; importance is Optuna's estimate of a parameter's effect on the metric"
     slices = study_charts.slices(study)
     table = layout.table(layout.Table(caption=caption, columns=columns, rows=rows))
     shown = charts.grid(slices)
     if len(slices) > _MOST_OPEN_CHARTS:
         shown = tag("details", tag("summary", f"{len(slices)} charts"), shown)
-    return [table, tag("h3", f"{study.metrics[0]} by what was tried"), shown]
+    return [table, tag("h3", f"{study.metrics[0]} by parameter"), shown]
 
 
 def _trials(study: Study) -> Child:
@@ -123,7 +123,7 @@ def _trials(study: Study) -> Child:
         for trial in study.trials
     ]
     columns = ["trial", "state", *study.metrics, *short, "seconds"]
-    caption = "Click on a column to sort by it"
+    caption = "Click a column to sort by it"
     return layout.table(
         layout.Table(caption=caption, columns=columns, rows=rows, is_sortable=True, class_="long")
     )

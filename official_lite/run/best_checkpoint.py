@@ -145,8 +145,8 @@ def maybe_create_best_ckpt_exporter(
 def _warn_if_less_is_better(metric: str, comp: str) -> None:
     if comp == "higher" and _LESS_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())):
         logging.warning(
-            "The checkpoint with the highest %s is kept as the best. If less of it is better, set "
-            "`trainer.best_checkpoint_metric_comp: lower`.",
+            "The checkpoint with the highest %s is kept as the best. If lower values are better, "
+            "set `trainer.best_checkpoint_metric_comp: lower`.",
             metric,
         )
 
@@ -202,7 +202,10 @@ def check_directories(
     keepers = []
     if trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric:
         metric = trainer.best_checkpoint_eval_metric
-        owner = f"`trainer.best_checkpoint_export_subdir`, which keeps the best `{metric}`"
+        owner = (
+            "`trainer.best_checkpoint_export_subdir`, which keeps the checkpoint with the best "
+            f"`{metric}`"
+        )
         keepers.append((owner, trainer.best_checkpoint_export_subdir))
     keepers += [(f"the hook `best_checkpoint` on `{h.metric}`", h.directory) for h in hooks]
     for owner, directory in keepers:
@@ -212,8 +215,8 @@ def check_directories(
             other = "the checkpoints of the run"
         if other is not None:
             raise errors.ConfigValueError(
-                f"The directory `{directory}` would be shared by {other}, and {owner}. "
-                "Give each a directory of its own, none inside another: "
+                f"The directory `{directory}` would be shared by {other} and {owner}. Use "
+                "separate directories, none inside another: "
                 "`trainer.best_checkpoint_export_subdir`, or `directory` of the hook."
             )
         owners[path] = owner

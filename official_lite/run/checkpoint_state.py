@@ -110,7 +110,7 @@ def _require_variables(where: str, items: types.Nest, is_of_trainer: bool) -> No
             continue
         if not value.built:
             raise errors.ConfigValueError(
-                f"`{where}` has no variables yet, so a resumed training could not restore it. Call "
+                f"`{where}` has no variables yet, so a resumed run could not restore it. Call "
                 f"`self.{attribute}.{call}` in `__init__`, after `super().__init__`."
             )
 

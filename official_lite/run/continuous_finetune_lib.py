@@ -98,7 +98,7 @@ def _finetune_all(
     for step, path in _pretrain_checkpoints(params, pretrain_steps):
         logs = _read_json_summary(model_dir, step)
         if logs is not None:
-            logging.info("Pretrain step %d has been fine-tuned before.", step)
+            logging.info("Skipping pretrain step %d, which has already been fine-tuned.", step)
             continue
         run_params = params.replace(task={"init_checkpoint": path})
         run_dir = os.path.join(model_dir, f"finetune-{step}")
@@ -147,11 +147,11 @@ def write_summary(
 
 def _check_arguments(mode: str, pretrain_dir: str) -> None:
     if mode != MODE:
-        raise errors.ConfigValueError(f"the mode is {mode!r}; expected {MODE.value!r}.")
+        raise errors.ConfigValueError(f"The mode must be {MODE.value!r}, got {mode!r}.")
     if not pretrain_dir or tf.io.gfile.exists(pretrain_dir + ".index"):
         raise errors.ConfigValueError(
             f"`task.init_checkpoint` is {pretrain_dir!r}; expected the directory in which the "
-            "pretraining saves its checkpoints. It need not exist yet."
+            "pretraining saves its checkpoints. It does not have to exist yet."
         )
 
 
@@ -166,7 +166,7 @@ def _pretrain_checkpoints(
         try:
             step = contents.read_global_step_from_checkpoint(path)
         except tf.errors.NotFoundError:
-            logging.warning("%s was removed before its turn.", path)
+            logging.warning("Skipping %s, which was removed before it could be fine-tuned.", path)
             continue
         yield step, path
         if last_step and step >= last_step:

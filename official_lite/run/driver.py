@@ -113,7 +113,9 @@ def _do(
             if first is None:
                 first = error
             else:
-                logging.exception("This failed as well, after the error that ended the run.")
+                logging.exception(
+                    "Another error occurred while the run was being closed after its first error."
+                )
     if first is not None:
         raise first
 

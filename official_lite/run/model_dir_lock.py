@@ -112,8 +112,8 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
             holder = self._read()
             if holder is not None and self._is_alive(holder):
                 raise errors.ModelDirBusyError(
-                    f"Another run is training in {self._directory}: {holder.describe()}. End it "
-                    "first, or give this one another --model_dir."
+                    f"Another run is training in {self._directory}: {holder.describe()}. Stop it "
+                    "first, or use another --model_dir."
                 )
             self._take_away(holder)
         _held.add(self._me.id)
@@ -162,7 +162,11 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         is_alive = self._is_alive_here(holder)
         if is_alive is not None:
             return is_alive
-        logging.info("%s is locked by %s; is it alive?", self._directory, holder.describe())
+        logging.info(
+            "%s is locked by %s. Waiting to see whether it is alive.",
+            self._directory,
+            holder.describe(),
+        )
         for _ in range(_BEATS_TO_MISS):
             self._sleep(BEAT_SECS)
             now = self._read()
@@ -192,8 +196,8 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
                 files.rename(aside, self._path)
                 return
         files.remove(aside)
-        who = holder.describe() if holder is not None else "a process that left no name"
-        logging.warning("%s was locked by %s, which is dead: taken over.", self._directory, who)
+        who = holder.describe() if holder is not None else "an unknown process"
+        logging.warning("Took over the lock of %s from %s, which is dead.", self._directory, who)
 
     def _beat_on(self) -> None:
         while not self._stop.wait(BEAT_SECS):

@@ -91,7 +91,7 @@ def error_of(asked: signal.Signals | None) -> errors.PreemptedError:
     """Return the error that a loop raises when a stop was requested."""
     name = (asked or signal.SIGTERM).name
     kind = errors.StoppedByUserError if asked == signal.SIGINT else errors.PreemptedError
-    return kind(f"{name} has ended this run. The same command goes on with it.")
+    return kind(f"{name} stopped this run. Start the same command again to resume it.")
 
 
 def is_one_of_several() -> bool:
@@ -162,7 +162,8 @@ class _Watch:
                 self._first_time = time.monotonic()
                 self.first = signal.Signals(number)
                 logging.warning(
-                    "%s: this run stops at its next step, and saves. A second one ends it at once.",
+                    "%s: Stopping after the current step and saving. A second signal stops the "
+                    "process immediately.",
                     self.first.name,
                 )
             elif self._may_exit and self._is_second(number):

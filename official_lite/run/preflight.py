@@ -114,8 +114,8 @@ def check_evaluation(
         )
     if os.path.basename(path).startswith(f"{best_checkpoint.BEST_CHECKPOINT_NAME}-"):
         raise errors.CheckpointError(
-            f"{model_dir} is no run but holds the best checkpoint of one, which would not be "
-            "restored. Evaluate it with another --model_dir and "
+            f"{model_dir} is not a model directory. It contains the best checkpoint of a run, "
+            "which would not be restored. To evaluate it, use another --model_dir and pass "
             f"--set=task.init_checkpoint={path}."
         )
 
@@ -202,7 +202,7 @@ def check_input_files(
                 continue
             if files.exists(name) or tf.io.gfile.glob(name):
                 continue
-            raise errors.DataError(f"`{path}`: There is no input file `{name}`.")
+            raise errors.DataError(f"`{path}`: The input file `{name}` does not exist.")
 
 
 def find_hooks(params: config_definitions.ExperimentConfig) -> list[hook_factory.HookFactory]:

@@ -193,10 +193,12 @@ class RecoveryAction:
             return
         found = self.find_bad_step()
         if found is None:
-            logging.warning("It did not come up again: the training goes on as it was repeated.")
+            logging.warning(
+                "The loss stayed finite this time. Training continues from the repeated steps."
+            )
             return
         self._restore()
-        logging.warning("The bad one was %s. The data up to there are left out.", found)
+        logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
         self._skip_batches(found.num_batches)
 
     def find_bad_step(self) -> BadStep | None:
@@ -233,8 +235,8 @@ class RecoveryAction:
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:
             raise errors.DivergedError(
-                "The training blew up before its first checkpoint, so there is nothing to go back "
-                "to. Lower the learning rate, or `trainer.checkpoint_interval`."
+                "The training blew up before its first checkpoint, so it can't be recovered. "
+                "Lower the learning rate or `trainer.checkpoint_interval`."
             )
         logging.warning("Recovering the model from checkpoint: %s.", path)
         # Batches that an earlier recovery from the same checkpoint skipped stay skipped.
@@ -324,7 +326,7 @@ class RecoveryCondition:
             logging.warning("%s at step %d.", what, step)
             return True
         raise errors.DivergedError(
-            f"{what} at step {step}; it blew up {self.recover_counter} times, and "
+            f"{what} at step {step}; the training blew up {self.recover_counter} time(s), and "
             f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {self._where(step)}"
         )
 
@@ -351,15 +353,18 @@ class RecoveryCondition:
         find = self._find_bad_step if self.recovery_max_trials > 0 else None
         found = find() if find else None
         if found is not None:
-            return f"The last time it was in {found}. {self._advice()}"
+            return f"The last blow-up was at {found}. {self._advice()}"
         if self._last_good_step is not None:
-            return f"Step {self._last_good_step} was good. {self._advice()}"
+            return f"Step {self._last_good_step} was still finite. {self._advice()}"
         return self._advice()
 
     def _advice(self) -> str:
         if self._path and self.recovery_max_trials > 0:
-            return f"Blow-ups are counted over restarts: remove {self._path} to begin anew."
-        return "Look at the data, or lower the learning rate; the hook `non_finite` says more."
+            return f"Blow-ups are counted across restarts. To reset the count, remove {self._path}."
+        return (
+            "Check the data or lower the learning rate. The hook `non_finite` finds the first "
+            "layer that is not finite."
+        )
 
 
 def describe_blow_up(
@@ -392,6 +397,6 @@ def _read(path: str | None) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = json.loads(files.read_text(path))["blow_ups"]
     except (ValueError, KeyError, TypeError):
-        logging.warning("%s can't be read; blow-ups are counted from 0.", path)
+        logging.warning("%s can't be read, so the count of blow-ups starts at 0.", path)
         return []
     return found

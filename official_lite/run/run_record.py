@@ -146,8 +146,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         logging.info("Versions: %s", ", ".join(f"{n} {v}" for n, v in versions().items()))
         if others := gin_config.find_other_bindings():
             logging.warning(
-                "Gin binds %s, which is no part of the config: params.yaml alone does not repeat "
-                "this run. --gin_file=%s does.",
+                "Gin binds %s, which is not part of the config, so params.yaml alone can't repeat "
+                "this run. Use --gin_file=%s.",
                 ", ".join(others),
                 os.path.join(self._model_dir, f"operative_config.{self._mode}.gin"),
             )
@@ -186,7 +186,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
                 self._write_end(error)
         finally:
             step = self._entries.get("global_step", 0)
-            logging.info("experiment finished: status=%s step=%s", status, step)
+            logging.info("Experiment finished: status=%s, step=%s.", status, step)
             self._close_log()
             self._lock.close()
 
@@ -237,7 +237,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         )
         self._log_handler.handle(record)
         if not isinstance(error, errors.OfficialLiteError):
-            error.add_note(f"The whole traceback is in {self._path('log', 'txt')}.")
+            error.add_note(f"The full traceback is in {self._path('log', 'txt')}.")
 
 
 def save_gin_config(
@@ -274,11 +274,11 @@ def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_di
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
-    logging.info("%s is finished: nothing left to do.", model_dir)
+    logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     if record.get("config_sha256") != config_sha256(params):
         logging.warning(
-            "It ran with another config than that of this command: see %s. To run this one, give "
-            "it another directory, or remove that one.",
+            "Its config differs from the config of this command; see %s. To run the new config, "
+            "use another --model_dir or remove this one.",
             os.path.join(model_dir, "params.yaml"),
         )
     return True
@@ -319,8 +319,8 @@ def check_model_dir(model_dir: str) -> None:
     """
     if special := sorted(set(model_dir) & set("*?[\\")):
         raise errors.ConfigValueError(
-            f"--model_dir={model_dir} has {' '.join(special)} in it: TensorFlow takes that for a "
-            "pattern when it reads a checkpoint, and would not find it."
+            f"--model_dir={model_dir} contains {' '.join(special)}, which TensorFlow interprets "
+            "as a file pattern, so it would not find the checkpoints. Rename the directory."
         )
     if files.is_remote(model_dir):
         return
@@ -330,7 +330,9 @@ def check_model_dir(model_dir: str) -> None:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
-        raise errors.ConfigValueError(f"--model_dir={model_dir}: can't write in {path}.")
+        raise errors.ConfigValueError(
+            f"--model_dir={model_dir}: The directory {path} is not writable."
+        )
 
 
 def _is_of_evaluation(name: str) -> bool:

@@ -45,8 +45,8 @@ def set_intra_op_threads(num_threads: int | None) -> None:
     except RuntimeError:
         # A warning is enough: the setting affects only speed, and the process has already run ops.
         logging.warning(
-            "`runtime.intra_op_parallelism_threads` is %d, which has no effect: TensorFlow has "
-            "started its threads already.",
+            "`runtime.intra_op_parallelism_threads` is %d, which has no effect, because "
+            "TensorFlow has already started its threads.",
             num_threads,
         )
 

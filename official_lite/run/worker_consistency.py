@@ -165,11 +165,10 @@ def _describe(part: str, lines: Sequence[str], names: Sequence[str], gather: _Ga
         for row in gather(list(shown))
     ]
     others = np.flatnonzero(numbers[:, first] != numbers[0, first]).tolist()
-    has = [f"{names[index]} has `{texts[index] or 'nothing there'}`" for index in [0, *others]]
+    has = [f"{names[index]} has `{texts[index] or 'nothing'}`" for index in [0, *others]]
     return (
         f"The {part} of {names[0]} and of {', '.join(names[index] for index in others)} differ: "
-        f"{', '.join(has)}. All workers have to be started with the same command, on the same code "
-        "and the same data."
+        f"{', '.join(has)}. Start all workers with the same command, code and data."
     )
 
 

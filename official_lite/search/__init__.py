@@ -26,7 +26,7 @@ from official_lite.common import errors
 
 if importlib.util.find_spec("optuna") is None:
     raise errors.ConfigValueError(
-        "A search needs Optuna, which is not installed: pip install 'official-lite[search]'"
+        "A search requires Optuna, which is not installed: pip install 'official-lite[search]'"
     )
 
 from official_lite.search.experiment import Experiment as Experiment

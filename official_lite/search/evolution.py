@@ -39,7 +39,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         if not 1 <= sample_size <= population_size:
             raise errors.ConfigValueError(
                 f"`sample_size` is {sample_size} and `population_size` is {population_size}; "
-                "expected at least 1, and no larger sample than there are trials to draw from."
+                "expected 1 <= `sample_size` <= `population_size`."
             )
         self._population_size = population_size
         self._sample_size = sample_size

@@ -72,6 +72,6 @@ class Experiment:
             errors.ConfigValueError: If `run` has not been called.
         """
         if self._study is None:
-            raise errors.ConfigValueError("There are no models yet; call `run` first.")
+            raise errors.ConfigValueError("There are no models yet. Call `run` first.")
         space = Space(self._config.space)
         return [space.decode(trial.params) for trial in results.best_trials(self._study)[:top_k]]

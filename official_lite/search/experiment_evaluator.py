@@ -33,8 +33,7 @@ class ExperimentEvaluator:
     def __init__(self, params: cfg.ExperimentConfig, *, allow_config_change: bool = False) -> None:
         if params.phases:
             raise errors.ConfigValueError(
-                "An experiment with `phases` can't be searched: which of them would count? Search "
-                "each by itself."
+                "An experiment with `phases` can't be searched. Search each phase separately."
             )
         self._params = params.replace(search=None)
         self._allow_config_change = allow_config_change

@@ -39,7 +39,7 @@ def write_plots(
         from matplotlib import pyplot
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "Plots need matplotlib, which is not installed: pip install 'official-lite[search]'"
+            "Plots require matplotlib, which is not installed: pip install 'official-lite[search]'"
         ) from error
     # Use a backend that opens no window, even on machines with a display.
     matplotlib.use("Agg")
@@ -82,7 +82,7 @@ def _draw(draw: Callable[[optuna.Study], Any], study: optuna.Study) -> Any:
         try:
             axes = draw(study)
         except (RuntimeError, ValueError) as error:
-            logging.info("Not drawn: %s", error)
+            logging.info("Skipping a plot: %s", error)
             return None
     first = np.ravel(axes)[0]
     return first if first.has_data() else None

@@ -60,8 +60,8 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
             process.terminate()
             process.join()
             raise errors.ConfigTypeError(
-                f"A trial can't be sent to a process of its own: {error}. Put what it calls into a "
-                "module, or run it with `isolation: none` and `num_workers: 1`."
+                f"A trial can't be sent to a separate process: {error}. Move its functions to a "
+                "module, or use `isolation: none` and `num_workers: 1`."
             ) from error
     return process
 
@@ -109,7 +109,8 @@ def raise_on_sigterm() -> Iterator[None]:
 
     def on_signal(number: int, _: FrameType | None) -> None:
         raise errors.PreemptedError(
-            f"{signal.Signals(number).name} has ended this study. The same command goes on with it."
+            f"{signal.Signals(number).name} stopped this study. Start the same command again to "
+            "resume it."
         )
 
     if threading.current_thread() is not threading.main_thread():

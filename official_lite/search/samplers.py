@@ -34,13 +34,14 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
     name = search_config.name_of(config.strategy)
     if len(config.directions) > 1 and name in _OF_ONE_OBJECTIVE:
         raise errors.ConfigValueError(
-            f"The strategy {name!r} knows a single metric; for {len(config.directions)} of them "
-            "take `nsga2`, `tpe`, `random` or `grid`."
+            f"The strategy {name!r} supports a single metric. For {len(config.directions)} "
+            "metrics use `nsga2`, `tpe`, `random` or `grid`."
         )
     if name == "grid" and space.size is None:
         endless = [n for n, one in space.distributions.items() if getattr(one, "step", 1) is None]
         raise errors.ConfigValueError(
-            f"A grid needs a `step`, or choices, for each path; {endless} have no end of values."
+            f"A grid requires a `step` or choices for each path; {endless} have infinitely many "
+            "values."
         )
     create = plugins.factory(
         search_config.entry_of(config.strategy),

@@ -100,8 +100,9 @@ class SearchConfig(hyperparams.Config):
         unknown = [word for word in given if word not in _DIRECTIONS]
         if unknown or not given:
             raise errors.ConfigValueError(
-                f"`direction` is {self.direction!r}; expected `minimize` or `maximize`, and one for "
-                "each metric. There is no default: a wrong guess would look for the worst."
+                f"`direction` is {self.direction!r}; expected `minimize` or `maximize`, one for "
+                "each metric. There is no default, because a wrong direction would select the "
+                "worst trials."
             )
         if self.metrics and len(self.metrics) != len(given):
             raise errors.ConfigValueError(
@@ -125,8 +126,8 @@ def search_config_of(params: cfg.ExperimentConfig) -> SearchConfig:
     block = params.search
     if block is None:
         raise errors.ConfigValueError(
-            "The config has no `search`, so there is nothing to look for. Give it a `space`, a "
-            "`metric` and a `direction`; docs/search.md shows how."
+            "The config has no `search`. Set its `space`, `metric` and `direction`; see "
+            "docs/search.md."
         )
     config = SearchConfig(block.as_dict())
     config.validate()

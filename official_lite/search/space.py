@@ -48,7 +48,7 @@ class Space:
         )
         if not definitions:
             raise errors.ConfigValueError(
-                "`search.space` is empty; expected at least one path with the values it may take."
+                "`search.space` is empty; expected at least one path with its possible values."
             )
         self._choices: dict[str, dict[Any, Any]] = {}
         self.distributions: dict[str, _Distribution] = {
@@ -91,8 +91,8 @@ class Space:
         if kind not in _ARGUMENTS:
             raise errors.UnknownNameError(
                 f"`search.space`: `{name}` has the type {kind!r}. "
-                f"{suggestions.did_you_mean(kind, _ARGUMENTS)} Ranges are in Optuna's words: "
-                "`log: true` and `step` come beside `low` and `high`."
+                f"{suggestions.did_you_mean(kind, _ARGUMENTS)} Ranges use Optuna's names: `low`, "
+                "`high`, `log: true` and `step`."
             )
         arguments = {key: value for key, value in definition.items() if key != "type"}
         for key in arguments:

@@ -42,8 +42,8 @@ def create_study(
     """
     if not config.storage and files.is_remote(study_dir):
         raise errors.ConfigValueError(
-            f"The journal of a study can't be kept in {study_dir}: it has to be appended to. "
-            "Set `search.storage` to a database."
+            f"The journal of a study can't be stored in {study_dir}, which does not support "
+            "appending. Set `search.storage` to a database."
         )
     files.makedirs(study_dir)
     study = optuna.create_study(
@@ -103,14 +103,16 @@ def read_config(study_dir: str, given_storages: Sequence[str] = ()) -> search_co
     """
     path = os.path.join(study_dir, CONFIG_FILE)
     if not files.exists(path):
-        raise errors.ConfigValueError(f"{study_dir} holds no study: there is no {path}.")
+        raise errors.ConfigValueError(
+            f"{study_dir} is not the directory of a study: {path} does not exist."
+        )
     config = search_config.SearchConfig.from_yaml(path)
     if config.storage:
         given = {_without_password(url): url for url in given_storages}
         if (wanted := _without_password(config.storage)) not in given:
             raise errors.ConfigValueError(
-                f"{path} says that the study is in the database {wanted}, and a study may come "
-                f"from anywhere. If you trust it, pass --storage={shlex.quote(wanted)}"
+                f"{path} names the database {wanted}, which is not opened unless you confirm it. "
+                f"If you trust this study, pass --storage={shlex.quote(wanted)}"
             )
         config.storage = given[wanted]
     return config
@@ -127,8 +129,10 @@ def _check_origin(
         return
     shown = "\n".join(f"  {p}: {recorded.get(p)!r} -> {wanted.get(p)!r}" for p in changed)
     raise errors.ConfigValueError(
-        f"{study_dir} holds a study of something else:\n{shown}\nIts values can't be compared with "
-        "those of this one: give another --model_dir"
+        (
+            f"{study_dir} contains a study with a different config:\n{shown}\nIts values can't be "
+            "compared with the values of this study. Use another --model_dir"
+        )
         + (", or pass --allow_config_change." if can_be_allowed else ".")
     )
 
@@ -141,8 +145,8 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
         return storages.JournalStorage(journal.JournalFileBackend(path))
     plugins.refuse(
         config.storage,
-        f"`search.storage` is {_describe(config)}, a database that would be written to",
-        "Leave it empty: the study is then in a file of its directory.",
+        f"`search.storage` is {_describe(config)}, a database to which the study would write",
+        "Leave it empty to store the study in a file of its directory.",
     )
     try:
         # Don't pool connections: nothing would close them, and a study sends few queries.

@@ -126,7 +126,7 @@ def _refuse_cluster() -> None:
     if found is not None and sum(map(len, found.jobs.values())) > 1:
         raise errors.ConfigValueError(
             "TF_CONFIG describes processes that train together, but a trial runs in one process. "
-            "Unset it; each process started with the same --model_dir works on the study."
+            "Unset it. To use several processes, start each with the same --model_dir."
         )
 
 
@@ -134,8 +134,8 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
     trials = os.path.join(study_dir, "trials")
     if not study.get_trials(deepcopy=False) and files.list_names(trials):
         raise errors.ConfigValueError(
-            f"{trials} holds trials of a study that is not in the storage. Remove it, give another "
-            "--model_dir, or set `search.storage` to where that study is."
+            f"{trials} contains trials of a study that is not in the storage. Remove it, use "
+            "another --model_dir, or set `search.storage` to the storage of that study."
         )
 
 
@@ -172,7 +172,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
             if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
                 num_restarts += 1
-                logging.warning("%s, and is started again.", how)
+                logging.warning("%s; restarting it.", how)
                 start(names[ended])
             else:
                 failures.append(how)
@@ -184,9 +184,13 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
 
 def _raise_if_asked_to_stop(process: SpawnProcess) -> None:
     if process.exitcode == errors.ExitCode.PREEMPTED:
-        raise errors.PreemptedError("A worker was asked to stop. The same command goes on.")
+        raise errors.PreemptedError(
+            "A worker was asked to stop. Start the same command again to resume."
+        )
     if process.exitcode == errors.ExitCode.INTERRUPTED:
-        raise errors.StoppedByUserError("A worker was asked to stop. The same command goes on.")
+        raise errors.StoppedByUserError(
+            "A worker was asked to stop. Start the same command again to resume."
+        )
 
 
 def _tell_of_running_trials(study: optuna.Study) -> None:
@@ -201,6 +205,5 @@ def _require_a_value(study: optuna.Study) -> None:
     if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
         return
     raise errors.OfficialLiteError(
-        f"None of the {len(trials)} trials has come to a value; `trial.json` in the directory of "
-        "each says why."
+        f"None of the {len(trials)} trials has a value; see `trial.json` in the directory of each."
     )

@@ -161,8 +161,9 @@ class TrialRun:
             values = [self._metric(result, name) for name in self.config.metrics]
         if result is None or len(values) != len(self.config.directions):
             raise errors.ConfigTypeError(
-                f"The trial returned {result!r}; expected {len(self.config.directions)} number(s), a "
-                "dict with what `search.metric` names, or a call of `report_final_result`."
+                f"The trial returned {result!r}; expected {len(self.config.directions)} "
+                "number(s), a dict with the metrics of `search.metric`, or a call of "
+                "`report_final_result`."
             )
         return [float(value) for value in values]
 
@@ -201,7 +202,7 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
     except errors.PreemptedError:
         raise
     except (Exception, SystemExit) as error:  # No error of a trial may end the other trials.
-        logging.exception("Trial %d has failed.", trial.number)
+        logging.exception("Trial %d failed.", trial.number)
         outcome = Outcome(state="fail", reason=f"{type(error).__name__}: {error}")
     finally:
         _current = None

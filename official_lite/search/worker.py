@@ -124,7 +124,7 @@ class _Queue:
         claim = self._claims.claim(trial.number)
         if claim is None:
             raise errors.ModelDirBusyError(
-                f"Another study runs in {self._job.study_dir}: it has the trial {trial.number}."
+                f"Another process is running the trial {trial.number} in {self._job.study_dir}."
             )
         with contextlib.ExitStack() as on_failure:
             on_failure.enter_context(claim)
@@ -166,7 +166,7 @@ class _Queue:
         return False
 
     def _reopen(self, frozen: FrozenTrial) -> optuna.trial.Trial:
-        logging.info("Trial %d was broken off, and goes on.", frozen.number)
+        logging.info("Resuming the interrupted trial %d.", frozen.number)
         study = self._study
         if frozen.params.keys() >= self._space.distributions.keys():
             # All values are known, so use a study whose sampler does not run again.
@@ -211,9 +211,9 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
         return ended
     code = process.exitcode or 0
     if code == errors.ExitCode.INTERRUPTED:
-        raise errors.StoppedByUserError(f"Trial {number} was asked to stop, and can go on.")
+        raise errors.StoppedByUserError(f"Trial {number} was asked to stop and can be resumed.")
     if code == errors.ExitCode.PREEMPTED:
-        raise errors.PreemptedError(f"Trial {number} was asked to stop, and can go on.")
+        raise errors.PreemptedError(f"Trial {number} was asked to stop and can be resumed.")
     reason = f"its process ended {processes.describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)
 

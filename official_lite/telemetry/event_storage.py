@@ -304,7 +304,9 @@ class EventStorage:
         """
         if name not in self._histories:
             hint = suggestions.did_you_mean(name, self._histories)
-            raise errors.UnknownNameError(f"No scalar `{name}` has come up yet. {hint}".rstrip())
+            raise errors.UnknownNameError(
+                f"No scalar `{name}` has been recorded yet. {hint}".rstrip()
+            )
         return self._histories[name]
 
     def _of_this_strategy(self) -> graph_metrics.GraphMetrics:
@@ -317,8 +319,8 @@ class EventStorage:
         before = self._hints.setdefault(name, smoothing_hint)
         if before != smoothing_hint:
             raise errors.ConfigValueError(
-                f"`{name}` was put in with smoothing_hint={before} before, and now with "
-                f"{smoothing_hint}: one number can't be both. Use two names."
+                f"`{name}` was recorded with smoothing_hint={before} before, and now with "
+                f"{smoothing_hint}. Use two different names."
             )
 
     def _add_to_history(self, name: str, value: float, weight: float = 1) -> None:
@@ -352,8 +354,8 @@ def get_event_storage(required: bool = False) -> EventStorage:
         return _current[-1]
     if required:
         raise errors.ConfigError(
-            "There is no event storage here. A `Controller` opens one while it trains; elsewhere "
-            "use `with telemetry.EventStorage():`."
+            "No event storage is open. A `Controller` opens one while it trains; elsewhere use "
+            "`with telemetry.EventStorage():`."
         )
     return _null
 
@@ -424,5 +426,6 @@ def _not_a_number(name: str, value: object) -> errors.ConfigValueError:
     shape = getattr(value, "shape", None)
     given = type(value).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
     return errors.ConfigValueError(
-        f"`{name}` is a {given}; `put_scalar` takes a single number. `put_histogram` takes many."
+        f"`{name}` is a {given}; `put_scalar` requires a single number. For arrays use "
+        "`put_histogram`."
     )

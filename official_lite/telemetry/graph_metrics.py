@@ -51,13 +51,13 @@ def _check(name: str, image: tf.Tensor) -> None:
         )
     if not image.shape.is_fully_defined():
         raise errors.ConfigValueError(
-            f"The image `{name}` has the shape {image.shape} in the graph; its size must be known "
-            "there. `tf.ensure_shape`, `tf.image.resize` or a crop gives it one."
+            f"The image `{name}` has the shape {image.shape} in the graph, where its size must be "
+            "known. Use `tf.ensure_shape`, `tf.image.resize` or a crop."
         )
     if not (image.dtype.is_floating or image.dtype == tf.uint8):
         raise errors.ConfigValueError(
-            f"The image `{name}` is of type {image.dtype.name}; it must be floating point from 0 "
-            "to 1, or uint8."
+            f"The image `{name}` is of type {image.dtype.name}; expected floating point from 0 to "
+            "1, or uint8."
         )
 
 

@@ -97,7 +97,8 @@ class MlflowWriter(writer.Writer):
         except exceptions.MlflowException as error:
             raise errors.ConfigValueError(
                 f"{path} names the run {run_id}, which can't be continued: {error}. Use the "
-                "`tracking_uri` it was begun with, or remove the file to begin a new run."
+                "`tracking_uri` with which the run was started, or remove the file to start a new "
+                "run."
             ) from error
         return run_id
 
@@ -108,7 +109,10 @@ class MlflowWriter(writer.Writer):
         texts = {_clean(name): str(value) for name, value in params.items()}
         changed = sorted(name for name in texts if logged.get(name, texts[name]) != texts[name])
         if changed:
-            logging.warning("MLflow keeps the first values of: %s.", ", ".join(changed))
+            logging.warning(
+                "MLflow does not change parameters, so it keeps the first values of: %s.",
+                ", ".join(changed),
+            )
         new = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
         for some in _batches(new, _PARAMS_AT_ONCE):
             self._client.log_batch(self._run_id, params=some)
@@ -120,15 +124,15 @@ def _open_client(tracking_uri: str | None) -> Any:
         import mlflow
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "The writer `mlflow` needs MLflow: `pip install official-lite[mlflow]`."
+            "The writer `mlflow` requires MLflow: `pip install official-lite[mlflow]`."
         ) from error
     try:
         return mlflow.MlflowClient(tracking_uri)
     except mlflow.exceptions.MlflowException as error:
         raise errors.ConfigValueError(
-            f"MLflow can't open {tracking_uri or mlflow.get_tracking_uri()}: {error} Give the "
-            "address of a server as `tracking_uri` or in MLFLOW_TRACKING_URI. A local database "
-            "needs `pip install mlflow`; a folder needs MLFLOW_ALLOW_FILE_STORE=true."
+            f"MLflow can't open {tracking_uri or mlflow.get_tracking_uri()}: {error} Set "
+            "`tracking_uri` or MLFLOW_TRACKING_URI to the address of a server. A local database "
+            "requires `pip install mlflow`; a directory requires MLFLOW_ALLOW_FILE_STORE=true."
         ) from error
 
 

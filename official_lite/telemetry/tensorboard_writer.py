@@ -166,7 +166,9 @@ class TensorBoardWriter(writer.Writer):
                 path = os.path.join(relative_path, name)
                 self.write_values(value, step=step, relative_path=path, summary_fn=summary_fn)
             elif summary_fn in (scalar_summary, tf.summary.scalar) and np.ndim(value) > 0:
-                logging.log_first_n(logging.WARNING, "`%s` is not a scalar: left out.", 10, name)
+                logging.log_first_n(
+                    logging.WARNING, "Skipping `%s`, which is not a scalar.", 10, name
+                )
             elif summary_fn is scalar_summary:
                 scalars[name] = value
             else:
@@ -268,7 +270,7 @@ def _unless_disk_is_full() -> Iterator[None]:
         yield
     except (OSError, tf.errors.OpError) as error:
         logging.log_first_n(
-            logging.WARNING, "Event files can't be written, and lose numbers: %s", 3, error
+            logging.WARNING, "Can't write the event files, so values are lost: %s", 3, error
         )
 
 
@@ -342,7 +344,9 @@ def _end_of_state(path: str, step: int) -> int | None:
 
 def _cut_off(path: str, size: int | None) -> None:
     if size is not None:
-        logging.info("Cut off %s after %d bytes: the rest comes again.", path, size)
+        logging.info(
+            "Truncated %s after %d bytes, because the rest will be written again.", path, size
+        )
         files.truncate(path, size)
 
 

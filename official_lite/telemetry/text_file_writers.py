@@ -57,7 +57,7 @@ class LineFile:
             self._file.flush()
         except OSError as error:
             if not self._is_losing:
-                logging.warning("%s can't be written, and loses lines: %s", self.path, error)
+                logging.warning("Can't write %s, so lines are lost: %s", self.path, error)
             self._is_losing = True
             self._forget()
         else:
@@ -83,7 +83,7 @@ class LineFile:
         try:
             files.write_bytes(self.path, b"".join(kept))
         except OSError as error:
-            logging.warning("%s can't be written, and keeps old lines: %s", self.path, error)
+            logging.warning("Can't write %s, so it keeps outdated lines: %s", self.path, error)
             return 0
         return len(lines) - len(kept)
 
@@ -95,7 +95,7 @@ class LineFile:
         try:
             files.sync(self.path)
         except OSError as error:
-            logging.warning("%s can't be flushed to the disk: %s", self.path, error)
+            logging.warning("Can't flush %s to disk: %s", self.path, error)
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""
@@ -201,7 +201,7 @@ class _Table:
         try:
             self._replace([header, *kept])
         except OSError as error:
-            logging.warning("%s can't be written, and keeps old rows: %s", self._file.path, error)
+            logging.warning("Can't write %s, so it keeps outdated rows: %s", self._file.path, error)
         else:
             logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
 

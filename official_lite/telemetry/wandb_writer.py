@@ -92,7 +92,7 @@ def _import_wandb() -> Any:
         import wandb
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "The writer `wandb` needs Weights & Biases: `pip install official-lite[wandb]`."
+            "The writer `wandb` requires Weights & Biases: `pip install official-lite[wandb]`."
         ) from error
     return wandb
 
@@ -102,7 +102,7 @@ def _default_mode() -> str:
         return mode
     if "WANDB_API_KEY" in os.environ:
         return "online"
-    logging.info("W&B writes offline: neither WANDB_MODE nor WANDB_API_KEY is set.")
+    logging.info("W&B runs offline, because neither WANDB_MODE nor WANDB_API_KEY is set.")
     return "offline"
 
 

@@ -241,4 +241,4 @@ def _raise_all(errors: list[BaseException]) -> None:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise BaseExceptionGroup("A writer in the background failed several times.", errors)
+        raise BaseExceptionGroup("A background writer failed several times.", errors)

@@ -31,22 +31,22 @@ _PROGRAM = "python -m official_lite.tools"
 
 # One-line descriptions of the commands.
 _COMMANDS = {
-    "train": "Trains or evaluates a registered experiment, as train.py does.",
-    "launch": "Starts a training of several processes on this machine.",
-    "data_service": "Starts a part of a tf.data service.",
-    "report": "Writes a page about runs and studies.",
-    "search": "Shows a study: its trials in a table, and pictures.",
-    "experiments": "Lists the registered experiments, or shows one.",
-    "config": "Shows a config, or in which fields two of them differ.",
-    "runs": "Lists the runs below a folder, or puts some side by side.",
-    "export": "Exports the model of a run, and compares what was written with it.",
-    "average": "Averages the weights of several checkpoints.",
-    "tune": "Finds a learning rate, or the largest batch size, by trying.",
-    "checkpoints": "Lists checkpoints, looks into one, or compares two.",
-    "doctor": "Looks at this machine, and lets a small training run.",
-    "new": "Writes a project to start from.",
-    "port": "Ports a project of the Model Garden to official_lite and Keras 3.",
-    "completion": "Prints a script by which a shell completes all this.",
+    "train": "Train or evaluate a registered experiment, like train.py.",
+    "launch": "Start a training with several processes on this machine.",
+    "data_service": "Start a dispatcher or worker of a tf.data service.",
+    "report": "Write an HTML report about runs and studies.",
+    "search": "Show the trials of a study as a table and as plots.",
+    "experiments": "List the registered experiments, or show one.",
+    "config": "Show a config, or the differences between two.",
+    "runs": "List the runs in a directory, or compare some of them.",
+    "export": "Export the model of a run, and check the exported files.",
+    "average": "Average the weights of several checkpoints.",
+    "tune": "Find a learning rate or the largest batch size.",
+    "checkpoints": "List checkpoints, inspect one, or compare two.",
+    "doctor": "Check this machine and run a small training job.",
+    "new": "Create a new project.",
+    "port": "Port a Model Garden project to official_lite and Keras 3.",
+    "completion": "Print a shell completion script.",
 }
 
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"official-lite {official_lite.__version__}")
         return int(errors.ExitCode.DONE)
     if name not in _COMMANDS:
-        escapes.say(f"There is no command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
+        escapes.say(f"Unknown command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
         return int(errors.ExitCode.CONFIG)
     module = importlib.import_module(f"official_lite.tools.{name}")
     if name == "train":
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=f"{_PROGRAM} {name}",
         description=module.__doc__,
-        epilog="--verbosity=1 shows all of the traceback of an error.",
+        epilog="--verbosity=1 shows the full traceback of an error.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -28,28 +28,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="RUN|CHECKPOINT",
-        help="Checkpoints, or folders of them. The first is of the run that the config is from.",
+        help=(
+            "Checkpoints, or directories of checkpoints. The config is taken from the run of the "
+            "first one."
+        ),
     )
     parser.add_argument(
         "--last",
         type=int,
         default=0,
         metavar="N",
-        help="Of a folder, take the last N checkpoints. Default: all.",
+        help="The number of latest checkpoints to use from a directory. Default: all.",
     )
     parser.add_argument(
         "--recalibration_steps",
         type=int,
         default=0,
         metavar="N",
-        help="Batches of training data for the statistics of batch normalization. Default: 0, "
-        "which averages them.",
+        help=(
+            "The number of training batches with which to recompute the batch normalization "
+            "statistics. Default: 0, which averages the statistics."
+        ),
     )
     parser.add_argument(
         "--output",
         metavar="DIR|FILE",
-        help="A folder for the checkpoint, or a file that ends in .weights.h5 or .keras. "
-        "Default: RUN/averaged.",
+        help=(
+            "The output directory for a checkpoint, or a file that ends in .weights.h5 or .keras. "
+            "Default: RUN/averaged."
+        ),
     )
     run_source.add_arguments(parser)
     listing.add_json_argument(parser)
@@ -58,11 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the average and print the checkpoints that were averaged."""
     if args.last < 0 or args.recalibration_steps < 0:
-        raise errors.ConfigValueError("--last and --recalibration_steps can't be below 0.")
+        raise errors.ConfigValueError("--last and --recalibration_steps must not be negative.")
     source = run_source.read(args.sources[0], args)
     if not source.run_dir:
         raise errors.ConfigValueError(
-            f"{args.sources[0]} is an experiment, which has no checkpoints; expected those of a run."
+            f"{args.sources[0]} is an experiment, which has no checkpoints. Expected checkpoints "
+            "of a run."
         )
     from official_lite.tools import checkpoint_average
 
@@ -74,5 +82,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         listing.print_json({"path": written, "checkpoints": paths})
     else:
-        print(f"The average of {len(paths)} checkpoints is {written}:", *paths, sep="\n")
+        print(f"Averaged {len(paths)} checkpoints into {written}:", *paths, sep="\n")
     return int(errors.ExitCode.DONE)

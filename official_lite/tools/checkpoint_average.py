@@ -55,8 +55,8 @@ def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
             raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
     if len(found) < 2:
         raise errors.CheckpointError(
-            f"There is only {', '.join(found)}; expected two checkpoints at least. How many a run "
-            "keeps, `trainer.max_to_keep` says."
+            f"Found only {', '.join(found)}; expected at least two checkpoints. "
+            "`trainer.max_to_keep` sets how many a run keeps."
         )
     return list(found)
 
@@ -109,8 +109,8 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
         return trainer
     if recalibration_steps:
         raise errors.ConfigValueError(
-            "--recalibration_steps is for experiments with one task. Leave it out, and the moving "
-            "statistics of batch normalization are averaged."
+            "--recalibration_steps supports only experiments with one task. Without it, the "
+            "moving statistics of batch normalization are averaged."
         )
     optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, ctx.model)
     global_step = orbit.utils.create_global_step()
@@ -126,8 +126,8 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
 def _require_one_keras_model(model: Any, output: str) -> None:
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
-            f"--output={output} holds one Keras model, but this run has one for each task. Give a "
-            "folder, for a checkpoint."
+            f"--output={output} can contain only one Keras model, but this run has one per task. "
+            "Pass a directory to write a checkpoint."
         )
 
 
@@ -140,8 +140,8 @@ def _require_one_model(paths: Sequence[str]) -> None:
             # processes.
             if one is None or two is None or one.shape != two.shape:
                 raise errors.CheckpointError(
-                    f"{paths[0]} and {path} are of different models: where one holds "
-                    f"{_describe(one)}, the other holds {_describe(two)}."
+                    f"{paths[0]} and {path} belong to different models: one contains "
+                    f"{_describe(one)} where the other contains {_describe(two)}."
                 )
 
 
@@ -162,8 +162,8 @@ def _require_other_folder(output: str, paths: Sequence[str]) -> None:
     folders = {os.path.realpath(os.path.dirname(path)) for path in paths}
     if os.path.realpath(output) in folders or files.exists(os.path.join(output, "params.yaml")):
         raise errors.ConfigValueError(
-            f"--output={output} has checkpoints of a run, one of which might be replaced. Give "
-            "another folder."
+            f"--output={output} already contains checkpoints, which might be overwritten. Use "
+            "another directory."
         )
 
 

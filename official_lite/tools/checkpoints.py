@@ -25,14 +25,18 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `list`, `inspect` and `diff`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="list|inspect|diff")
-    every = acts.add_parser("list", help="The checkpoints of a folder and of its subfolders.")
-    every.add_argument("model_dir", help="The folder of a run.")
-    one = acts.add_parser("inspect", help="The variables of one, and whether it is sound.")
+    every = acts.add_parser(
+        "list", help="List the checkpoints in a directory and its subdirectories."
+    )
+    every.add_argument("model_dir", help="The model directory of a run.")
+    one = acts.add_parser(
+        "inspect", help="Show the variables of a checkpoint, and check its files."
+    )
     one.add_argument("path", help="A checkpoint, or a folder.")
-    two = acts.add_parser("diff", help="In which variables two of them differ, and how much.")
+    two = acts.add_parser("diff", help="Show the variables in which two checkpoints differ.")
     two.add_argument("a", help="A checkpoint, or a folder.")
     two.add_argument("b", help="Another one.")
-    two.add_argument("--all", action="store_true", help="Show the variables that are equal, too.")
+    two.add_argument("--all", action="store_true", help="Show equal variables, too.")
     for parser_of_act in (every, one, two):
         listing.add_json_argument(parser_of_act)
 
@@ -47,7 +51,7 @@ def _list(args: argparse.Namespace) -> errors.ExitCode:
     directories = [args.model_dir, *_subdirectories(args.model_dir)]
     found = [each for path in directories for each in run_reading.list_checkpoints(path)]
     if not found:
-        raise errors.CheckpointError(f"There is no checkpoint in {args.model_dir}.")
+        raise errors.CheckpointError(f"No checkpoint found in {args.model_dir}.")
     rows = [_row(each, args.model_dir) for each in found]
     if args.json:
         listing.print_json(rows)
@@ -132,15 +136,18 @@ def _print_contents(document: Mapping[str, Any]) -> None:
     state = document["state"]
     optimizer = (state.get("optimizer") or {}).get("class")
     print(
-        f"\n{document['path']}: step {document['step']}, {document['num_variables']} variables, "
-        f"{document['num_parameters']:,} numbers, {listing.bytes_text(document['bytes'])}"
+        (
+            f"\n{document['path']}: step {document['step']}, {document['num_variables']} "
+            f"variables, {document['num_parameters']:,} values, "
+            f"{listing.bytes_text(document['bytes'])}"
+        )
         + (f", optimizer {optimizer}" if optimizer else "")
     )
     for problem in document["problems"]:
         print(f"DAMAGED: {problem}")
     if not document["problems"]:
-        committed = "" if document["is_committed"] else "; it has no commit file to compare with"
-        print(f"Sound: every tensor was read{committed}.")
+        committed = "" if document["is_committed"] else "; there is no commit file to compare with"
+        print(f"Intact: every tensor is readable{committed}.")
 
 
 def _diff(args: argparse.Namespace) -> errors.ExitCode:
@@ -190,13 +197,15 @@ def _find(path: str) -> str:
     if os.path.isdir(path):
         found = run_reading.list_checkpoints(path)
         if not found:
-            raise errors.CheckpointError(f"There is no checkpoint in {path}.")
+            raise errors.CheckpointError(f"No checkpoint found in {path}.")
         return found[-1].path
     prefix = path.removesuffix(".commit.json").removesuffix(".index")
     if files.exists(f"{prefix}.index") or files.exists(commit.path_of(prefix)):
         return prefix
     beside = run_reading.list_checkpoints(os.path.dirname(prefix) or os.curdir)
     raise errors.CheckpointError(
-        f"There is no checkpoint {prefix}. "
-        f"{suggestions.did_you_mean(prefix, [each.path for each in beside])}".rstrip()
+        (
+            f"The checkpoint {prefix} does not exist. "
+            f"{suggestions.did_you_mean(prefix, [each.path for each in beside])}"
+        ).rstrip()
     )

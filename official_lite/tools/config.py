@@ -20,18 +20,20 @@ from official_lite.tools import config_sources, listing, registrations
 
 __all__ = ["add_arguments", "run"]
 
-_RESTART = "\nWith these a run would go on when it is started again:"
+_RESTART = "\nA restarted run may continue with these differences:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `show` and `diff`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="show|diff")
-    show = acts.add_parser("show", help="A config as YAML.")
+    show = acts.add_parser("show", help="Show a config as YAML.")
     show.add_argument("source", help="An experiment, a file, or the folder of a run.")
-    show.add_argument("path", nargs="?", default="", help="A part of it, such as `trainer`.")
+    show.add_argument(
+        "path", nargs="?", default="", help="A part of the config, such as `trainer`."
+    )
     show.add_argument("--config_file", action="append", default=[], metavar="FILE")
     show.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
-    diff = acts.add_parser("diff", help="The fields in which two configs differ.")
+    diff = acts.add_parser("diff", help="Show the fields in which two configs differ.")
     diff.add_argument("a", help="An experiment, a file, or the folder of a run.")
     diff.add_argument("b", help="Another one.")
     for parser_of_act in (show, diff):
@@ -66,7 +68,8 @@ def _part(config: Mapping[str, Any], path: str) -> Any:
         if not isinstance(part, Mapping) or name not in part:
             known = part if isinstance(part, Mapping) else ()
             raise errors.UnknownKeyError(
-                f"There is no `{path}`: no {name!r}. {suggestions.did_you_mean(name, known)}"
+                f"The config has no `{path}`, because there is no {name!r}. "
+                f"{suggestions.did_you_mean(name, known)}"
             )
         part = part[name]
     return part
@@ -87,7 +90,7 @@ def _diff(args: argparse.Namespace) -> None:
         print(_RESTART)
         print(*harmless, sep="\n")
     if not found:
-        print("They say the same.")
+        print("The configs are equal.")
 
 
 def _as_json(change: compatibility.Change) -> dict[str, Any]:

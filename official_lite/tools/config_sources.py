@@ -59,7 +59,7 @@ def read(name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = (
         return ConfigSource(name=name, kind="experiment", config=params.as_dict())
     if config_files or sets:
         raise errors.ConfigValueError(
-            f"{name} is a {source.kind}; only an experiment takes --config_file and --set."
+            f"--config_file and --set require an experiment, but {name} is a {source.kind}."
         )
     return source
 
@@ -97,7 +97,7 @@ def _read_path(name: str) -> ConfigSource | None:
     run = run_reading.read_run(name)
     if not run.config:
         why = "; ".join(run.problems) or "it has no params.yaml"
-        raise errors.ConfigValueError(f"The run in {name} has no config to be read: {why}.")
+        raise errors.ConfigValueError(f"The config of the run in {name} can't be read: {why}.")
     return ConfigSource(name=name, kind="run", config=run.config, given=run.given)
 
 
@@ -106,10 +106,14 @@ def _refuse_unknown(name: str) -> None:
     if name in known or ":" in name:
         return
     if os.path.isdir(name):
-        raise errors.ConfigValueError(f"The folder {name} is not that of a run: no run.json there.")
+        raise errors.ConfigValueError(
+            f"The directory {name} is not a model directory: it has no run.json."
+        )
     raise errors.UnknownNameError(
-        f"{name!r} is no experiment, no config file and no folder of a run. "
-        f"{suggestions.did_you_mean(name, known)}".rstrip()
+        (
+            f"{name!r} is not an experiment, a config file or a model directory. "
+            f"{suggestions.did_you_mean(name, known)}"
+        ).rstrip()
     )
 
 

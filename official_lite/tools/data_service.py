@@ -26,18 +26,22 @@ _DISPATCHER_TIMEOUT_MS = 60_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two roles and their arguments."""
     roles = parser.add_subparsers(dest="role", required=True, metavar="dispatcher|worker")
-    dispatcher = roles.add_parser("dispatcher", help="Tells trainings and workers of one another.")
+    dispatcher = roles.add_parser(
+        "dispatcher", help="Start a dispatcher, which connects trainers and workers."
+    )
     dispatcher.add_argument("--port", type=int, required=True)
     dispatcher.add_argument(
         "--work_dir",
         default="",
-        help="Where it keeps what it has to know if it comes again.",
+        help="The directory in which the dispatcher stores its state for restarts.",
     )
     worker = roles.add_parser("worker", help="Prepares data.")
     worker.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
-    worker.add_argument("--port", type=int, default=0, help="By default any that is free.")
+    worker.add_argument("--port", type=int, default=0, help="Default: any free port.")
     worker.add_argument(
-        "--host", default="localhost", help="The name by which trainings reach this worker."
+        "--host",
+        default="localhost",
+        help="The host name under which trainers can reach this worker.",
     )
 
 
@@ -57,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     escapes.say(what)
     is_over.wait()
     server.stop()
-    escapes.say(f"The {args.role} has ended.")
+    escapes.say(f"The {args.role} stopped.")
     return int(errors.ExitCode.DONE)
 
 
@@ -98,5 +102,5 @@ def _start(server_cls: Any, config: Any, port: int) -> Any:
         return server_cls(config)
     except (RuntimeError, tf.errors.OpError) as error:
         raise errors.ConfigValueError(
-            f"Nothing can be started at port {port}: {error}. Is it taken?"
+            f"Can't listen at port {port}: {error}. Check whether another process uses it."
         ) from error

@@ -55,10 +55,14 @@ class Check:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "--model_dir", default=os.curdir, help="Where runs would be kept. Default: this directory."
+        "--model_dir",
+        default=os.curdir,
+        help="The directory for runs. Default: the current directory.",
     )
     parser.add_argument(
-        "--skip_smoke_run", action="store_true", help="Look only; train and compile nothing."
+        "--skip_smoke_run",
+        action="store_true",
+        help="Only inspect the machine, without training or compiling.",
     )
     listing.add_json_argument(parser)
 
@@ -80,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         rows = [{**dataclasses.asdict(each), "": _MARKS[each.ok]} for each in checks]
         listing.print_table(rows, ["section", "name", "", "value"])
-        print("\nNothing is wrong." if is_well else "\nSomething is WRONG; see above.")
+        print("\nNo problems found." if is_well else "\nFound problems; see WRONG above.")
     return int(errors.ExitCode.DONE if is_well else errors.ExitCode.FAILED)
 
 
@@ -212,7 +216,7 @@ def _smoke_run() -> Iterator[Check]:
     result = smoke_run.run()
     value = (
         f"{result.steps} steps and two starts in {result.seconds:.1f} s; loss "
-        f"{result.first_loss:.3g} -> {result.last_loss:.3g}; went on from step "
+        f"{result.first_loss:.3g} -> {result.last_loss:.3g}; resumed from step "
         f"{result.resumed_from}"
     )
     yield Check(section="smoke run", name="training", value=value, ok=result.is_good)

@@ -26,12 +26,12 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `list` and `show`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="list|show")
-    one = acts.add_parser("list", help="All experiments, one a line.")
+    one = acts.add_parser("list", help="List all experiments, one per line.")
     one.add_argument(
-        "pattern", nargs="?", default="*", help="A name with `*` and `?`, or a part of names."
+        "pattern", nargs="?", default="*", help="A pattern with `*` and `?`, or a part of a name."
     )
-    one.add_argument("--names", action="store_true", help="Only the names, for a script.")
-    other = acts.add_parser("show", help="One of them: what it trains, and for how long.")
+    one.add_argument("--names", action="store_true", help="Print only the names, for scripts.")
+    other = acts.add_parser("show", help="Show what an experiment trains, and for how long.")
     other.add_argument("name", help="The name of the experiment.")
     for parser_of_act in (one, other):
         registrations.add_import_argument(parser_of_act)
@@ -53,8 +53,10 @@ def _list(args: argparse.Namespace) -> None:
     found = [name for name in known if _fits(name, args.pattern)]
     if not found and args.pattern != "*":
         raise errors.UnknownNameError(
-            f"No experiment fits {args.pattern!r}. "
-            f"{suggestions.did_you_mean(args.pattern, known)}".rstrip()
+            (
+                f"No experiment matches {args.pattern!r}. "
+                f"{suggestions.did_you_mean(args.pattern, known)}"
+            ).rstrip()
         )
     if args.names and not args.json:
         print(*found, sep="\n")
@@ -97,7 +99,7 @@ def _show(args: argparse.Namespace) -> None:
         if key != "summary" and value not in (None, "", [])
     ]
     listing.print_table(rows, ["field", "value"])
-    print(f"\nThe whole config: python -m official_lite.tools config show {args.name}")
+    print(f"\nTo show the full config: python -m official_lite.tools config show {args.name}")
 
 
 def _essentials(params: Any) -> dict[str, Any]:

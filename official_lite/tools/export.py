@@ -19,8 +19,8 @@ from official_lite.tools import listing, run_source
 __all__ = ["add_arguments", "run"]
 
 _OF_SEVERAL_TASKS = (
-    "In Python, `modeling.model_export.write_model(model.sub_tasks[name], path, format)` exports "
-    "the model of one of them."
+    "To export the model of one task, call "
+    "`modeling.model_export.write_model(model.sub_tasks[name], path, format)` in Python."
 )
 _FORMATS = ("tf_saved_model", "keras", "litert", "onnx")
 
@@ -29,8 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
         "source",
-        help="The folder of a run, whose newest checkpoint is taken; or a checkpoint, or a folder "
-        "of checkpoints, in it: RUN/ckpt-500, RUN/best_ckpt.",
+        help=(
+            "A model directory, whose latest checkpoint is used, or a checkpoint or a directory "
+            "of checkpoints in it, such as RUN/ckpt-500 or RUN/best_ckpt."
+        ),
     )
     parser.add_argument(
         "--format",
@@ -38,19 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=_FORMATS,
         help="Repeatable. Default: tf_saved_model.",
     )
-    parser.add_argument("--output", metavar="DIR", help="Where to. Default: RUN/export.")
+    parser.add_argument(
+        "--output", metavar="DIR", help="The output directory. Default: RUN/export."
+    )
     parser.add_argument(
         "--random_inputs",
         action="store_true",
-        help="Compare on random inputs: for functional models on a machine without the data.",
+        help=(
+            "Compare outputs on random inputs, for functional models on a machine without the data."
+        ),
     )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=1e-4,
         metavar="X",
-        help="How much an output may differ, as a part of the largest one if that is above 1. "
-        "Default: %(default)g.",
+        help=(
+            "The largest allowed difference of an output, relative to the largest output if that "
+            "exceeds 1. Default: %(default)g."
+        ),
     )
     run_source.add_arguments(parser)
     listing.add_json_argument(parser)
@@ -61,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
     if not source.run_dir:
         raise errors.ConfigValueError(
-            f"{args.source} is an experiment, which has no weights; expected the folder of a run."
+            f"{args.source} is an experiment, which has no weights. Expected a model directory."
         )
     from official_lite.tools.exporting import checked_export, run_model
 
@@ -83,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if different := [export.path for export in exports if not export.is_within(args.tolerance)]:
         raise errors.OfficialLiteError(
-            f"Not what the model computes, by --tolerance={args.tolerance:g}: "
+            f"The outputs differ from the model's by more than --tolerance={args.tolerance:g}: "
             f"{', '.join(different)}."
         )
     return int(errors.ExitCode.DONE)

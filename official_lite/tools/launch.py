@@ -37,39 +37,53 @@ _MOST_TRIES = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "--workers", type=_count, required=True, metavar="N", help="How many processes train."
+        "--workers",
+        type=_count,
+        required=True,
+        metavar="N",
+        help="The number of training processes.",
     )
     parser.add_argument(
-        "--ps", type=_count, default=0, metavar="N", help="Parameter servers; adds a chief."
+        "--ps",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="The number of parameter servers; also starts a chief.",
     )
     parser.add_argument(
         "--data_workers",
         type=_count,
         default=0,
         metavar="N",
-        help="Workers of a tf.data service, which the training then reads through.",
+        help="The number of tf.data service workers that read the input.",
     )
     parser.add_argument(
         "--max_restarts",
         type=_count,
         default=0,
         metavar="N",
-        help="How often to start again what was killed or preempted. What the user has to mend "
-        "(a config, code, data) never is.",
+        help=(
+            "The number of restarts after a process was killed or preempted. Errors in the "
+            "config, code or data never cause a restart."
+        ),
     )
     parser.add_argument(
         "--grace_secs",
         type=float,
         default=30.0,
         metavar="S",
-        help="What the others have to end by themselves after one has failed; then they are "
-        "killed. Default: %(default)g.",
+        help=(
+            "The time in seconds that other processes get to stop after one has failed, before "
+            "they are killed. Default: %(default)g."
+        ),
     )
     parser.add_argument(
-        "--log_dir", type=pathlib.Path, help="Also keep the lines of each process in a file there."
+        "--log_dir", type=pathlib.Path, help="A directory for one log file per process."
     )
     parser.add_argument(
-        "command", nargs="+", help="After `--`: train.py, or another program, and its arguments."
+        "command",
+        nargs="+",
+        help="The program (train.py or another) and its arguments, after `--`.",
     )
 
 
@@ -79,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     The exit code is that of the first process that failed.
     """
     if not args.workers:
-        raise errors.ConfigValueError("--workers=0 leaves nobody to train; expected 1 or more.")
+        raise errors.ConfigValueError("--workers must be at least 1, got 0.")
     if args.log_dir is not None:
         args.log_dir.mkdir(parents=True, exist_ok=True)
     restarts = launched_cluster.Restarts(args.max_restarts)
@@ -192,10 +206,10 @@ def _free_ports(count: int) -> list[int]:
             with contextlib.suppress(OSError):
                 one.bind((_HOST, port))
                 found.append(port)
-    raise errors.ClusterError(f"There are no {count} free ports in {_PORTS}.")
+    raise errors.ClusterError(f"Found fewer than {count} free ports in {_PORTS}.")
 
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
     return int(text)

@@ -36,7 +36,7 @@ _UNLIMITED = 1_000_000
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
     parser.add_argument(
-        "--json", action="store_true", help="Print one JSON document in place of a table."
+        "--json", action="store_true", help="Print a JSON document instead of a table."
     )
 
 

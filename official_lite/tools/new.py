@@ -27,7 +27,9 @@ _TAKEN = frozenset({"registry_imports", "tests", "train"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("name", help="Of the package; may have a path to the folder in front.")
+    parser.add_argument(
+        "name", help="The name of the package, optionally with the path of its parent directory."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +52,7 @@ def write_project(folder: pathlib.Path) -> None:
         ConfigValueError: The name is not a valid package name, or the folder exists.
     """
     if folder.exists():
-        raise errors.ConfigValueError(f"{folder} exists already, and nothing in it was changed.")
+        raise errors.ConfigValueError(f"{folder} already exists. Nothing was changed.")
     name = folder.name
     _check(name)
     values = {"name": name, "camel": "".join(map(_capitalized, name.split("_")))}
@@ -80,13 +82,15 @@ def _check(name: str) -> None:
     if not name.isidentifier() or not name.isascii():
         wish = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
         hint = f" `{wish}` can." if wish.isidentifier() else ""
-        raise errors.ConfigValueError(f"{name!r} can't be the name of a Python package.{hint}")
+        raise errors.ConfigValueError(f"{name!r} is not a valid name of a Python package.{hint}")
     if keyword.iskeyword(name):
-        raise errors.ConfigValueError(f"{name!r} is a word of Python itself. `my_{name}` isn't.")
+        raise errors.ConfigValueError(
+            f"{name!r} is a Python keyword. Use another name, such as `my_{name}`."
+        )
     if name in _TAKEN or importlib.util.find_spec(name) is not None:
         raise errors.ConfigValueError(
-            f"There is a module {name!r} already, which the project would hide. Take another name, "
-            f"such as `my_{name}`."
+            f"The project would hide the existing module {name!r}. Use another name, such as "
+            f"`my_{name}`."
         )
 
 

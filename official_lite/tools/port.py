@@ -25,15 +25,20 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("path", nargs="+", help="A Python file, or a folder of them.")
-    parser.add_argument("--write", action="store_true", help="Write the files; else only show.")
+    parser.add_argument("path", nargs="+", help="A Python file, or a directory of Python files.")
+    parser.add_argument(
+        "--write", action="store_true", help="Write the files. Without it, only show the changes."
+    )
     parser.add_argument(
         "--alongside",
         default="",
         metavar="FOLDER",
-        help="A package in the project, such as model_garden, for what it needs of the original.",
+        help=(
+            "A package in the project, such as model_garden, for copies of the Model Garden "
+            "modules that it needs."
+        ),
     )
-    parser.add_argument("--json", action="store_true", help="Print one JSON object, no text.")
+    parser.add_argument("--json", action="store_true", help="Print a JSON object instead of text.")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         from official_lite import porting
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            f"The port needs `{error.name}`: pip install 'official-lite[port]'"
+            f"The port requires `{error.name}`: pip install 'official-lite[port]'"
         ) from error
     port = porting.port_project(args.path, alongside=args.alongside)
     report = _as_json(port, args.write) if args.json else _as_text(port, args.write)
@@ -50,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         port.write()
     print(report, end="")
     for path, why in port.skipped.items():
-        print(f"{path}: skipped, for it is not Python: {why}", file=sys.stderr)
+        print(f"{path}: skipped, because it is not valid Python: {why}", file=sys.stderr)
     return int(errors.ExitCode.FAILED if port.skipped else errors.ExitCode.DONE)
 
 
@@ -60,11 +65,11 @@ def _as_text(port: "porting.Port", written: bool) -> str:
     lines = [file.diff() for file in changed if not file.is_new]
     lines += [f"new: {file.path}\n" for file in changed if file.is_new]
     if port.remaining:
-        lines.append("\nTo be done by hand:\n")
+        lines.append("\nTo do by hand:\n")
         lines += [f"{one.path}:{one.line}: {one.what}\n" for one in port.remaining]
-    verb = "changed" if written else "would change; --write does it"
+    verb = "changed" if written else "would change; use --write to change them"
     lines.append(f"\n{len(changed)} of {len(port.files)} files {verb}.")
-    lines.append(f" {len(port.remaining)} places are left to be done by hand.\n")
+    lines.append(f" Places to change by hand: {len(port.remaining)}.\n")
     return "".join(lines)
 
 

@@ -23,16 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "directories",
         nargs="+",
         metavar="RUN_OR_STUDY",
-        help="The --model_dir of a run, or of a search.",
+        help="The --model_dir of a run or a search.",
     )
     parser.add_argument(
         "--output",
         default="report.html",
         metavar="FILE",
-        help="Where the page goes; one that is there is replaced. Default: %(default)s.",
+        help="The output file, which is overwritten. Default: %(default)s.",
     )
     search.add_storage_argument(parser)
-    parser.add_argument("--title", default="", help="Default: the names of what is shown.")
+    parser.add_argument(
+        "--title",
+        default="",
+        help="The title of the page. Default: the names of the runs and studies.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -107,7 +107,7 @@ def resolve(name: str, runs: Sequence[Facts]) -> str:
         )
     if len(fitting) > 1 and fitting[0] not in metrics:
         raise errors.UnknownNameError(
-            f"{name!r} may be {' or '.join(f'`{each}`' for each in fitting[:5])}. Say which."
+            f"{name!r} is ambiguous. Use {' or '.join(f'`{each}`' for each in fitting[:5])}."
         )
     return fitting[0]
 
@@ -128,8 +128,8 @@ def select(runs: Sequence[Facts], conditions: Sequence[str]) -> list[Facts]:
         matched = _CONDITION.fullmatch(condition)
         if not matched:
             raise errors.ConfigValueError(
-                f"The condition {condition!r} can't be read. Expected, say: 'status=done', "
-                "'accuracy>0.9' or 'name~digits'."
+                f"Can't parse the condition {condition!r}. Expected a condition such as "
+                "'status=done', 'accuracy>0.9' or 'name~digits'."
             )
         short, sign, wanted = matched.groups()
         name = resolve(short, runs) if runs else short

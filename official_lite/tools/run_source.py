@@ -25,7 +25,7 @@ _CONFIG = "params.yaml"
 _RECORD = "run.json"
 # `best_ckpt/best_ckpt-300` is two levels below the run.
 _LEVELS = 3
-_AS_OF = "As of train.py."
+_AS_OF = "Same as in train.py."
 
 # Flags that execute code, by the name of the argument that stores them.
 _CODE = {"imports": "--import", "gin_file": "--gin_file", "gin_params": "--gin_params"}
@@ -50,7 +50,7 @@ class RunSource:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that modify the config."""
     parser.add_argument(
-        "--experiment", help="Of a run: its experiment, if its run.json does not name it."
+        "--experiment", help="The experiment of the run, if its run.json does not name it."
     )
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help=_AS_OF)
     parser.add_argument("--gin_file", action="append", default=[], metavar="FILE", help=_AS_OF)
@@ -79,7 +79,7 @@ def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> 
     if run_dir is None:
         if name not in exp_factory.list_experiments() and _is_path(name):
             raise errors.ConfigValueError(
-                f"{name} is not in the folder of a run: there is no {_CONFIG} there or above."
+                f"{name} is not in a model directory: neither it nor its parents contain {_CONFIG}."
             )
         params = _parse(name, args)
         _refuse_several_tasks(params, name, instead)
@@ -87,8 +87,8 @@ def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> 
     experiment = args.experiment or command.experiment
     if not experiment:
         raise errors.ConfigValueError(
-            f"{os.path.join(run_dir, _RECORD)} does not say which experiment {run_dir} is a run of."
-            " Give it by --experiment."
+            f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir}. Pass it "
+            "as --experiment."
         )
     params = _parse(experiment, args, config_file=os.path.join(run_dir, _CONFIG))
     _trust_nothing_else(experiment, args, run_dir)
@@ -108,9 +108,8 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
         missing.append(f"--experiment={shlex.quote(command.experiment)}")
     if missing:
         raise errors.ConfigValueError(
-            f"By its {_RECORD}, the run in {run_dir} was started with code that this command does "
-            f"not run by itself, since a folder may come from anywhere. If you trust it, pass "
-            f"{' '.join(missing)}"
+            f"According to its {_RECORD}, the run in {run_dir} imports code, which this command "
+            f"does not run unless you confirm it. If you trust it, pass {' '.join(missing)}"
         )
 
 
@@ -119,7 +118,7 @@ def _trust_nothing_else(experiment: str, args: argparse.Namespace, run_dir: str)
     trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
     trusted += [assignment.partition("=")[2].strip("'\"") for assignment in args.set]
     path = os.path.join(run_dir, _CONFIG)
-    reason = f"{path} may come from anywhere. What you trust, repeat by --set."
+    reason = f"{path} is not trusted. If you trust these values, repeat them by --set."
     plugins.restrict(plugins.Restriction(reason, trusted))
 
 
@@ -148,8 +147,8 @@ def _parse(experiment: str, args: argparse.Namespace, config_file: str = "") -> 
 def _refuse_several_tasks(params: Any, experiment: str, instead: str | None) -> None:
     if instead is not None and not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
-            f"{experiment} trains several tasks; this command is for experiments with one task. "
-            f"{instead}"
+            f"{experiment} trains several tasks, but this command supports only experiments with "
+            f"one task. {instead}"
         )
 
 

@@ -37,25 +37,33 @@ _ABOUT_SPEED = ("steps_per_second", "seconds_per_step", "examples_per_second", "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `list` and `compare`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="list|compare")
-    every = acts.add_parser("list", help="The runs below a folder, one a line.")
-    every.add_argument("folder", help="A folder; runs are found however deep.")
-    every.add_argument(
-        "--columns", default="", metavar="A,B", help="Which columns, in the place of the usual."
+    every = acts.add_parser("list", help="List the runs in a directory, one per line.")
+    every.add_argument("folder", help="A directory, which is searched recursively.")
+    every.add_argument("--columns", default="", metavar="A,B", help="The columns to show.")
+    every.add_argument("--limit", type=int, default=0, metavar="N", help="Show only the first N.")
+    some = acts.add_parser("compare", help="Compare configs and results of runs side by side.")
+    some.add_argument(
+        "folders",
+        nargs="+",
+        metavar="folder",
+        help="Model directories, or directories that contain them.",
     )
-    every.add_argument("--limit", type=int, default=0, metavar="N", help="Show the first N only.")
-    some = acts.add_parser("compare", help="In what runs differ: config and results, side by side.")
-    some.add_argument("folders", nargs="+", metavar="folder", help="Runs, or folders with runs.")
     for parser_of_act in (every, some):
         parser_of_act.add_argument(
-            "--sort", default="", metavar="NAME", help="By a field, a metric or a config value."
+            "--sort", default="", metavar="NAME", help="A field, metric or config value to sort by."
         )
-        parser_of_act.add_argument("--descending", action="store_true", help="The highest first.")
+        parser_of_act.add_argument(
+            "--descending", action="store_true", help="Sort in descending order."
+        )
         parser_of_act.add_argument(
             "--where",
             action="append",
             default=[],
             metavar="CONDITION",
-            help="`status=done`, `accuracy>0.9`, `name~digits`; repeatable, and all must hold.",
+            help=(
+                "A condition such as `status=done`, `accuracy>0.9` or `name~digits`; repeatable, "
+                "all must hold."
+            ),
         )
         listing.add_json_argument(parser_of_act)
 

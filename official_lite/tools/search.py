@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("study_dir", help="The --model_dir of the search.")
     parser.add_argument(
-        "--plots", action="store_true", help="Draw the study into STUDY_DIR/plots, and say what."
+        "--plots", action="store_true", help="Write plots to STUDY_DIR/plots and list them."
     )
     add_storage_argument(parser)
     listing.add_json_argument(parser)
@@ -29,7 +29,7 @@ def add_storage_argument(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="A database that may be opened, if the study names it; repeatable.",
+        help="A database that the study may use; repeatable.",
     )
 
 

@@ -60,7 +60,9 @@ def _define_flags() -> None:
     # Drivers of the Model Garden define this one themselves.
     if "enable_async_checkpointing" not in FLAGS:
         flags.DEFINE_bool(
-            "enable_async_checkpointing", True, "Train on while a checkpoint is being written."
+            "enable_async_checkpointing",
+            True,
+            "Continue training while a checkpoint is being written.",
         )
 
 

@@ -19,17 +19,17 @@ from official_lite.tools import listing, run_source
 
 __all__ = ["add_arguments", "run"]
 
-_OF_SEVERAL_TASKS = "Train a few short runs, and `tools runs compare` them."
+_OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands `lr` and `batch_size`."""
     acts = parser.add_subparsers(dest="act", required=True, metavar="lr|batch_size")
-    rates = acts.add_parser("lr", help="A learning rate to begin with.")
-    sizes = acts.add_parser("batch_size", help="The largest batch that fits into the memory.")
+    rates = acts.add_parser("lr", help="Find a learning rate.")
+    sizes = acts.add_parser("batch_size", help="Find the largest batch that fits into memory.")
     for parser_of_act in (rates, sizes):
-        parser_of_act.add_argument("source", help="An experiment, or the folder of a run.")
+        parser_of_act.add_argument("source", help="An experiment or a model directory.")
     _add_rate_arguments(rates)
     _add_size_arguments(sizes)
     for parser_of_act in (rates, sizes):
@@ -50,10 +50,14 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min_rate", type=float, default=1e-7, help="Default: %(default)g.")
     parser.add_argument("--max_rate", type=float, default=10.0, help="Default: %(default)g.")
     parser.add_argument(
-        "--steps", type=int, default=200, metavar="N", help="How many rates. Default: %(default)d."
+        "--steps",
+        type=int,
+        default=200,
+        metavar="N",
+        help="The number of rates. Default: %(default)d.",
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="Draw the loss into a .png or .svg; needs matplotlib."
+        "--plot", metavar="FILE", help="Plot the loss to a .png or .svg file; requires matplotlib."
     )
 
 
@@ -62,7 +66,7 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory_limit",
         type=_bytes,
         metavar="SIZE",
-        help="What a training may take, such as 4GB. Default: nine tenths of what is free.",
+        help="The memory that training may use, such as 4GB. Default: 90 % of the free memory.",
     )
     parser.add_argument(
         "--max_batch_size", type=int, default=2**14, metavar="N", help="Default: %(default)d."
@@ -72,7 +76,10 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="S",
-        help="A size that takes longer counts as too large. Default: %(default)g.",
+        help=(
+            "The time limit in seconds per size; slower sizes count as too large. Default: "
+            "%(default)g."
+        ),
     )
 
 
@@ -122,5 +129,5 @@ def _bytes(text: str) -> int:
     matched = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?B?)", text.upper())
     unit = matched.group(2) if matched else ""
     if matched is None or (unit and unit not in _UNITS and f"{unit}B" not in _UNITS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; expected one such as 4GB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected a size such as 4GB")
     return int(float(matched.group(1)) * _UNITS.get(unit, _UNITS.get(f"{unit}B", 1)))

@@ -66,7 +66,7 @@ def test_what_layers_have_learnt_is_in_a_checkpoint(adapted, tmp_path, items) ->
     again = tf.train.Checkpoint(**{"model": model, **items(model)})
     again.restore(path).assert_existing_objects_matched()
     for found, expected in zip(model.all_outputs(), adapted.all_outputs(), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_vocabulary_that_was_not_learnt_yet_takes_none_away(adapted, tmp_path) -> None:

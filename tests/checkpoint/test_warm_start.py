@@ -162,7 +162,7 @@ def test_two_replicas_take_part_of_a_checkpoint(tmp_path, two_replicas) -> None:
         warm_start.load_weights(target, path, strict=False)
     for weight, expected in zip(target.backbone.weights, source.backbone.weights, strict=True):
         for replica in two_replicas.experimental_local_results(weight.value):
-            np.testing.assert_array_equal(replica, wanted)
+            np.testing.assert_array_equal(replica, expected)
 
 
 def test_model_without_weights_is_refused(tmp_path) -> None:

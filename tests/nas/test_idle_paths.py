@@ -48,4 +48,4 @@ def test_weights_and_moments_off_the_path_come_back() -> None:
         (1, 0): [False, False, True, True, True, True],
     }.items():
         step(*map(tf.constant, path))
-        assert moved() == wanted * 3
+        assert moved() == expected * 3

@@ -27,7 +27,7 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
     ):
         reward, of_batch = _reward(trainer, **kwargs)
         for _ in range(2):
-            np.testing.assert_allclose(of_batch(_batch()), wanted, rtol=1e-5)
+            np.testing.assert_allclose(of_batch(_batch()), expected, rtol=1e-5)
         # The metric itself has seen nothing.
         assert float(reward._metrics[0].result()) == 0.0
 

@@ -90,8 +90,8 @@ class TdmConfig(cfg.TaskConfig):
         field_checks.require_positive(self, "num_topics", "num_recommended")
         if self.num_recommended > self.model.beam_width:
             raise errors.ConfigValueError(
-                f"`num_recommended` is {self.num_recommended}, more than the search finds; expected "
-                f"at most `model.beam_width`, {self.model.beam_width}."
+                f"`num_recommended` is {self.num_recommended}, more than the search finds; "
+                f"expected at most `model.beam_width`, {self.model.beam_width}."
             )
 
 

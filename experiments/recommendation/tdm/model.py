@@ -83,7 +83,7 @@ class TreeMatcher(keras.Model):
         items, wanted = self.item_embeddings(history), self.node_embeddings(nodes)
         attention = tf.nn.softmax(tf.matmul(wanted, items, transpose_b=True))
         attended = tf.matmul(attention, items)
-        scores = self.scorer(tf.concat([wanted, attended, expected * attended], axis=-1))
+        scores = self.scorer(tf.concat([wanted, attended, wanted * attended], axis=-1))
         return scores[..., 0]
 
     def recommend(self, history: tf.Tensor, count: int, beam_width: int) -> tf.Tensor:

@@ -100,8 +100,8 @@ class ImageNetDataConfig(cfg.DataConfig):
         smallest, largest = self.crop_area_range
         if not 0 < smallest <= largest <= 1:
             raise errors.ConfigValueError(
-                f"`crop_area_range` is {self.crop_area_range}; expected two ascending numbers, above "
-                "0 and up to 1."
+                f"`crop_area_range` is {self.crop_area_range}; expected two ascending "
+                "numbers, above 0 and up to 1."
             )
         if not 0 < self.center_crop_fraction <= 1:
             raise errors.ConfigValueError(

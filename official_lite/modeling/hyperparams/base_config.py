@@ -25,16 +25,18 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
         a class or a function.
     """
     if not inspect.isclass(config_cls):
-        raise errors.ConfigValueError(f"`bind` wants a config class, got {config_cls!r}.")
+        raise errors.ConfigValueError(f"`bind` expects a config class, got {config_cls!r}.")
 
     def decorator(builder: _Builder) -> _Builder:
         if config_cls.__dict__.get("_BUILDER") is not None:
             raise errors.ConfigValueError(
                 "Inside a program, we should not bind a config to a class twice; "
-                f"{config_cls.__name__} has the builder {config_cls._BUILDER!r}."
+                f"{config_cls.__name__} is already bound to {config_cls._BUILDER!r}."
             )
         if not (inspect.isclass(builder) or inspect.isfunction(builder)):
-            raise errors.ConfigValueError(f"A builder is a class or a function, not {builder!r}.")
+            raise errors.ConfigValueError(
+                f"A builder must be a class or a function, got {builder!r}."
+            )
         # Static, so that a function does not receive the config as its first argument.
         config_cls._BUILDER = staticmethod(builder)
         return builder
@@ -161,7 +163,7 @@ class Config(params_dict.ParamsDict):
         names = list(inspect.get_annotations(cls))
         if len(args) > len(names):
             raise errors.ConfigTypeError(
-                f"{cls.__name__} declares {len(names)} fields, got {len(args)} values."
+                f"{cls.__name__} has {len(names)} fields, but got {len(args)} values."
             )
         return cls(default_params=dict(zip(names, args, strict=False)) | kwargs)
 
@@ -190,7 +192,7 @@ class Config(params_dict.ParamsDict):
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
                     f"{cursor.key(rival, given)}: `{name}` is {given[name]!r} and `{rival}` is "
-                    f"{given[rival]!r}, which say one thing in two ways. Give one of them."
+                    f"{given[rival]!r}, which are mutually exclusive. Set only one of them."
                 )
 
     def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
@@ -288,8 +290,8 @@ class PluginConfig(FreeConfig):
         name = self.get("name")
         if not isinstance(name, str) or not name:
             raise errors.ConfigValueError(
-                f"{cursor}: `name` is {'missing' if name is None else repr(name)}; expected a name, "
-                "or a dict with the `name` and the arguments."
+                f"{cursor}: `name` is {'missing' if name is None else repr(name)}; expected a "
+                "name or a dict with `name` and arguments."
             )
 
 

@@ -64,5 +64,5 @@ def require_patterns(config: base_config.Config, name: str) -> None:
             re.compile(pattern)
         except re.error as error:
             raise errors.ConfigValueError(
-                f"`{name}` has {pattern!r}, which is no regular expression: {error}."
+                f"`{name}` has {pattern!r}, which is not a valid regular expression: {error}."
             ) from error

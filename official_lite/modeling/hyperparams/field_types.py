@@ -144,8 +144,8 @@ class AnyType(FieldType):
             return tuple(elements) if isinstance(model, tuple) else elements
         if not self._open.accepts(value):
             raise errors.ConfigTypeError(
-                f"{cursor}: Unknown type {type(value).__name__}; a config holds texts, numbers, "
-                "booleans, None, lists, tuples, dicts and configs."
+                f"{cursor}: Unknown type {type(value).__name__}; a config can contain strings, "
+                "numbers, booleans, None, lists, tuples, dicts and configs."
             )
         return self._open.convert(value, current, cursor)
 
@@ -378,7 +378,7 @@ def _plain_scalar(value: _Scalar, cursor: Cursor) -> yaml_io.Scalar:
 
 def _hint(wanted: str, value: object) -> str:
     if value is None:
-        return " Only an optional field takes null."
+        return " Only optional fields accept null."
     if not isinstance(value, str | numbers.Real):
         return ""
     kinds = set(re.findall(r"\w+", wanted))

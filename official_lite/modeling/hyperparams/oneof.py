@@ -64,8 +64,8 @@ class OneOfConfig(base_config.Config):
     def _no_effect(self, key: str, selector: Cursor, cursor: Cursor) -> errors.ConfigValueError:
         selected = f"is {self.type!r}" if self.type else "selects nothing"
         return errors.ConfigValueError(
-            f"{cursor} would have no effect: `{selector.path}` {selected}. "
-            f"Set `{selector.path}` to {key!r} in the same override, or before it."
+            f"{cursor} would have no effect, because `{selector.path}` {selected}. Set "
+            f"`{selector.path}` to {key!r} first, or in the same override."
         )
 
     def _alternatives(self) -> set[str]:

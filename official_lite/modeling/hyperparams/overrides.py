@@ -34,7 +34,7 @@ class ListItems(dict[int, Any]):
             if index > len(pairs):
                 raise errors.ConfigValueError(
                     f"{cursor.item(index)}: the list has {len(pairs)} elements, so the next free "
-                    f"index is {len(pairs)}. Give all values of the list, in order."
+                    f"index is {len(pairs)}. Pass all values of the list in order."
                 )
             old = present[index] if index < len(present) else None
             pairs[index : index + 1] = [(self[index], old)]
@@ -104,7 +104,7 @@ def rename(
         if key in origins:
             raise errors.ConfigValueError(
                 f"{cursor.key(given, mapping)}: `{origins[key]}` and `{given}` are the same "
-                "field; give one of them."
+                "field. Set only one of them."
             )
         origins[key] = given
         renamed[key] = value

@@ -133,8 +133,8 @@ class ParamsDict:
         params = params.as_dict() if isinstance(params, ParamsDict) else params
         if not isinstance(params, Mapping):
             raise errors.ConfigTypeError(
-                f"An override is a dict, not {type(params).__name__}. "
-                "`override_params_dict` takes texts and files."
+                f"An override must be a dict, got {type(params).__name__}. For strings and files "
+                "use `override_params_dict`."
             )
         self._merge(overrides.rename(params, type(self).ALIASES, cursor), cursor)
 
@@ -210,7 +210,7 @@ class ParamsDict:
         name = str(key)
         hint = self.UNKNOWN_KEY_HINTS.get(name) or suggestions.did_you_mean(name, self._keys())
         if "." in name:
-            hint = f"A path is written `{name}=value` in one line, or nested in YAML."
+            hint = f"Write a path as `{name}=value` on the command line, or nest it in YAML."
         return errors.UnknownKeyError(
             f"{cursor}: The key {name!r} does not exist in {type(self).__name__}. {hint}".rstrip()
         )
@@ -266,7 +266,7 @@ def override_params_dict(
         given = yaml_io.read_yaml(given)
     elif not isinstance(given, Mapping | ParamsDict):
         raise errors.ConfigValueError(
-            f"An override is a dict, a text or a file name, not {type(given).__name__}."
+            f"An override must be a dict, a string or a file name, got {type(given).__name__}."
         )
     params.override(given, is_strict)
     return params
@@ -385,14 +385,14 @@ def malformed(text: str, position: int) -> errors.ConfigValueError:
 
 def _hint(rest: str) -> str:
     if re.match(rf"\s*{_PATH}\s*:", rest):
-        return "Write `name=value`, with `=` in place of `:`."
+        return "Write `name=value`, with `=` instead of `:`."
     if re.match(rf"\s*{_PATH}\s*=\s*\[[^\]]*\[", rest):
         return "A list in a list can't be written in this syntax; use a YAML file."
     if re.match(rf"\s*{_PATH}\s*=", rest):
-        return "Close the quote or the bracket, and put a comma behind it."
+        return "Close the quote or the bracket and put a comma after it."
     return (
-        "Wanted: `name=value` pairs, joined by commas, as in `a.b=1,c=[1,2],d='x,y'`. "
-        "A value with a comma stands in quotes."
+        "Expected `name=value` pairs separated by commas, as in `a.b=1,c=[1,2],d='x,y'`. Put a "
+        "value that contains a comma in quotes."
     )
 
 
@@ -415,7 +415,9 @@ def _insert(tree: dict[Any, Any], path: str, value: str) -> None:
         kind = overrides.ListItems if isinstance(following, int) else dict
         tree = tree.setdefault(step, kind())
         if type(tree) is not kind:
-            raise errors.ConfigValueError(f"The override sets `{path}` and also a part above it.")
+            raise errors.ConfigValueError(
+                f"The override sets `{path}` and also one of its parents."
+            )
     if last in tree:
         raise errors.ConfigValueError(f"The override sets `{path}` twice.")
     tree[last] = value
@@ -433,7 +435,7 @@ def _render(tree: str | dict[Any, Any], csv_str: str) -> str:
     if not isinstance(tree, overrides.ListItems):
         return "{" + ", ".join(f"{key} : {_render(tree[key], csv_str)}" for key in tree) + "}"
     if sorted(tree) != list(range(len(tree))):
-        raise errors.ConfigValueError(f"An element of a list is left out in {csv_str!r}.")
+        raise errors.ConfigValueError(f"A list element is missing in {csv_str!r}.")
     return "[" + ", ".join(_render(tree[index], csv_str) for index in sorted(tree)) + "]"
 
 

@@ -49,7 +49,7 @@ def check(restriction: Restriction, config: _Tree, cursor: overrides.Cursor) -> 
     if callable(restriction):
         if restriction(config) is False:
             name = getattr(restriction, "__name__", repr(restriction))
-            raise RestrictionError(f"The restriction `{name}`{inside} is not met.")
+            raise RestrictionError(f"The restriction `{name}`{inside} is violated.")
         return
     left, symbol, right = _split(restriction)
     values = config.as_dict()
@@ -60,8 +60,8 @@ def check(restriction: Restriction, config: _Tree, cursor: overrides.Cursor) -> 
         is_met = False
     if not is_met:
         raise RestrictionError(
-            f"The restriction `{restriction}`{inside} is not met: "
-            f"the values are {left_value!r} and {right_value!r}."
+            f"The restriction `{restriction}`{inside} is violated: the values are {left_value!r} "
+            f"and {right_value!r}."
         )
 
 
@@ -87,8 +87,10 @@ def _operand(text: str, values: Mapping[str, Any]) -> Any:
         if not isinstance(node, Mapping) or key not in node:
             known = node if isinstance(node, Mapping) else ()
             raise errors.UnknownKeyError(
-                f"A restriction names `{text}`, but there is no {key!r}. "
-                f"{suggestions.did_you_mean(key, known)}".rstrip()
+                (
+                    f"A restriction uses `{text}`, but there is no {key!r}. "
+                    f"{suggestions.did_you_mean(key, known)}"
+                ).rstrip()
             )
         node = node[key]
     return node
@@ -99,5 +101,5 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError as error:
         raise errors.ConfigValueError(
-            f"A restriction compares with {text!r}, no number."
+            f"A restriction compares with {text!r}, which is not a number."
         ) from error

@@ -60,8 +60,8 @@ def _bounded_int(text: str, where: str) -> int:
     value = int(text) if len(text) <= 20 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         raise errors.ConfigValueError(
-            f"{where}: the integer {text[:30]} does not fit into 64 bits. "
-            "Write it with an exponent if a float is meant."
+            f"{where}: the integer {text[:30]} does not fit into 64 bits. For a float, write it "
+            "with an exponent."
         )
     return value
 
@@ -117,7 +117,7 @@ def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
     if not isinstance(value, overrides.LocatedDict):
         kind = "a list" if isinstance(value, list) else f"the value {value!r:.40}"
         raise errors.ConfigValueError(
-            f"{source}: {kind} stands at the top, where `key: value` pairs are wanted."
+            f"{source}: {kind} is at the top level, where `key: value` pairs are expected."
         )
     return value
 
@@ -149,13 +149,13 @@ def to_yaml(mapping: Mapping[str, Any]) -> str:
             width=10_000,
         )
     except yaml.representer.RepresenterError as error:
-        raise errors.ConfigTypeError(f"Not a value for a config file: {error}") from error
+        raise errors.ConfigTypeError(f"Can't write the value to a config file: {error}") from error
 
 
 def _decode(content: bytes, path: str) -> str:
     if len(content) > MAX_BYTES:
         raise errors.ConfigValueError(
-            f"{path} is larger than {MAX_BYTES:,} bytes, so it is not taken for a config."
+            f"{path} is larger than {MAX_BYTES:,} bytes, so it is not read as a config."
         )
     if content.startswith(_BYTE_ORDER_MARKS):
         raise errors.ConfigValueError(
@@ -260,7 +260,7 @@ class _Builder:
         values = value if isinstance(value, list) else [value]
         mappings = [one for one in values if isinstance(one, overrides.LocatedDict)]
         if len(mappings) < len(values):
-            raise self._error(node, "`<<` merges mappings and nothing else")
+            raise self._error(node, "`<<` can only merge mappings")
         return mappings
 
     def _error(self, node: yaml.Node, problem: str) -> errors.ConfigValueError:
@@ -322,21 +322,23 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         ) from error
     except (ValueError, OverflowError) as error:
         # PyYAML lets `chr` raise on an escape such as "\Uffffffff".
-        raise errors.ConfigValueError(f"{source}: an escape is no character: {error}") from error
+        raise errors.ConfigValueError(
+            f"{source}: an escape sequence is not a valid character: {error}"
+        ) from error
 
 
 def _hint(lines: list[str]) -> str:
     if any(_PLACEHOLDER.search(line) for line in lines):
-        return " A text that begins with a placeholder stands in quotes."
+        return " Put a string that starts with a placeholder in quotes."
     return ""
 
 
 def _explain(error: yaml.MarkedYAMLError) -> str:
     problem = f"{error.problem or error.context}"
     if "'\\t'" in problem:
-        return "a tab stands where YAML allows only spaces; indent with spaces"
+        return "found a tab where YAML allows only spaces; indent with spaces"
     if "another document" in problem:
-        return "a second document starts here; a config file holds one"
+        return "a second document starts here; a config file can contain only one"
     return problem
 
 

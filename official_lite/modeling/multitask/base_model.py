@@ -39,8 +39,8 @@ class MultiTaskBaseModel(tf.Module):
         """Return the model of each task, by task name; subclasses override this method."""
         # Not abstract: the metaclass of `tf.Module` is not compatible with that of `abc`.
         raise NotImplementedError(
-            f"{type(self).__name__} has no `_instantiate_sub_tasks`. Override it to return a Keras "
-            "model for each task, by the task's name."
+            f"{type(self).__name__} has no `_instantiate_sub_tasks`. Override it to return a dict "
+            "of Keras models by task name."
         )
 
     @property

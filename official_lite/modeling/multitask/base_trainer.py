@@ -229,9 +229,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             )
         if batch and not begin.is_kept:
             logging.warning(
-                "The training data of the task %s begin anew, so that this training is not the one "
-                "that it would have been without the interruption: `build_inputs` does not keep "
-                "the position. See docs/resume.md.",
+                "The training data of the task %s restart from the beginning, because "
+                "`build_inputs` does not keep the position. The result will differ from an "
+                "uninterrupted run. See docs/resume.md.",
                 task_name,
             )
         return dataset

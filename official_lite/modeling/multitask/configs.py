@@ -63,8 +63,8 @@ class TaskRoutine(hyperparams.Config):
             )
         if self.eval_steps is not None and self.eval_steps != -1 and self.eval_steps < 1:
             raise errors.ConfigValueError(
-                f"`eval_steps` is {self.eval_steps}; expected a number of batches, -1 for the whole "
-                "validation data, or None for `trainer.validation_steps`."
+                f"`eval_steps` is {self.eval_steps}; expected a number of batches, -1 for the "
+                "whole validation data, or None for `trainer.validation_steps`."
             )
 
 
@@ -151,13 +151,13 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
             )
         if self.grad_accum_steps != 1:
             raise errors.ConfigValueError(
-                f"`grad_accum_steps` is {self.grad_accum_steps}; with several tasks there is no "
-                "accumulation. Set it to 1."
+                f"`grad_accum_steps` is {self.grad_accum_steps}; gradient accumulation is not "
+                "supported with several tasks. Set it to 1."
             )
         if self.overfit_batches:
             raise errors.ConfigValueError(
-                f"`overfit_batches` is {self.overfit_batches}, which is for experiments with one "
-                "task. Set it to 0."
+                f"`overfit_batches` is {self.overfit_batches}, which supports only experiments "
+                "with one task. Set it to 0."
             )
 
 
@@ -193,6 +193,6 @@ def _require_distinct_names(routines: tuple[TaskRoutine, ...]) -> None:
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise errors.ConfigValueError(
-            f"More than one task routine is named {', '.join(map(repr, twice))}. Give each a "
-            "`task_name` of its own."
+            f"More than one task routine is named {', '.join(map(repr, twice))}. Set a unique "
+            "`task_name` for each."
         )

@@ -56,8 +56,8 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         names = list(multi_task.tasks)
         if list(task_sampler.task_weights) != names:
             raise errors.ConfigValueError(
-                f"The sampler draws from {list(task_sampler.task_weights)}, but the tasks are "
-                f"{names}. Make it from `multi_task.task_weights`."
+                f"The sampler has the tasks {list(task_sampler.task_weights)}, but the model has "
+                f"{names}. Create the sampler from `multi_task.task_weights`."
             )
         if execution == "xla_loop":
             raise errors.ConfigValueError(

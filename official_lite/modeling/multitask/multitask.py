@@ -159,8 +159,8 @@ def _by_name(tasks: Any) -> dict[str, base_task.Task]:
     for task in tasks:
         if task.name in by_name:
             raise errors.ConfigValueError(
-                f"Two tasks are named {task.name!r}. Give each a name of its own, as "
-                "`MyTask(params, name=…)`."
+                f"Two tasks are named {task.name!r}. Give each a unique name: `MyTask(params, "
+                "name=…)`."
             )
         by_name[task.name] = task
     return by_name
@@ -170,7 +170,7 @@ def _require_known(names: Mapping[str, Any], tasks: Mapping[str, Any], what: str
     for name in names:
         if name not in tasks:
             raise errors.UnknownKeyError(
-                f"There is a {what} for {name!r}, which is no task. "
+                f"There is a {what} for {name!r}, which is not a task. "
                 f"{suggestions.did_you_mean(name, tasks)}"
             )
 

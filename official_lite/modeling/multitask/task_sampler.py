@@ -35,8 +35,8 @@ class TaskSampler(tf.Module, metaclass=abc.ABCMeta):
         weights = task_weights.values()
         if not any(weight > 0 for weight in weights) or not all(weight >= 0 for weight in weights):
             raise errors.ConfigValueError(
-                f"The weights of the tasks are {dict(task_weights)}; expected numbers that are not "
-                "negative, and at least one that is not 0."
+                f"The weights of the tasks are {dict(task_weights)}; expected non-negative "
+                "numbers, at least one of them positive."
             )
         self._task_weights = task_weights
 
@@ -123,7 +123,8 @@ def get_task_sampler(
     if config.type == "annealing":
         return AnnealingTaskSampler(task_weights, options.steps_per_epoch, options.total_steps)
     raise errors.ConfigValueError(
-        f"`task_sampler.type` is {config.type!r}; expected `uniform`, `proportional` or `annealing`."
+        f"`task_sampler.type` is {config.type!r}; expected `uniform`, `proportional` or "
+        "`annealing`."
     )
 
 

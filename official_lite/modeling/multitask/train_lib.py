@@ -262,7 +262,7 @@ def get_trainer(
     config = params.trainer
     if config.trainer_type not in TRAINERS:
         raise errors.UnknownNameError(
-            f"There is no trainer type {config.trainer_type!r}. "
+            f"Unknown trainer type {config.trainer_type!r}. "
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
     execution = modes.execution_of(params.runtime)

@@ -163,9 +163,11 @@ class ExponentialMovingAverage(
         """
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
-            raise ValueError("Weights are swapped on all replicas at once: not in `strategy.run`.")
+            raise ValueError(
+                "Weights can only be swapped outside `strategy.run`, on all replicas at once."
+            )
         if not self.has_shadow_copy:
-            raise ValueError("There are no averages yet: call `shadow_copy(model)` first.")
+            raise ValueError("There are no averages yet. Call `shadow_copy(model)` first.")
         for weight, average in self._shadows:
             for one, other in zip(local_values(weight), local_values(average), strict=True):
                 value = tf.identity(one.read_value())
@@ -208,7 +210,7 @@ class ExponentialMovingAverage(
             if not variable.trainable:
                 continue
             if id(raw(variable)) not in averages:
-                raise ValueError(f"`{variable.name}` has no average: call `shadow_copy` first.")
+                raise ValueError(f"`{variable.name}` has no average. Call `shadow_copy` first.")
             average = averages[id(raw(variable))]
             for one, other in zip(local_values(variable), local_values(average), strict=True):
                 one.assign(other.read_value())
@@ -266,8 +268,8 @@ class ExponentialMovingAverage(
     def _refuse_unknown_weights(self) -> None:
         if not self._trainable_weights_only:
             raise errors.ConfigValueError(
-                "`trainable_weights_only` is False, but the optimizer has seen no model: call "
-                "`shadow_copy(model)` before the first update."
+                "`trainable_weights_only` is False, but the optimizer does not know the model. "
+                "Call `shadow_copy(model)` before the first update."
             )
 
     def _add_shadows(self, weights: Iterable[Any]) -> None:
@@ -298,11 +300,12 @@ class ExponentialMovingAverage(
 def _refuse_clipping(kwargs: dict[str, Any]) -> None:
     unknown = [name for name in kwargs if name not in ("clipnorm", "clipvalue", "global_clipnorm")]
     if unknown:
-        raise TypeError(f"ExponentialMovingAverage takes no argument {unknown[0]!r}.")
+        raise TypeError(f"ExponentialMovingAverage has no argument {unknown[0]!r}.")
     given = [name for name, value in kwargs.items() if value is not None]
     if given:
         raise errors.ConfigValueError(
-            f"The moving average does not clip: set `{given[0]}` on the optimizer that it wraps."
+            f"ExponentialMovingAverage does not clip gradients. Set `{given[0]}` on the optimizer "
+            "that it wraps."
         )
 
 

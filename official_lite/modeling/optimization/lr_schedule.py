@@ -345,11 +345,13 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
     ) -> None:
         if not values or len(boundaries) != len(values):
             raise errors.ConfigValueError(
-                f"Expected one value for each boundary, got boundaries {list(boundaries)} and values "
-                f"{list(values)}."
+                f"Expected one value for each boundary, got boundaries {list(boundaries)} and "
+                f"values {list(values)}."
             )
         if any(start >= end for start, end in itertools.pairwise(boundaries)):
-            raise errors.ConfigValueError(f"Boundaries must ascend: {list(boundaries)}.")
+            raise errors.ConfigValueError(
+                f"Boundaries must be in ascending order; got {list(boundaries)}."
+            )
         self.boundaries = list(boundaries)
         self.values = list(values)
         self.offset = offset

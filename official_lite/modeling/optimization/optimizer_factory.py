@@ -209,7 +209,7 @@ def _build(
     kind, _, name = path.partition(".")
     if name not in classes:
         raise errors.UnknownNameError(
-            f"`{kind}.type` is {name!r}, but nothing is registered under this name. "
+            f"`{kind}.type` is {name!r}, which is not registered. "
             f"{suggestions.did_you_mean(name, classes)}"
         )
     return classes[name](**arguments)
@@ -221,14 +221,15 @@ def _complete(config: base_config.Config, path: str) -> dict[str, Any]:
     for ratio in type(config).CLEARS.values():
         if arguments.pop(ratio, None) is not None:
             raise errors.ConfigValueError(
-                f"`{path}.{ratio}` is not in steps yet; `epochs.resolve(params)` sees to that."
+                f"`{path}.{ratio}` is not converted to steps yet. Call `epochs.resolve(params)` "
+                "first."
             )
     missing = [n for n, value in arguments.items() if value is None and n not in _MAY_BE_NONE]
     if missing:
         shown = " and ".join(f"`{path}.{name}`" for name in missing)
         raise errors.ConfigValueError(
-            f"{shown} {'is' if len(missing) == 1 else 'are'} not set; there is no learning rate "
-            "without. Set it in `optimizer_config`."
+            f"{shown} {'is' if len(missing) == 1 else 'are'} not set. Set a learning rate in "
+            "`optimizer_config`."
         )
     for name, value in arguments.items():
         if name in _MUST_BE_POSITIVE and value <= 0:
@@ -253,7 +254,7 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
     for name in _ADAFACTOR_FIXED:
         if fields[name] != defaults[name]:
             raise errors.ConfigValueError(
-                f"`{path}.{name}` is {fields[name]!r}, but Keras' Adafactor knows only "
+                f"`{path}.{name}` is {fields[name]!r}, but Keras' Adafactor supports only "
                 f"{defaults[name]!r}."
             )
     arguments = {
@@ -302,6 +303,6 @@ def _warn_of_passes_over_tables(
         return
     logging.warning(
         "The optimizer updates some rows of %s in a step, but the moving average of the weights "
-        "(`optimizer_config.ema`) passes over all of them. See docs/embeddings.md.",
+        "(`optimizer_config.ema`) updates all of them. See docs/embeddings.md.",
         ", ".join(large),
     )

@@ -60,7 +60,7 @@ def _resolve(action: object) -> Callable[[runner.Output], Any]:
         found = found() if isinstance(found, type) else found
     if not callable(found):
         raise errors.ConfigTypeError(
-            f"The action {action!r} is a {type(found).__name__}; expected something that can be "
-            "called with an output."
+            f"The action {action!r} is a {type(found).__name__}; expected a callable that takes "
+            "an output."
         )
     return found

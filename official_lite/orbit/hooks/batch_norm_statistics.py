@@ -66,8 +66,8 @@ class BatchNormStatistics:
         for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
             if not hasattr(trainer, attribute):
                 raise errors.ConfigTypeError(
-                    f"Statistics of batch normalization need a trainer with a `{attribute}`, such "
-                    f"as `core.base_trainer.Trainer`; this is a {type(trainer).__name__}."
+                    f"Statistics of batch normalization require a trainer with a `{attribute}`, "
+                    f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
                 )
         self._trainer = found = cast("_KerasTrainer", trainer)
         self._recorders = [
@@ -112,7 +112,9 @@ class BatchNormStatistics:
                     sums = self._step_fn(iterator)
                 except loop_fns.END_OF_DATA as error:
                     if step == 0:
-                        raise errors.DataError("There are no training data.") from error
+                        raise errors.DataError(
+                            "There are no training data to compute the statistics from."
+                        ) from error
                     logging.warning("The training data ended after %d batches.", step)
                     break
                 totals = [t + s.numpy() for t, s in zip(totals, sums, strict=True)]
@@ -191,7 +193,8 @@ class _Recorder:
         counts, sums, squares = total.astype(np.float64)
         if not np.all(counts > 0):
             logging.warning(
-                "No training data came through %s; its statistics stay.", self._layer.path
+                "No training data passed through %s, so its statistics are unchanged.",
+                self._layer.path,
             )
             return
         offset = sums / counts

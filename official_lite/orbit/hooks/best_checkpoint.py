@@ -106,7 +106,6 @@ class BestCheckpoint(Hook):
         manager = self.controller.checkpoint_manager
         if manager is None:
             raise errors.ConfigValueError(
-                "BestCheckpoint saves what the `checkpoint_manager` of the controller saves, and "
-                "there is none; pass one to `Controller`."
+                "BestCheckpoint requires a `checkpoint_manager`. Pass one to `Controller`."
             )
         return manager

@@ -41,8 +41,8 @@ class EarlyStopping(Hook):
     ) -> None:
         if patience < 1 or min_delta < 0:
             raise errors.ConfigValueError(
-                f"EarlyStopping got `patience` {patience} and `min_delta` {min_delta}; expected at "
-                "least 1 and at least 0."
+                f"EarlyStopping requires `patience` >= 1 and `min_delta` >= 0; got {patience} and "
+                f"{min_delta}."
             )
         self._metric = WatchedMetric(metric, direction)
         self._patience = patience
@@ -83,7 +83,7 @@ class EarlyStopping(Hook):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["metric"] != self._metric.name:
             logging.warning(
-                "Early stopping watches `%s` now and `%s` before: it begins anew.",
+                "Early stopping now monitors `%s` instead of `%s`, so its state is reset.",
                 self._metric.name,
                 state["metric"],
             )

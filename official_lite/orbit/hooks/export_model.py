@@ -76,7 +76,7 @@ class ExportModel(Hook):
         model = getattr(self.trainer, "model", None)
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
-                f"ExportModel exports the `model` of the trainer, a Keras model; "
-                f"{type(self.trainer).__name__} has {type(model).__name__}."
+                "ExportModel requires a trainer whose `model` is a Keras model; the `model` of "
+                f"{type(self.trainer).__name__} is {type(model).__name__}."
             )
         return model

@@ -43,7 +43,7 @@ class HookStates(tf.train.experimental.PythonState):
             name = hook.name or _numbered(type(hook).__name__, count)
             if name in self._hooks:
                 raise errors.ConfigValueError(
-                    f"Two hooks are called `{name}` in the checkpoint; give each its own `name`."
+                    f"Two hooks are saved under the name `{name}`. Set a unique `name` for each."
                 )
             self._hooks[name] = hook
 
@@ -57,7 +57,8 @@ class HookStates(tf.train.experimental.PythonState):
                 self._hooks[name].load_state_dict(state)
             else:
                 logging.warning(
-                    "The checkpoint holds the state of a hook %s, which this run does not have.",
+                    "The checkpoint contains the state of the hook %s, which this run does not "
+                    "have.",
                     name,
                 )
 
@@ -82,7 +83,7 @@ def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
         arrays[_JSON] = np.array(json.dumps(others, default=_as_python))
     except (TypeError, ValueError) as error:
         raise errors.ConfigTypeError(
-            "A hook's `state_dict` may hold NumPy arrays and numbers, and what JSON can express: "
+            "The `state_dict` of a hook may contain only NumPy arrays, numbers and JSON values: "
             f"{error}."
         ) from error
     file = io.BytesIO()
@@ -151,7 +152,8 @@ class HookList:
         for hook in self._hooks:
             if not isinstance(hook, Hook):
                 raise errors.ConfigTypeError(
-                    f"`hooks` holds a {type(hook).__name__}; derive it from `orbit.Hook`."
+                    f"`hooks` contains a {type(hook).__name__}, which is not a subclass of "
+                    "`orbit.Hook`."
                 )
             _check_methods(hook)
         hears_epochs = any(_overrides(hook, "after_epoch") for hook in self._hooks)
@@ -214,7 +216,9 @@ def _tell(hooks: Iterable[Hook], event: str, *args: Any) -> None:
             if first_error is None:
                 first_error = error
             else:
-                logging.exception("%s.%s failed as well.", type(hook).__name__, event)
+                logging.exception(
+                    "%s.%s failed as well, after the first error.", type(hook).__name__, event
+                )
     if first_error is not None:
         raise first_error
 
@@ -246,9 +250,9 @@ def _step_trigger(hook: Hook) -> triggers.Trigger:
     if not (_overrides(hook, "before_step") or _overrides(hook, "after_step")):
         return triggers.Never()
     logging.warning(
-        "Hook %s has before_step or after_step and no `every_n_steps`: it gets every step, which "
-        "cuts the compiled loop into single steps and can make training several times slower. "
-        "State how often the hook needs the loop; `every_n_steps = 1` says that this is meant.",
+        "Hook %s overrides before_step or after_step without `every_n_steps`, so it is called at "
+        "every step. This splits the compiled loop into single steps and can make training "
+        "several times slower. Set `every_n_steps`; use 1 if this is intended.",
         type(hook).__name__,
     )
     return triggers.EverySteps(1)

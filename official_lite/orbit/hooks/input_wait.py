@@ -47,7 +47,7 @@ class InputWait(Hook):
     def before_train(self) -> None:
         self._last = None
         if not isinstance(self.trainer, standard_runner.StandardTrainer):
-            self._warn(f"{type(self.trainer).__name__} is no `StandardTrainer`")
+            self._warn(f"{type(self.trainer).__name__} is not a `StandardTrainer`")
         elif isinstance(self.controller.strategy, tf.distribute.ParameterServerStrategy):
             self._warn("the steps run on the workers of a parameter server")
         elif self._timed_trainer is not self.trainer:
@@ -88,16 +88,16 @@ class InputWait(Hook):
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logging.warning("InputWait can't tell the time spent waiting for data: %s.", reason)
+            logging.warning("InputWait can't measure the time spent waiting for data: %s.", reason)
 
 
 _ADVICE = (
-    "%.0f %% of the training time from step %d to step %d was spent waiting for data. What may "
-    "help, in `task.train_data`: `cache: true` if the data fit into memory, a larger "
-    "`prefetch_buffer_size` and `cycle_length`; in the pipeline: "
-    "`map(..., num_parallel_calls=tf.data.AUTOTUNE)`, batching before a cheap `map`, no Python in "
-    "it (`tf.py_function`, generators), fewer and larger files; beyond one machine: the tf.data "
-    "service."
+    "%.0f %% of the training time from step %d to step %d was spent waiting for data. To speed up "
+    "the input, set `cache: true` in `task.train_data` if the data fit into memory, or increase "
+    "`prefetch_buffer_size` and `cycle_length`. In the pipeline, use `map(..., "
+    "num_parallel_calls=tf.data.AUTOTUNE)`, batch before a cheap `map`, avoid Python code "
+    "(`tf.py_function`, generators), and read fewer and larger files. To use more machines, use "
+    "the tf.data service."
 )
 
 

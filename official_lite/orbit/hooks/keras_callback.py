@@ -213,9 +213,9 @@ class KerasCallback(Hook):
         self._call("on_train_end", self._epoch_logs)
         if weights != self._saved_weights():
             logging.warning(
-                "%s changed the weights in `on_train_end`: the checkpoint of step %d does not have "
-                "them, since training did not end with an epoch. The hook `best_checkpoint` keeps "
-                "the best weights in any case.",
+                "%s changed the weights in `on_train_end`, but the checkpoint of step %d does not "
+                "contain them, because training did not end with an epoch. To keep the best "
+                "weights in any case, use the hook `best_checkpoint`.",
                 type(self.callback).__name__,
                 self.controller.step,
             )
@@ -244,8 +244,8 @@ class KerasCallback(Hook):
         model = getattr(runner, "model", None)
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
-                f"{type(self.callback).__name__} needs a Keras model; {type(runner).__name__} has "
-                f"{type(model).__name__} for a `model`."
+                f"{type(self.callback).__name__} requires a Keras model, but the `model` of "
+                f"{type(runner).__name__} is {type(model).__name__}."
             )
         if optimizer := getattr(runner, "optimizer", None):
             # Past the model's own `__setattr__`, which would make the optimizer a part of the model
@@ -271,9 +271,9 @@ class KerasCallback(Hook):
         if not hears_batches(self.callback):
             return 0
         logging.warning(
-            "%s has events of batches: it gets every step, which cuts the compiled loop into "
-            "single steps and can make training several times slower. `every_n_steps` says how "
-            "often they are wanted; 0 is never.",
+            "%s has batch-level methods, so it is called at every step. This splits the compiled "
+            "loop into single steps and can make training several times slower. Set "
+            "`every_n_steps` to call them less often, or to 0 to never call them.",
             type(self.callback).__name__,
         )
         return 1

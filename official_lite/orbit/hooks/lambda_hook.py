@@ -71,7 +71,7 @@ def _function(event: str, function: Function) -> Callable[..., None]:
     found = plugins.resolve(function, kind="function")
     if not callable(found):
         raise errors.ConfigTypeError(
-            f"`{event}` of LambdaHook is {function!r}; expected a function, or the place of one: "
+            f"`{event}` of LambdaHook is {function!r}; expected a function, or its name as "
             "`package.module:function`."
         )
     return found

@@ -38,8 +38,8 @@ class LearningRateLogger(Hook):
         optimizer = getattr(self.trainer, "optimizer", None)
         if optimizer is None:
             raise errors.ConfigValueError(
-                f"{type(self.trainer).__name__} has neither `optimizer` nor `optimizers`, whose "
-                "learning rate LearningRateLogger could log."
+                f"{type(self.trainer).__name__} has neither `optimizer` nor `optimizers`, so "
+                "LearningRateLogger has no learning rate to log."
             )
         return {"learning_rate": self._rate(optimizer)}
 

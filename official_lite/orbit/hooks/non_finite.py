@@ -103,7 +103,7 @@ class NonFinite(GraphHook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if report := self._take_report():
-            logging.warning("%s An older checkpoint has been restored.", report)
+            logging.warning("%s Restored an older checkpoint.", report)
         if self._watch is not None:
             self._watch.start_anew()
         self._has_reported = False
@@ -295,18 +295,20 @@ class _Watch:
 
 def _report(finding: _Finding) -> str:
     sentences = [
-        f"Step {finding.step} is the first with numbers that are not finite.",
+        f"Step {finding.step} is the first step with non-finite numbers.",
         f"The loss{finding.replica} is {finding.loss:g}.",
         _cause(finding),
     ]
     if finding.gradients:
         layer = finding.gradients[0].rpartition("/")[0] or finding.gradients[0]
         sentences.append(
-            f"Not finite are {len(finding.gradients)} of {finding.num_variables} gradients, in the "
-            f"order of the model, from the layer {layer} on: {_listed(finding.gradients)}."
+            f"{len(finding.gradients)} of {finding.num_variables} gradients are not finite, "
+            f"starting at the layer {layer}: {_listed(finding.gradients)}."
         )
     elif finding.scales_loss:
-        sentences.append("Loss scaling skips updates with bad gradients, so these are not listed.")
+        sentences.append(
+            "Loss scaling skips updates with non-finite gradients, so these are not listed."
+        )
     else:
         sentences.append("All gradients are finite.")
     return " ".join(sentences)
@@ -315,28 +317,28 @@ def _report(finding: _Finding) -> str:
 def _cause(finding: _Finding) -> str:
     if finding.weights:
         return (
-            f"Weights were bad before its update: {_listed(finding.weights)}. The update of the "
-            "step before made them so, or they were loaded like that."
+            f"Some weights were not finite before this step: {_listed(finding.weights)}. The "
+            "previous update produced them, or they were loaded that way."
         )
     if finding.inputs_are_bad:
-        return "The weights were finite, but the inputs of the model are not: look at the data."
+        return "The weights were finite, but the inputs of the model are not. Check the data."
     if finding.layers:
         return (
-            "The weights and the inputs of the model were finite; the first output that is not is "
-            f"that of the layer {finding.layers[0]}."
+            "The weights and the inputs of the model were finite; the first non-finite output is "
+            f"the output of the layer {finding.layers[0]}."
         )
     if math.isfinite(finding.loss):
         last = finding.gradients[-1]
         return (
-            "The weights and the loss are finite, so it is the backward pass, which comes from the "
-            f"end of the model: look at {last} and at what uses it."
+            "The weights and the loss are finite, so the backward pass is the cause. It starts at "
+            f"the end of the model: check {last} and the layers that use it."
         )
     if finding.has_watched_layers:
         return (
-            "The weights, the inputs of the model and the outputs of its layers are finite: look "
-            "at the labels and the loss function."
+            "The weights, the inputs of the model and the outputs of its layers are finite. Check "
+            "the labels and the loss function."
         )
-    return "The weights were finite: look at the data and the forward pass (`layers=True`)."
+    return "The weights were finite. Check the data and the forward pass (`layers=True`)."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -19,7 +19,8 @@ def output_directory(hook: Hook, directory: str) -> str:
     model_dir = hook.controller.model_dir
     if model_dir is None:
         raise errors.ConfigValueError(
-            f"{type(hook).__name__} writes to `{directory}` in the `model_dir` of the run, and "
-            "there is none. Pass `model_dir` to `Controller`, or an absolute path to the hook."
+            f"{type(hook).__name__} writes to `{directory}` in the `model_dir` of the run, but "
+            "`model_dir` is not set. Pass `model_dir` to `Controller`, or an absolute path to the "
+            "hook."
         )
     return os.path.join(model_dir, directory)

@@ -28,6 +28,6 @@ class PeriodicCheckpoint(Hook):
     def before_train(self) -> None:
         if self.controller.checkpoint_manager is None:
             raise errors.ConfigValueError(
-                "PeriodicCheckpoint needs a `checkpoint_manager`; pass one to `Controller`."
+                "PeriodicCheckpoint requires a `checkpoint_manager`. Pass one to `Controller`."
             )
         self.controller.checkpoint_every(self._interval)

@@ -45,8 +45,8 @@ class PreciseBatchNorm(Hook):
     def before_train(self) -> None:
         if self._statistics.is_empty:
             raise errors.ConfigValueError(
-                "PreciseBatchNorm: the model has no `keras.layers.BatchNormalization` that is "
-                "trainable. Remove the hook."
+                "PreciseBatchNorm: The model has no trainable `keras.layers.BatchNormalization`. "
+                "Remove the hook."
             )
         self._is_training = True
         if not self.every_n_steps and self._before_eval not in self.controller.eval_preparations:

@@ -41,8 +41,8 @@ class Profiler(Hook):
         gaps = [after - before for before, after in itertools.pairwise(starts)]
         if num_steps < 1 or min(starts, default=0) < 0 or min(gaps, default=num_steps) < num_steps:
             raise errors.ConfigValueError(
-                f"Profiler can't profile {num_steps} steps from each of {starts}: expected at least "
-                "one step, beginnings from 0 on, and no overlap."
+                f"Profiler can't profile {num_steps} steps from each of {starts}. Expected at "
+                "least one step, and start steps that are not negative and don't overlap."
             )
         self._starts = starts
         self._num_steps = num_steps
@@ -77,7 +77,7 @@ class Profiler(Hook):
             tf.profiler.experimental.start(directory)
         except tf.errors.AlreadyExistsError:
             logging.warning(
-                "Step %d is not profiled: another session of the profiler is active.",
+                "Skipping the profile at step %d, because another profiler session is active.",
                 self.controller.step,
             )
             return
@@ -92,5 +92,5 @@ class Profiler(Hook):
             tf.profiler.experimental.stop()
         except tf.errors.UnavailableError:
             logging.warning(
-                "Someone else has stopped the profiler before step %d.", self.controller.step
+                "The profiler was stopped by other code before step %d.", self.controller.step
             )

@@ -56,8 +56,8 @@ class StallWarning(Hook):
 
 
 _MESSAGE = (
-    "No step has been completed for %.0f s, since step %d. Either the training data hang, or this "
-    "is a long compilation or evaluation. What Python is doing:\n%s"
+    "No step was completed for %.0f s since step %d. Either the input pipeline hangs, or a "
+    "compilation or evaluation takes long. Stack traces of all threads:\n%s"
 )
 
 

@@ -75,8 +75,8 @@ class StochasticWeightAveraging(Hook):
         for attribute in ("model", "checkpoint"):
             if not hasattr(self.trainer, attribute):
                 raise errors.ConfigTypeError(
-                    f"StochasticWeightAveraging needs a trainer with a `{attribute}`, such as "
-                    f"`core.base_trainer.Trainer`; this is a {type(self.trainer).__name__}."
+                    f"StochasticWeightAveraging requires a trainer with a `{attribute}`, such as "
+                    f"`core.base_trainer.Trainer`; got {type(self.trainer).__name__}."
                 )
         self._directory()
 
@@ -96,8 +96,8 @@ class StochasticWeightAveraging(Hook):
             return
         if self._num_averaged == 0:
             logging.warning(
-                "StochasticWeightAveraging has averaged nothing: training ended at step %d, and "
-                "the first multiple of %d from step %d on was not reached.",
+                "StochasticWeightAveraging averaged nothing, because training ended at step %d "
+                "before the first multiple of %d from step %d on.",
                 self._step(),
                 self.every_n_steps,
                 self._start_step,
@@ -141,7 +141,7 @@ class StochasticWeightAveraging(Hook):
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         logs = telemetry.numbers(reports.as_numpy(output))
         values = telemetry.Record(step=self._step(), split="swa", values=logs).flat()
-        logging.info("Average of %d weights: %s", self._num_averaged, values)
+        logging.info("Wrote the average of %d sets of weights: %s", self._num_averaged, values)
         for name, value in values.items():
             storage.put_scalar(f"swa/{name}", value, smoothing_hint=False)
 

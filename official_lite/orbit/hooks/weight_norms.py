@@ -48,7 +48,7 @@ class WeightNorms(Hook):
         model = getattr(self.trainer, "model", None)
         if model is None:
             raise errors.ConfigValueError(
-                f"{type(self.trainer).__name__} has no `model` whose weights WeightNorms could "
+                f"{type(self.trainer).__name__} has no `model`, so WeightNorms has no weights to "
                 "measure."
             )
         weights = {keras_variables.path_of(weight): weight for weight in model.trainable_variables}

@@ -198,8 +198,8 @@ class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
 def _check_tensor(num_steps: object) -> None:
     if not tf.is_tensor(num_steps):
         raise errors.ConfigValueError(
-            f"`num_steps` is the Python value {num_steps!r}, for which `tf.function` would trace "
-            "anew at each length; pass `tf.constant(num_steps)`."
+            f"`num_steps` is the Python value {num_steps!r}, so `tf.function` would retrace for "
+            "each value. Pass `tf.constant(num_steps)`."
         )
 
 

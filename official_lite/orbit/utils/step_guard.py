@@ -116,9 +116,10 @@ class _Step:
         calls = [index for index in others if not handles.isdisjoint(_resources(ops[index]))]
         if not self.has_guarded_parts and any(ops[i].type.endswith(_CALLS) for i in calls):
             logging.warning(
-                "A step fetches batches inside a `tf.while_loop`, `tf.cond` or `tf.function` of "
-                "its own. At the end of the data, what does not use the batch there may run once "
-                "more. Fetch outside of it, or wrap it in `orbit.utils.guard_step`."
+                "A step fetches batches inside its own `tf.while_loop`, `tf.cond` or "
+                "`tf.function`. At the end of the data, ops there that don't use the batch may "
+                "run once more. Fetch the batch outside, or wrap the function in "
+                "`orbit.utils.guard_step`."
             )
         effects = [index for index in others if _has_effect(ops[index])]
         ends = [(made[-1], fetched) for fetched, made in self._fetches]

@@ -99,7 +99,7 @@ def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]
     if len(wanted) == len(arrays):
         return dict(zip(wanted, arrays.values(), strict=True))
     raise errors.ConfigValueError(
-        f"What was exported takes {', '.join(wanted)}; the model was called with "
+        f"The exported model expects {', '.join(wanted)}, but the model was called with "
         f"{', '.join(arrays)}."
     )
 
@@ -126,6 +126,6 @@ def _difference(expected: Any, found: Any) -> float:
 
 def _not_installed(what: str, package: str) -> errors.ConfigValueError:
     return errors.ConfigValueError(
-        f"{what} was written, but can't be loaded back and compared: {package} is not installed. "
-        "pip install 'official-lite[export]'"
+        f"{what} was written, but can't be loaded and compared: {package} is not installed. pip "
+        "install 'official-lite[export]'"
     )

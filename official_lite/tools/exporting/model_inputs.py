@@ -55,8 +55,8 @@ def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
     specs = _own_specs(model)
     if specs is None:
         raise errors.ConfigValueError(
-            f"{type(model).__name__} does not say by itself what it is called with, as a "
-            "functional model does; that takes a look at the data of the task."
+            f"The inputs of {type(model).__name__} are unknown, because it is not a functional "
+            "model. They are derived from the data of the task."
         )
     generator = np.random.default_rng(seed)
     args = keras.tree.map_structure(lambda spec: _draw(spec, generator), specs)
@@ -74,7 +74,7 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     dataset = run_model.evaluation_data(ctx)
     batch = next(iter(dataset), None)
     if batch is None:
-        raise errors.DataError("The data of the evaluation are empty: there is no example of it.")
+        raise errors.DataError("The validation data are empty, so there is no example input.")
     args = _args_of_call(ctx, batch)
     arrays = [np.asarray(each) for each in keras.tree.flatten(args)]
     own_specs = _own_specs(model)
@@ -103,8 +103,8 @@ def _args_of_call(ctx: ExperimentContext, batch: Any) -> list[Any]:
         ctx.require("task").validation_step(batch, model, [])
     if not calls:
         raise errors.ConfigValueError(
-            f"The validation step of {type(ctx.task).__name__} does not call its model, so nobody "
-            "knows with what to."
+            f"The validation step of {type(ctx.task).__name__} does not call its model, so the "
+            "inputs of the model are unknown."
         )
     for leaf in keras.tree.flatten(calls[0]):
         if not tf.is_tensor(leaf) or isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):

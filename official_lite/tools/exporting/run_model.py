@@ -89,8 +89,8 @@ def find_checkpoint(path: str) -> str:
     found = warm_start.find_checkpoint(path)
     if found is None:
         raise errors.CheckpointError(
-            f"There is no checkpoint at {path}. Expected a folder with one, or a path such as "
-            f"{os.path.join(path, 'ckpt-1000')}."
+            f"No checkpoint found at {path}. Expected a directory of checkpoints, or a path such "
+            f"as {os.path.join(path, 'ckpt-1000')}."
         )
     return found
 
@@ -141,5 +141,5 @@ def read_checkpoint(
         raise
     except (ValueError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
-            f"{prefix} does not fit what the config makes: {str(error).strip()[:500]}"
+            f"{prefix} does not match the model of the config: {str(error).strip()[:500]}"
         ) from error

@@ -119,7 +119,8 @@ class LaunchedCluster:
         if not end.may_restart or not self._restarts.take():
             return False
         say(
-            f"{end}. The others go on; restart {self._restarts.taken} of {self._restarts.most}.",
+            f"{end}. The other processes continue; restart {self._restarts.taken} of "
+            f"{self._restarts.most}.",
             self._width,
         )
         process.close()
@@ -129,16 +130,16 @@ class LaunchedCluster:
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
         """Wait for trainers to notice the failure and end; servers are stopped afterwards."""
         if self.was_asked_to_stop:
-            say(f"{failure}, as asked by a signal.", self._width)
+            say(f"{failure} after a signal.", self._width)
         else:
-            say(f"{failure}, the first to fail. The others are stopped.", self._width)
+            say(f"{failure} first. Stopping the other processes.", self._width)
         deadline = time.monotonic() + self._grace_secs
         trainers = [each for each in self._processes if each.spec.role is Role.TRAINER]
         while any(each.end() is None for each in trainers) and time.monotonic() < deadline:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         for process in trainers:
             if (end := process.end()) is None:
-                say(f"{process.spec.name} has not ended by itself, and is killed.", self._width)
+                say(f"{process.spec.name} did not stop in time. Killing it.", self._width)
             elif end.name != failure.name:
                 say(f"{end}.", self._width)
 

@@ -164,7 +164,7 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise errors.ConfigValueError(
-            f"Can't start {spec.command[0]!r}: {error.strerror}. Wanted: a .py file or a program."
+            f"Can't start {spec.command[0]!r}: {error.strerror}. Expected a .py file or a program."
         ) from error
 
 

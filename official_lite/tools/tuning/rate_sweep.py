@@ -56,10 +56,14 @@ class RateSweep:
     def describe(self) -> str:
         """Describe the result in one or two sentences."""
         end = self.learning_rates[-1]
-        limit = f"At {end:.2g} it blew up." if self.has_diverged else f"It went up to {end:.2g}."
+        limit = (
+            f"The loss blew up at {end:.2g}."
+            if self.has_diverged
+            else f"The sweep ended at {end:.2g}."
+        )
         if self.suggestion is None:
-            return f"The loss fell nowhere, so there is no suggestion. {limit}"
-        return f"The loss fell the fastest at a learning rate of {self.suggestion:.2g}. {limit}"
+            return f"The loss never decreased, so there is no suggestion. {limit}"
+        return f"The loss decreased fastest at the learning rate {self.suggestion:.2g}. {limit}"
 
 
 def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) -> RateSweep:
@@ -77,8 +81,8 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     """
     if not 0 < min_rate < max_rate or num_steps < _FEWEST_STEPS:
         raise errors.ConfigValueError(
-            f"A sweep from {min_rate:g} to {max_rate:g} in {num_steps} steps is none; expected two "
-            f"positive rates, the larger one last, and {_FEWEST_STEPS} steps at least."
+            f"A sweep requires 0 < min_rate < max_rate and at least {_FEWEST_STEPS} steps; got "
+            f"{min_rate:g}, {max_rate:g} and {num_steps} steps."
         )
     rates: list[float] = []
     losses: list[float] = []
@@ -131,12 +135,12 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
         errors.ConfigValueError: The path has another suffix, or matplotlib is not installed.
     """
     if not path.endswith((".png", ".svg")):
-        raise errors.ConfigValueError(f"--plot={path} has to end in .png or .svg.")
+        raise errors.ConfigValueError(f"--plot={path} must end in .png or .svg.")
     try:
         from matplotlib import figure
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "A plot needs matplotlib, which is not installed: pip install matplotlib"
+            "A plot requires matplotlib, which is not installed: pip install matplotlib"
         ) from error
     # pyplot is not used because it would look for a display.
     picture = figure.Figure(figsize=(8.0, 5.0), layout="constrained")
@@ -169,8 +173,8 @@ def _measure(
             break
     if len(rates) > 1 and rates[0] == rates[-1]:
         raise errors.ConfigValueError(
-            f"The learning rate is {rates[0]:g} in all steps: {type(trainer.task).__name__} does "
-            "not take it from `trainer.optimizer_config`."
+            f"The learning rate is {rates[0]:g} in all steps, because "
+            f"{type(trainer.task).__name__} does not read it from `trainer.optimizer_config`."
         )
 
 

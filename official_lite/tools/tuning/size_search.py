@@ -93,8 +93,8 @@ class SizeSearch:
         is_limit = any(trial.batch_size > self.largest for trial in self.trials)
         word = "that fits" if is_limit else "that was tried"
         return (
-            f"The largest batch {word} into {limit:.3g} GB: {self.largest}. "
-            f"The fastest: {self.fastest}."
+            f"The largest batch {word} into {limit:.3g} GB: {self.largest}. The fastest size: "
+            f"{self.fastest}."
         )
 
 
@@ -120,7 +120,7 @@ def search(
     """
     if start < 1:
         raise errors.ConfigValueError(
-            f"`task.train_data.global_batch_size` is {start}; expected the size to begin with."
+            f"`task.train_data.global_batch_size` is {start}; expected the size to start with."
         )
     limit = memory_limit or int(_PART_OF_FREE * free_memory())
     trials = _Trials(args, limit, timeout_secs)
@@ -128,7 +128,7 @@ def search(
     done = [trials.by_size[size] for size in sorted(trials.by_size)]
     if not largest:
         raise errors.OfficialLiteError(
-            f"No batch fits into {limit / 10**9:.3g} GB, not even of {done[0].batch_size}: "
+            f"No batch fits into {limit / 10**9:.3g} GB, not even {done[0].batch_size}: "
             f"{done[0].result}."
         )
     return SizeSearch(trials=done, memory_limit=limit, largest=largest)
@@ -216,7 +216,7 @@ class _Trials:
                 return self._judge(size, receiver.recv())
         if process.exitcode > 0:
             raise errors.OfficialLiteError(
-                f"Batches of {size} can't be trained; the error is above this line."
+                f"Can't train with batches of {size}; see the error above."
             )
         # This is how the operating system reacts when it is out of memory.
         result = f"killed by {signal.Signals(-process.exitcode).name}"
@@ -224,7 +224,7 @@ class _Trials:
 
     def _judge(self, size: int, probe: "size_probe.Probe") -> SizeTrial:
         if probe.problem and not self.by_size:
-            raise errors.ConfigValueError(f"Batches of {size} can't be trained: {probe.problem}")
+            raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
         if probe.problem or probe.is_exhausted:
             result = probe.problem or "out of memory"
             return SizeTrial(batch_size=size, result=result, memory=probe.memory)
@@ -268,7 +268,7 @@ def _watch(process: Any, limit: int, timeout_secs: float) -> tuple[int, str]:
         if most > limit:
             return most, _ABOVE
         if time.monotonic() > deadline:
-            return most, f"not done in {timeout_secs:g} s"
+            return most, f"not finished in {timeout_secs:g} s"
         process.join(_SECONDS_BETWEEN_LOOKS)
     return most, ""
 

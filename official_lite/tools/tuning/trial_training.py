@@ -40,8 +40,8 @@ def train(
     """
     if params.phases:
         raise errors.ConfigValueError(
-            "The experiment has `phases`: which of them is meant? Give the folder of a phase's "
-            "run, or set `phases=[]` and the fields of that phase."
+            "The experiment has `phases`. Pass the model directory of one phase, or set "
+            "`phases=[]` and the fields of that phase."
         )
     changed = params.replace(trainer={**_LEFT_OUT, **trainer}, task=dict(task or {}))
     changed.validate()

@@ -47,7 +47,9 @@ class _WithRatios(base_config.Config):
                     f"`{name}` is {ratios}; expected a fraction of the training, from 0 to 1."
                 )
             if any(before >= after for before, after in itertools.pairwise(values)):
-                raise errors.ConfigValueError(f"`{name}` is {ratios}; expected ascending fractions.")
+                raise errors.ConfigValueError(
+                    f"`{name}` is {ratios}; expected ascending fractions."
+                )
 
 
 @dataclasses.dataclass
