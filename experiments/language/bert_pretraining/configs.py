@@ -68,8 +68,8 @@ class BertEncoderConfig(hyperparams.Config):
         super().validate_fields()
         if self.hidden_size % self.num_attention_heads:
             raise errors.ConfigValueError(
-                f"`hidden_size` is {self.hidden_size}, which {self.num_attention_heads} heads "
-                "(`num_attention_heads`) can't share; expected a multiple of it."
+                f"`hidden_size` is {self.hidden_size}, which is not divisible by "
+                f"`num_attention_heads`, {self.num_attention_heads}."
             )
 
 
@@ -148,7 +148,7 @@ class BertPretrainDataConfig(cfg.DataConfig):
         # The minimum is three special tokens, plus two tokens of each part to choose from.
         if self.seq_length < max(8, self.max_predictions_per_seq):
             raise errors.ConfigValueError(
-                f"`seq_length` is {self.seq_length}; expected 8 or more, and not less than "
+                f"`seq_length` is {self.seq_length}; expected at least 8, and at least "
                 f"`max_predictions_per_seq`, {self.max_predictions_per_seq}."
             )
 

@@ -80,7 +80,7 @@ def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
     )
     if not len(found.first_parts()):
         raise errors.DataError(
-            f"There are {len(sentences)} sentences in {', '.join(paths)}, and none follows another "
-            "in its document; expected a sentence in each line, an empty line between documents."
+            f"Found {len(sentences)} sentences in {', '.join(paths)}, but no two consecutive ones "
+            "in a document. Expected one sentence per line and an empty line between documents."
         )
     return found

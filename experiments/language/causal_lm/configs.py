@@ -74,18 +74,18 @@ class GptModelConfig(hyperparams.Config):
         field_checks.require_one_of(self, "positions", POSITIONS)
         if self.hidden_size % self.num_attention_heads:
             raise errors.ConfigValueError(
-                f"`hidden_size` is {self.hidden_size}, which {self.num_attention_heads} heads "
-                "(`num_attention_heads`) can't share; expected a multiple of it."
+                f"`hidden_size` is {self.hidden_size}, which is not divisible by "
+                f"`num_attention_heads`, {self.num_attention_heads}."
             )
         width = self.hidden_size // self.num_attention_heads
         if self.positions == "rotary" and width % 2:
             raise errors.ConfigValueError(
-                f"`positions: rotary` turns pairs of numbers, and a head has {width} of them "
-                "(`hidden_size / num_attention_heads`); expected an even number."
+                "`positions: rotary` requires an even number of units per head, but `hidden_size "
+                f"/ num_attention_heads` is {width}."
             )
         if self.ngram_sizes and not self.ngram_rows:
             raise errors.ConfigValueError(
-                f"`ngram_sizes` is {self.ngram_sizes} and `ngram_rows` 0; expected rows for them."
+                f"`ngram_sizes` is {self.ngram_sizes}, which requires `ngram_rows` > 0; got 0."
             )
         if self.ngram_rows > _MOST_NGRAM_ROWS:
             raise errors.ConfigValueError(

@@ -36,7 +36,7 @@ def build_dataset(
     """
     if len(tokens) <= seq_length:
         raise errors.DataError(
-            f"There are {len(tokens)} tokens for {params.split}; expected more than `seq_length`, "
+            f"The {params.split} data have {len(tokens)} tokens; expected more than `seq_length`, "
             f"{seq_length}."
         )
     if params.is_training:

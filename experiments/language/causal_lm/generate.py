@@ -41,7 +41,7 @@ def generate(
         seed: The seed of the draws.
     """
     if not len(prompt):
-        raise errors.ConfigValueError("The prompt is empty; expected one token or more.")
+        raise errors.ConfigValueError("The prompt is empty. Expected at least one token.")
     length = model.input_shape[1]
 
     @tf.function(reduce_retracing=True)
@@ -92,9 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--experiment", default="language/char_gpt")
-    parser.add_argument("--model_dir", required=True, help="Of a run of this experiment.")
-    parser.add_argument("--prompt", default="\n", help="The text to go on with.")
-    parser.add_argument("--tokens", type=int, default=500, help="How many to add.")
+    parser.add_argument(
+        "--model_dir", required=True, help="The model directory of a run of this experiment."
+    )
+    parser.add_argument("--prompt", default="\n", help="The text to continue.")
+    parser.add_argument("--tokens", type=int, default=500, help="The number of tokens to generate.")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top_k", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)

@@ -44,8 +44,8 @@ class CausalLmTask(base_task.Task):
         config = self.task_config.model
         if config.vocab_size and config.vocab_size < self.vocab_size:
             raise errors.ConfigValueError(
-                f"`model.vocab_size` is {config.vocab_size}, and there are {self.vocab_size} "
-                "tokens; expected as many or more, or 0."
+                f"`model.vocab_size` is {config.vocab_size}, but the tokenizer has "
+                f"{self.vocab_size} tokens; expected at least as many, or 0."
             )
         return model.build_model(config, config.vocab_size or self.vocab_size)
 

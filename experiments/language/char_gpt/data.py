@@ -35,7 +35,7 @@ def load_text(input_path: str) -> Text:
     """
     if not input_path:
         raise errors.ConfigValueError(
-            "There is no text: set `task.input_path` to a text file, such as "
+            "No text is configured. Set `task.input_path` to a text file, such as "
             "--set=task.input_path=/data/tinyshakespeare.txt."
         )
     text = "".join(_read(path) for path in file_patterns.match_files(input_path))
@@ -50,4 +50,4 @@ def _read(path: str) -> str:
         # Line endings are not converted: a Windows line ending is two characters.
         return tf.io.gfile.GFile(path, "rb").read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise errors.DataError(f"{path} is no text in UTF-8: {error}.") from error
+        raise errors.DataError(f"{path} is not UTF-8 text: {error}.") from error

@@ -30,8 +30,8 @@ class CharGptTask(task.CausalLmTask):
         unknown = sorted(set(text) - set(characters))
         if unknown:
             raise errors.DataError(
-                f"The text that was trained on has no {''.join(unknown)!r}; expected some of "
-                f"{characters!r}."
+                f"The training text does not contain {''.join(unknown)!r}; expected only "
+                f"characters of {characters!r}."
             )
         return [characters.index(character) for character in text]
 

@@ -28,8 +28,8 @@ def import_library() -> ModuleType:
         import tokenizers
     except ModuleNotFoundError as error:
         raise errors.DataError(
-            "Tokens need the library `tokenizers`, which is not installed: "
-            "pip install 'official-lite[language]'"
+            "Tokenization requires the library `tokenizers`, which is not installed: pip install "
+            "'official-lite[language]'"
         ) from error
     return tokenizers
 
@@ -44,17 +44,19 @@ def load_tokenizer(path: str) -> Any:
     """
     if not path:
         raise errors.ConfigValueError(
-            "There is no tokenizer: set `task.tokenizer_path` to a `tokenizer.json`. "
-            "`python -m experiments.language.tokenizer.train` makes one of your text."
+            "No tokenizer is configured. Set `task.tokenizer_path` to a `tokenizer.json`. To "
+            "train one on your text, run `python -m experiments.language.tokenizer.train`."
         )
     if not os.path.isfile(path):
-        raise errors.DataError(f"`task.tokenizer_path` is {path!r}, where there is no file.")
+        raise errors.DataError(f"`task.tokenizer_path` is {path!r}, which does not exist.")
     try:
         return import_library().Tokenizer.from_file(path)
     except Exception as error:  # The library has no type of its own for it.
         if type(error) is not Exception:
             raise
-        raise errors.DataError(f"{path} is no tokenizer of `tokenizers`: {error}") from error
+        raise errors.DataError(
+            f"{path} is not a tokenizer file of `tokenizers`: {error}"
+        ) from error
 
 
 def require_token(tokenizer: Any, *names: str) -> int:
@@ -68,7 +70,8 @@ def require_token(tokenizer: Any, *names: str) -> int:
         if number is not None:
             return int(number)
     raise errors.DataError(
-        f"The tokenizer has no {' or '.join(names)}; expected one that was trained with it."
+        f"The tokenizer has no token {' or '.join(names)}. Use a tokenizer that was trained with "
+        "it."
     )
 
 
@@ -80,7 +83,7 @@ def read_lines(paths: Iterable[str]) -> Iterator[str]:
                 try:
                     yield line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise errors.DataError(f"{path} is no text in UTF-8: {error}.") from error
+                    raise errors.DataError(f"{path} is not UTF-8 text: {error}.") from error
 
 
 def encode_lines(tokenizer: Any, lines: Iterable[str]) -> Iterator[np.ndarray]:

@@ -74,8 +74,8 @@ class CriteoConfig(cfg.TaskConfig):
         super().validate_fields()
         if not 2 <= self.table_rows <= _MOST_TABLE_ROWS:
             raise errors.ConfigValueError(
-                f"`table_rows` is {self.table_rows}; expected 2 to {_MOST_TABLE_ROWS}: one row is "
-                "for a missing value."
+                f"`table_rows` is {self.table_rows}; expected 2 to {_MOST_TABLE_ROWS}, because "
+                "one row is reserved for missing values."
             )
 
 

@@ -74,7 +74,8 @@ def _read_files(
 def _generate(params: configs.CriteoDataConfig) -> generator.Examples:
     if not params.num_generated:
         raise errors.ConfigValueError(
-            "There are no data: set `input_path` to files in Criteo's format, or `num_generated`."
+            "No data are configured. Set `input_path` to files in Criteo's format, or "
+            "`num_generated`."
         )
     return _generate_once(params.truth_seed, params.split, params.num_generated)
 

@@ -90,7 +90,7 @@ class TdmConfig(cfg.TaskConfig):
         field_checks.require_positive(self, "num_topics", "num_recommended")
         if self.num_recommended > self.model.beam_width:
             raise errors.ConfigValueError(
-                f"`num_recommended` is {self.num_recommended}, more than the search finds; "
+                f"`num_recommended` is {self.num_recommended}, but the search finds fewer items; "
                 f"expected at most `model.beam_width`, {self.model.beam_width}."
             )
 

@@ -31,7 +31,7 @@ class TreeStartup(paddlerec.StartupBase):
         if self._load(context):
             return
         context.model.plant(_build_tree(context.params.task))
-        logging.info("A tree of depth %d was planted.", context.model.depth)
+        logging.info("Built a tree of depth %d.", context.model.depth)
 
     def _cluster_startup(self, context: Any) -> None:
         """Build the tree on each worker, and check that all workers have built the same tree."""
@@ -40,7 +40,7 @@ class TreeStartup(paddlerec.StartupBase):
         item_of_leaf = _build_tree(context.params.task)
         _require_same(context.strategy, item_of_leaf)
         context.model.plant(item_of_leaf)
-        logging.info("The same tree of depth %d was planted on all workers.", context.model.depth)
+        logging.info("All workers built the same tree of depth %d.", context.model.depth)
 
     def _load(self, context: Any) -> bool:
         """Restore weights if there are any, and return whether a tree was restored with them."""
@@ -64,5 +64,5 @@ def _require_same(strategy: tf.distribute.Strategy, item_of_leaf: np.ndarray) ->
     summed = strategy.experimental_local_results(strategy.run(sum_of_all))[0]
     if not np.array_equal(summed, own * strategy.num_replicas_in_sync):
         raise errors.DataError(
-            "The workers have planted different trees: are their training data the same?"
+            "The workers built different trees. Make sure that they use the same training data."
         )

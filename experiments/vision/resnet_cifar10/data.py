@@ -62,9 +62,9 @@ def load_split(directory: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     paths = sorted(pathlib.Path(os.path.expanduser(directory)).glob(_FILES[split]))
     if not paths:
         raise errors.DataError(
-            f"There is no `{_FILES[split]}` of CIFAR-10 in {directory!r}. Python's "
-            "`keras.datasets.cifar10.load_data()` downloads the files to "
-            f"{configs.Cifar10Config().train_data.input_path}; for another directory set "
+            f"The file `{_FILES[split]}` of CIFAR-10 is missing in {directory!r}. To download it, "
+            "call `keras.datasets.cifar10.load_data()` in Python, which writes to "
+            f"{configs.Cifar10Config().train_data.input_path}. For another directory, set "
             "`input_path` of the training and the validation data."
         )
     parts = [_read_file(path) for path in paths]
@@ -114,4 +114,4 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in self._ALLOWED:
             return self._ALLOWED[name]
-        raise errors.DataError(f"{module}.{name} is no part of a file of CIFAR-10.")
+        raise errors.DataError(f"{module}.{name} is not allowed in a CIFAR-10 file.")

@@ -42,8 +42,8 @@ def _build_backbone(config: configs.ImageNetResNetConfig) -> keras.Model:
         import keras_hub
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "The network comes with keras-hub, which is not installed: "
-            "pip install 'official-lite[vision]'"
+            "The model requires keras-hub, which is not installed: pip install "
+            "'official-lite[vision]'"
         ) from error
     num_sizes = len(config.num_blocks)
     return keras_hub.models.ResNetBackbone(
