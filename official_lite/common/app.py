@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from official_lite.common import error_report, errors, escapes
+from official_lite.common import error_report, errors, escapes, terminal
 
 __all__ = ["run", "show_error", "lasting_imports"]
 
@@ -35,6 +35,7 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
     def main_with_exit_code(remaining: list[str]) -> int:
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
+            terminal.show_short_lines()
         for logger in (logging.get_absl_logger(), python_logging.getLogger("tensorflow")):
             logger.addFilter(_is_for_the_user)
         logging.get_absl_logger().addFilter(_without_controls)

@@ -12,6 +12,7 @@ from official_lite.cluster.tf_config import configure_cluster
 from official_lite.common import errors, suggestions
 
 __all__ = [
+    "describe",
     "configure_cluster",
     "get_distribution_strategy",
     "get_strategy_scope",
@@ -20,6 +21,13 @@ __all__ = [
 
 # Unused arguments that the Model Garden's drivers pass, with the values that request nothing.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
+
+
+def describe(strategy: tf.distribute.Strategy) -> str:
+    """Return the replicas of a strategy and their devices, as in `2 replicas on CPU:0, CPU:1`."""
+    count = strategy.num_replicas_in_sync
+    devices = [device.rsplit("device:", 1)[-1] for device in strategy.extended.worker_devices]
+    return f"{type(strategy).__name__}: {count} replica{'s' * (count > 1)} on {', '.join(devices)}"
 
 
 def get_distribution_strategy(

@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import error_report, errors, files, plugins
+from official_lite.common import error_report, errors, files, plugins, terminal
 from official_lite.config import epochs, gin_config, mutually_exclusive, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
@@ -206,7 +206,11 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     else:
         params = params.replace()
     if print_return:
-        logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
+        logging.info(
+            "Final experiment parameters:\n%s",
+            pprint.pformat(params.as_dict()),
+            extra=terminal.DETAIL,
+        )
     return params
 
 

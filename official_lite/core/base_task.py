@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import errors, log_once, types, user_code
+from official_lite.common import errors, log_once, terminal, types, user_code
 from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import hyperparams, keras_losses, performance
 from official_lite.modeling.hyperparams import base_config
@@ -121,7 +121,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         config = self.task_config
         path = hyperparams.get_by_path(config, "init_checkpoint", "")
         if not path:
-            logging.info("Training starts from random weights: `task.init_checkpoint` is not set.")
+            logging.info(
+                "Training starts from random weights: `task.init_checkpoint` is not set.",
+                extra=terminal.DETAIL,
+            )
             return
         found = warm_start.find_checkpoint(path)
         if found is None:

@@ -11,7 +11,7 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
-from official_lite.common import errors
+from official_lite.common import distribute_utils, errors, terminal
 from official_lite.common.run_mode import Mode
 from official_lite.config import epochs
 from official_lite.core import (
@@ -124,7 +124,11 @@ class OrbitExperimentRunner:
         # A plain Orbit trainer may have no model.
         model = getattr(self.trainer, "model", None)
         if model is not None and (description := model_summary.describe(model)):
-            logging.info("%s", description)
+            title, *layers = description.split("\n")
+            logging.info("%s", distribute_utils.describe(self.strategy))
+            logging.info("%s", title)
+            if layers:
+                logging.info("Layers:\n%s", "\n".join(layers), extra=terminal.DETAIL)
 
     @property
     def params(self) -> config_definitions.ExperimentConfig:
@@ -158,7 +162,7 @@ class OrbitExperimentRunner:
 
         def work(_: run_record.RunRecord) -> None:
             nonlocal logs
-            logging.info("Starting the mode %s.", self._mode)
+            logging.info("Starting the mode %s.", self._mode, extra=terminal.DETAIL)
             with contextlib.closing(self), self.strategy.scope():
                 logs = self.run_mode(self.train, self.evaluate)
             self.show_summary()

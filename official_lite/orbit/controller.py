@@ -12,7 +12,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import commit
-from official_lite.common import error_report, errors
+from official_lite.common import error_report, errors, terminal
 from official_lite.orbit import checkpointing, inner_loop, reports, runner, triggers, utils
 from official_lite.orbit.hooks import hook_list
 from official_lite.orbit.hooks.hook import Hook
@@ -261,7 +261,7 @@ class Controller:
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
             raise errors.ConfigValueError(f"`steps` must be a positive number or -1, got {steps}.")
-        logging.info("Evaluating at step %d.", self.step)
+        logging.info("Evaluating at step %d.", self.step, extra=terminal.DETAIL)
         self.eval_steps = steps
         for prepare in self.eval_preparations:
             prepare()
@@ -473,6 +473,7 @@ class Controller:
         with self._summaries.of_steps():
             for part in self._stop_check.slices(start, stop, self._inner.is_splittable):
                 self._inner.run(*part)
+                self._reports.progress(part[1])
         self._hooks.after_steps(stop)
 
     def _fire_due_events(self, step: int, plan: _Plan) -> None:
@@ -566,7 +567,7 @@ class Controller:
         """Notify the hooks, on this thread, of a checkpoint that has become complete."""
         path = self._checkpoints.take_complete() if self._checkpoints else None
         if path is not None:
-            logging.info("Saved %s.", path)
+            logging.info("Saved %s.", path, extra=terminal.DETAIL)
             self._tell_evaluator("after_checkpoint", commit.step_of(path))
             self._hooks.tell("on_checkpoint", path)
 
@@ -583,6 +584,7 @@ class Controller:
                 if self._must_rewind:
                     self._rewind()
                 logging.info("Training from step %d to step %d.", self.step, last_step)
+                self._reports.progress(self.step)
                 self._hooks.tell("before_train")
                 try:
                     yield
@@ -593,7 +595,12 @@ class Controller:
                 self._take_stop_request()
             except BaseException as error:
                 reason = error_report.summary(error)
-                logging.error("Training failed at step %d: %s", self._last_known_step(), reason)
+                logging.error(
+                    "Training failed at step %d: %s",
+                    self._last_known_step(),
+                    reason,
+                    extra=terminal.DETAIL,
+                )
                 self._inner.discard()
                 # What fails from here on is logged: the first error is the one to raise.
                 _attempt(self._sync_on_async_checkpointing)

@@ -111,6 +111,10 @@ class Reports:
         self.train_logs: runner.Output = {}
         self.eval_logs: runner.Output = {}
 
+    def progress(self, step: int) -> None:
+        """Tell the writers which step training has reached."""
+        self._writer.progress(step)
+
     def report_training(
         self, logs: runner.Output, *, step: int, total_steps: int, from_graphs: bool = True
     ) -> None:

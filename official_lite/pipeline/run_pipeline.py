@@ -10,7 +10,7 @@ from absl import logging
 
 from official_lite.checkpoint import latest
 from official_lite.cluster import task_server
-from official_lite.common import distribute_utils, errors, run_mode, suggestions
+from official_lite.common import distribute_utils, errors, run_mode, suggestions, terminal
 from official_lite.config import epochs, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
@@ -49,7 +49,7 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
     def work(record: run_record.RunRecord) -> None:
         for name, stage in stages.items():
-            logging.info("%s", describe(name, stage))
+            logging.info("%s", describe(name, stage), extra=terminal.DETAIL)
         _run_to_the_last(stages, ctx, record)
 
     def finalize(record: run_record.RunRecord, error: BaseException | None) -> None:

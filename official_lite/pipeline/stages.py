@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, plugins, registry, suggestions
+from official_lite.common import errors, plugins, registry, suggestions, terminal
 from official_lite.config import compatibility, epochs
 from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
 from official_lite.modeling import hyperparams
@@ -180,7 +180,7 @@ class Initialize(Stage):
         elif pretrained:
             logging.info("Stage initialize: warm start from %s.", pretrained)
         else:
-            logging.info("Stage initialize: cold start.")
+            logging.info("Stage initialize: cold start.", extra=terminal.DETAIL)
 
 
 class Run(Stage):

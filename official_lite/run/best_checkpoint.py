@@ -13,7 +13,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import best_checkpoints, latest
-from official_lite.common import errors, files, nested_dict, suggestions
+from official_lite.common import errors, files, nested_dict, suggestions, terminal
 from official_lite.config import phase_configs
 from official_lite.core import base_task, base_trainer, config_definitions
 from official_lite.orbit.hooks import watched_metric
@@ -98,7 +98,7 @@ class BestCheckpointExporter:
             # An interrupted export may have left the `info.json` of the previous best checkpoint.
             self._best.write_info()
             return False
-        logging.info("Best %s so far: %g.", self._metric.name, value)
+        logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)
         self._best.save(
             checkpoint, int(global_step), _json_scalars(eval_logs), writes_info=write_logs
         )

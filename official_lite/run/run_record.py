@@ -38,7 +38,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import error_report, errors, files, run_mode
+from official_lite.common import error_report, errors, files, run_mode, terminal
 from official_lite.config import compatibility, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.modeling import hyperparams
@@ -142,8 +142,12 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
         self._write_params()
-        logging.info("Command: %s", shlex.join(sys.argv))
-        logging.info("Versions: %s", ", ".join(f"{n} {v}" for n, v in versions().items()))
+        logging.info("Command: %s", shlex.join(sys.argv), extra=terminal.DETAIL)
+        logging.info(
+            "Versions: %s",
+            ", ".join(f"{n} {v}" for n, v in versions().items()),
+            extra=terminal.DETAIL,
+        )
         if others := gin_config.find_other_bindings():
             logging.warning(
                 "Gin binds %s, which is not part of the config, so params.yaml alone can't repeat "

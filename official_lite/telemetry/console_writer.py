@@ -5,6 +5,7 @@ import datetime
 import fnmatch
 import logging as python_logging
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
@@ -30,6 +31,9 @@ __all__ = [
     "summary_table",
 ]
 
+
+# Below this width, metrics are more useful than the bar and the elapsed time.
+_WIDTH_FOR_DECORATION = 100
 
 ETA = "eta"
 
@@ -122,9 +126,11 @@ def build_console_writer(
 
 
 class ProgressWriter(writer.Writer):
-    """A live progress bar with the training step, metrics, steps per second and remaining time.
+    """A live progress bar: step, elapsed time, steps per second, remaining time and metrics.
 
-    Records of other splits, such as those of an evaluation, are printed above the bar.
+    The bar appears when training begins, and moves between the records, too. Records of other
+    splits, such as those of an evaluation, are printed above the bar. A narrow terminal shows no
+    bar and no elapsed time, so that metrics have room.
 
     Args:
       total_steps: The step at which the run ends.
@@ -142,10 +148,14 @@ class ProgressWriter(writer.Writer):
     ) -> None:
         self._total_steps = total_steps
         self._fields = fields
+        console = rich.console.Console(file=stream or sys.stderr)
+        decoration: list[rich.progress.ProgressColumn] = [
+            rich.progress.BarColumn(bar_width=max(10, console.width // 6)),
+            rich.progress.TimeElapsedColumn(),
+        ]
         self._progress = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
             rich.progress.MofNCompleteColumn(),
-            rich.progress.BarColumn(bar_width=10),
+            *(decoration if console.width >= _WIDTH_FOR_DECORATION else []),
             rich.progress.TextColumn("{task.fields[pace]}", markup=False),
             # On a narrow terminal the metrics are truncated, not the step and the remaining time.
             rich.progress.TextColumn(
@@ -153,9 +163,12 @@ class ProgressWriter(writer.Writer):
                 markup=False,
                 table_column=rich.table.Column(ratio=1, no_wrap=True, overflow="ellipsis"),
             ),
-            console=rich.console.Console(file=stream or sys.stderr),
+            console=console,
             expand=True,
         )
+        # The step and time of the first call of `progress`, until the first record tells the pace.
+        self._start: tuple[int, float] | None = None
+        self._has_pace = False
         self._log_stream: TextIO | None = None
         self._task: rich.progress.TaskID | None = None
 
@@ -165,9 +178,21 @@ class ProgressWriter(writer.Writer):
             self._progress.console.print(line)
             return
         pace, metrics = self._describe(record)
+        self._has_pace = bool(pace)
         self._progress.update(
             self._started_task(), completed=record.step, pace=pace, metrics=metrics
         )
+
+    def progress(self, step: int) -> None:
+        now = time.monotonic()
+        if self._start is None:
+            self._start = step, now
+        self._progress.update(self._started_task(), completed=step)
+        first, began = self._start
+        if not self._has_pace and step > first and now > began:
+            rate = (step - first) / (now - began)
+            pace = _pace(rate, (self._total_steps - step) / rate)
+            self._progress.update(self._started_task(), pace=pace)
 
     def flush(self) -> None:
         if self._task is not None:
@@ -186,9 +211,7 @@ class ProgressWriter(writer.Writer):
             # While the bar is live, `sys.stderr` is a proxy that prints above the bar. The log
             # handler still holds the real stream and would write into the bar.
             self._log_stream = _absl_handler().setStream(sys.stderr)
-            self._task = self._progress.add_task(
-                "train", total=self._total_steps, pace="", metrics=""
-            )
+            self._task = self._progress.add_task("", total=self._total_steps, pace="", metrics="")
         return self._task
 
     def _describe(self, record: Record) -> tuple[str, str]:
@@ -197,16 +220,14 @@ class ProgressWriter(writer.Writer):
         shown = shown_fields(record, self._fields)
         in_pace = {RATE, ETA}
         metrics = "  ".join(f"{name} {text}" for name, text in shown.items() if name not in in_pace)
-        return _pace(record), metrics
+        # rich's own estimate is not used: a resumed run would include the steps of the earlier run,
+        # and time spent on evaluation is not training time.
+        seconds = record.eta_seconds
+        return "" if seconds is None else _pace(record.flat()[RATE], seconds), metrics
 
 
-def _pace(record: Record) -> str:
-    # rich's own estimate is not used: a resumed run would include the steps of the earlier run, and
-    # time spent on evaluation is not training time.
-    if record.eta_seconds is None:
-        return ""
-    time_left = datetime.timedelta(seconds=round(record.eta_seconds))
-    return f"{record.flat()[RATE]:.1f} steps/s, ETA {time_left}"
+def _pace(rate: float, seconds_left: float) -> str:
+    return f"{rate:.1f} steps/s, ETA {datetime.timedelta(seconds=round(seconds_left))}"
 
 
 def _absl_handler() -> python_logging.StreamHandler[TextIO]:

@@ -24,6 +24,12 @@ class Writer(abc.ABC):
     def write(self, record: Record) -> None:
         """Write one record, which may be buffered until `flush`."""
 
+    def progress(self, step: int) -> None:  # noqa: B027 - only a terminal shows it
+        """Show that training has reached `step`, between two records.
+
+        The controller calls this method when training begins, and about twice a second.
+        """
+
     def flush(self) -> None:  # noqa: B027 - most writers buffer nothing
         """Make everything written so far visible to readers."""
 
@@ -74,6 +80,9 @@ class MultiWriter(Writer):
 
     def write(self, record: Record) -> None:
         self._each(lambda one: one.write(record))
+
+    def progress(self, step: int) -> None:
+        self._each(lambda one: one.progress(step))
 
     def flush(self) -> None:
         self._each(lambda one: one.flush())
@@ -142,6 +151,10 @@ class AsyncWriter(Writer):
 
     def write(self, record: Record) -> None:
         self._started().put(lambda: self._inner.write(record))
+        self._raise_errors()
+
+    def progress(self, step: int) -> None:
+        self._started().put(lambda: self._inner.progress(step))
         self._raise_errors()
 
     def flush(self) -> None:

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from absl import flags
+from absl import flags, logging
 
-from official_lite.common import app
+from official_lite.common import app, terminal
 from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions
@@ -88,10 +88,14 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
         return
     # TensorFlow takes seconds to import. A typo should be reported before that.
-    with app.lasting_imports():
+    logging.info("%s of %s in %s", mode, FLAGS.experiment, model_dir)
+    with app.lasting_imports(), terminal.without_startup_messages():
+        import tensorflow as tf
+
         from official_lite import pipeline, telemetry
         from official_lite.run import continuous_finetune_lib
 
+        tf.config.list_physical_devices()
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
         return

@@ -9,7 +9,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import best_checkpoints, commit
-from official_lite.common import errors
+from official_lite.common import errors, terminal
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.output_directory import output_directory
@@ -52,7 +52,7 @@ class BestCheckpoint(Hook):
         value = self._metric.value(logs)
         if not self._metric.is_better(value, self._best_value()):
             return
-        logging.info("Best %s so far: %g.", self._metric.name, value)
+        logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)
         average = ema_optimizer.get_moving_average(getattr(self.trainer, "optimizer", None))
         step = self.controller.step
         record = telemetry.Record(step=step, split="", values=telemetry.numbers(logs))
