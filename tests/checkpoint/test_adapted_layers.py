@@ -96,7 +96,7 @@ def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, 
 def test_other_layers_are_told(adapted) -> None:
     saved = adapted_layers.AdaptedLayers(adapted_layers.find_adaptable_layers(adapted))
     fewer = adapted_layers.AdaptedLayers([adapted.normalize])
-    text = r"are Normalization, .* in the checkpoint; in the model, Normalization\.$"
+    text = r"of the checkpoint are Normalization, .* of the model are Normalization\.$"
     with pytest.raises(errors.CheckpointError, match=text):
         fewer.deserialize(saved.serialize())
 
@@ -117,7 +117,7 @@ def test_other_layers_are_left_alone_if_not_all_weights_must_fit(adapted, tmp_pa
     tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     model = _build(More)
     x = np.array([[3.0, 40.0]])
-    with pytest.raises(errors.CheckpointError, match=r"in the model, .*, IntegerLookup\.$"):
+    with pytest.raises(errors.CheckpointError, match=r"of the model are .*, IntegerLookup\.$"):
         warm_start.load_weights(model, str(tmp_path))
     np.testing.assert_array_equal(model.normalize(x), x)
     warm_start.load_weights(model, str(tmp_path), strict=False)

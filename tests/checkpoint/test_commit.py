@@ -34,8 +34,8 @@ def test_checkpoint_without_a_commit_file_says_nothing(prefix: str) -> None:
         ("index", b"", "0 bytes"),
         ("data-00000-of-00001", b"abc", "3 bytes"),
         ("data-00000-of-00001", None, "is missing"),
-        ("commit.json", b"{", "not what was written"),
-        ("commit.json", b'{"step": 7, "other": 1}', "not what was written"),
+        ("commit.json", b"{", "is damaged"),
+        ("commit.json", b'{"step": 7, "other": 1}', "is damaged"),
     ],
 )
 def test_damage_is_named(prefix: str, file: str, content: bytes | None, damage: str) -> None:

@@ -186,6 +186,6 @@ def test_full_disk_is_found_before_a_save(tmp_path: pathlib.Path, monkeypatch) -
     run = Run(tmp_path)
     run.save(1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 10))
-    with pytest.raises(errors.CheckpointError, match="10 left"):
+    with pytest.raises(errors.CheckpointError, match="only 10 bytes are free"):
         run.save(2)
     assert _steps(tmp_path) == [1]

@@ -27,7 +27,8 @@ def test_everything_that_is_missing_or_misshapen_is_named_and_nothing_is_assigne
     a = tf.Variable([0.0])
     wanted = tf.train.Checkpoint(a=a, b=tf.Variable([0.0]), c=tf.Variable(0.0), d=_State())
     with pytest.raises(
-        errors.CheckpointError, match=r"2 of 4.*\(c: \[\]\).*`d`.*\(b: \[2\], here \[1\]\)"
+        errors.CheckpointError,
+        match=r"2 of 4.*\(c: \[\]\).*`d`.*\(b: \[2\] in the checkpoint, \[1\] in this run\)",
     ):
         completeness.require_complete(wanted, path)
     assert a.numpy() == 0.0
@@ -60,7 +61,9 @@ def test_variable_that_is_there_under_one_of_its_names_is_restored(tmp_path) -> 
 def test_weights_in_a_list_of_another_length_are_not_mixed_up(tmp_path) -> None:
     saved, fewer = ([tf.Variable(tf.zeros([2])) for _ in range(count)] for count in (3, 2))
     path = _write(tmp_path, hidden_weights=saved)
-    with pytest.raises(errors.CheckpointError, match=r"hidden_weights` \(saved 3, here 2\)"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"hidden_weights` \(3 in the checkpoint, 2 in this run\)"
+    ):
         completeness.require_complete(tf.train.Checkpoint(hidden_weights=fewer), path)
 
 

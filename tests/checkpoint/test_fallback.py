@@ -87,7 +87,7 @@ def test_what_is_made_later_gets_nothing_of_the_damaged_one(tmp_path: pathlib.Pa
 
 def test_whole_one_of_another_shape_is_an_error(state: State) -> None:
     other = tf.train.Checkpoint(a=tf.Variable(tf.zeros([3])), b=tf.Variable(0))
-    with pytest.raises(errors.CheckpointError, match="It is whole"):
+    with pytest.raises(errors.CheckpointError, match="The checkpoint is intact"):
         fallback.restore_newest(other, state.paths)
     assert os.path.exists(f"{state.paths[1]}.index")
 

@@ -62,7 +62,7 @@ def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
 
 def test_missing_checkpoint_says_what_is_wanted(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "ckpt-7"):
-        with pytest.raises(errors.CheckpointError, match="Expected a folder"):
+        with pytest.raises(errors.CheckpointError, match="Expected a directory"):
             Keras2Checkpoint(str(path))
 
 

@@ -37,7 +37,7 @@ def test_wrapped_optimizer_is_described_with_what_it_wraps() -> None:
 
 
 def test_layers_that_change_places_are_refused() -> None:
-    with pytest.raises(errors.CheckpointError, match="another order"):
+    with pytest.raises(errors.CheckpointError, match="in a different order"):
         state_description.require_same(_describe(), _describe(names=("b", "a")), "ckpt-1")
 
 
@@ -71,4 +71,4 @@ def test_what_changes_the_last_bits_is_told(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.text
     state_description.tell_what_is_inexact(saved, {**saved, "num_replicas": 4}, "ckpt-1")
     assert "from ckpt-1" in caplog.text
-    assert "without the interruption: replicas 2 → 4." in caplog.text
+    assert "bit for bit: replicas 2 → 4." in caplog.text

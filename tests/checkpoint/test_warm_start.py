@@ -105,7 +105,9 @@ def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> N
 
 def test_checkpoint_without_anything_that_fits_says_what_it_has(tmp_path) -> None:
     path = _save(tmp_path, net=Net(seed=1))
-    with pytest.raises(errors.CheckpointError, match=r"Expected 'model'.*which has `net`"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"Expected the object 'model'.*checkpoint contains `net`"
+    ):
         warm_start.load_weights(Net(seed=2), path, strict=False)
 
 

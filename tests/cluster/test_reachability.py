@@ -37,14 +37,14 @@ def test_chief_waits_for_servers_and_names_who_is_missing(listener: socket.socke
     )
     reachability.wait_for_servers(there)
     gone = _closed_address()
-    message = rf"worker 1 at {gone} \(nothing listens there\) did not answer within 0.1 s"
+    message = rf"worker 1 at {gone} \(nothing listens at this port\) did not answer within 0.1 s"
     with pytest.raises(errors.ClusterError, match=message):
         reachability.wait_for_servers(_cluster(listener, gone=gone), seconds=0.1)
 
 
 def test_host_that_has_no_address_is_named_with_the_reason() -> None:
     reasons = reachability.unreachable({"worker 0": "no-such-host.invalid:1"})
-    assert reasons == {"worker 0": "its host can't be found"}
+    assert reasons == {"worker 0": "unknown host"}
 
 
 def test_error_of_tensorflow_names_the_process_that_is_gone(

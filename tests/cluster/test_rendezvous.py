@@ -44,14 +44,16 @@ def test_who_is_missing_is_named_by_all_others() -> None:
     ends = _meet([_worker(addresses, 0), _worker(addresses, 2)], seconds=0.5)
     for end in ends:
         assert isinstance(end, errors.ClusterError)
-        assert f"worker 1 at {addresses[1]} (nothing listens there) did not answer" in str(end)
+        assert f"worker 1 at {addresses[1]} (nothing listens at this port) did not answer" in str(
+            end
+        )
 
 
 def test_host_that_does_not_exist_is_named() -> None:
     addresses = [*_addresses(1), "no-such-host.invalid:2222"]
     (end,) = _meet([_worker(addresses, 0)], seconds=1.0)
     assert isinstance(end, errors.ClusterError)
-    assert "worker 1 at no-such-host.invalid:2222 (its host can't be found)" in str(end)
+    assert "worker 1 at no-such-host.invalid:2222 (unknown host)" in str(end)
 
 
 def test_different_clusters_are_found_at_once_on_all_workers() -> None:
@@ -83,6 +85,6 @@ def test_process_on_the_wrong_host_finds_the_one_whose_place_it_takes() -> None:
     worker = _worker(_addresses(2), 0)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         right = pool.submit(rendezvous.meet, worker, 10.0)
-        with pytest.raises(errors.ConfigValueError, match="Two processes call themselves worker 0"):
+        with pytest.raises(errors.ConfigValueError, match="Two processes use the name worker 0"):
             asyncio.run(_OnAnotherHost(worker, 10.0).run())
     assert isinstance(right.exception(), errors.ConfigValueError)

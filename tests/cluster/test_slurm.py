@@ -53,8 +53,8 @@ def test_a_single_task_and_a_batch_script_are_no_cluster():
     ("changes", "message"),
     [
         ({"SLURM_NODEID": "0", "SLURM_LOCALID": "1"}, "--distribution=block"),
-        ({"SLURM_STEP_NODELIST": "n9"}, "can't be understood: 3 tasks"),
-        ({"SLURM_STEP_NUM_TASKS": "5"}, "can't be understood: 5 tasks"),
+        ({"SLURM_STEP_NODELIST": "n9"}, "Can't interpret the Slurm step with 3 tasks"),
+        ({"SLURM_STEP_NUM_TASKS": "5"}, "Can't interpret the Slurm step with 5 tasks"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):

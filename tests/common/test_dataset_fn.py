@@ -21,5 +21,5 @@ def test_an_unknown_file_type_is_answered_with_the_nearest():
 
 
 def test_riegeli_says_what_it_needs():
-    with pytest.raises(errors.ConfigValueError, match="needs Riegeli"):
+    with pytest.raises(errors.ConfigValueError, match="requires Riegeli"):
         dataset_fn.pick_dataset_fn("riegeli")

@@ -172,8 +172,8 @@ def test_entry_of_a_config_creates_with_its_arguments():
     [
         ({"name": "patient", "metrik": "loss"}, "no argument `metrik`.*metric"),
         ("patient", "hook 'patient' can't be created: missing.*'metric'"),
-        ({"patience": 3}, "by its name"),
-        (["patient"], "by its name"),
+        ({"patience": 3}, "must be a name"),
+        (["patient"], "must be a name"),
     ],
 )
 def test_entry_with_wrong_arguments_is_refused_before_it_creates_anything(entry, message):

@@ -114,7 +114,7 @@ def test_contradiction_is_an_error_with_both_numbers(given: dict[str, float]) ->
 def test_resolved_config_does_not_go_stale_with_other_data() -> None:
     resolved = epochs.resolve(_params(train_epochs=3))
     more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
-    with pytest.raises(errors.ConfigValueError, match="`steps_per_epoch` to 0"):
+    with pytest.raises(errors.ConfigValueError, match="`steps_per_epoch: 0`"):
         epochs.resolve(resolved.replace(**more))
     more["trainer"]["steps_per_epoch"] = 0
     assert epochs.resolve(resolved.replace(**more)).trainer.train_steps == 400

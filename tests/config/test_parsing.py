@@ -134,7 +134,7 @@ def test_workspace_that_is_set_wins(
 
 
 def test_placeholder_without_a_workspace_is_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="names no workspace"):
+    with pytest.raises(errors.ConfigValueError, match="`workspace` is not set"):
         _parse(set=["trainer.name={workspace}/t.py:T"])
 
 

@@ -78,7 +78,7 @@ def test_config_says_which_parts_and_how_strictly(tmp_path) -> None:
     source, target = _model(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)])
     tf.train.Checkpoint(model=source).save(str(tmp_path / "ckpt"))
     config = cfg.TaskConfig(init_checkpoint=str(tmp_path), init_checkpoint_strict=False)
-    with pytest.raises(errors.CheckpointError, match="Nothing in the checkpoint fits"):
+    with pytest.raises(errors.CheckpointError, match="No weight in the checkpoint matches"):
         Bare(config).initialize(target)
     with pytest.raises(errors.UnknownNameError, match="'backbone'"):
         Bare(config.replace(init_checkpoint_modules="backbone")).initialize(target)

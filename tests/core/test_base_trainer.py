@@ -51,7 +51,7 @@ def test_accumulation_beside_an_own_train_step_is_refused(experiment, make_train
         def train_step(self, iterator):
             next(iterator)
 
-    with pytest.raises(errors.ConfigValueError, match="Own has a `train_step`"):
+    with pytest.raises(errors.ConfigValueError, match="Own overrides `train_step`"):
         make_trainer(experiment(trainer={"grad_accum_steps": 2}), cls=Own, evaluate=False)
 
 

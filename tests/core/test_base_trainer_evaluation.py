@@ -47,7 +47,7 @@ def test_passthrough_logs_reach_the_task_and_the_model_wins_a_clash(
     make_trainer(experiment(), cls=Passing, train=False).evaluate(tf.constant(1))
     assert seen[0]["id"] == b"a"
     assert seen[0]["loss"][0] >= 0
-    assert "both log loss" in caplog.text
+    assert "both report loss" in caplog.text
 
 
 def test_metrics_of_an_evaluation_do_not_reach_the_next_report(experiment, make_trainer) -> None:
@@ -87,5 +87,5 @@ def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
 
 
 def test_trainer_that_only_trains_says_so(experiment, make_trainer) -> None:
-    with pytest.raises(errors.ConfigValueError, match="made to train only"):
+    with pytest.raises(errors.ConfigValueError, match="created with `evaluate=False`"):
         make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))

@@ -38,8 +38,8 @@ def test_every_shipped_name_has_its_hook():
         ("early_stoping", "early_stopping"),
         ({"name": "early_stopping", "metrc": "loss"}, "`metric`"),
         ({"name": "early_stopping"}, "missing a required argument"),
-        ({"metric": "loss"}, "given by its name"),
-        (3, "given by its name"),
+        ({"metric": "loss"}, "must be a name"),
+        (3, "must be a name"),
     ],
 )
 def test_wrong_entry_is_refused_before_anything_is_created(entry, message):

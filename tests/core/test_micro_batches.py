@@ -55,7 +55,7 @@ def test_batch_that_does_not_divide_is_refused_with_the_numbers(experiment, make
 def test_batch_that_the_task_makes_by_itself_is_not_divided(experiment) -> None:
     params = experiment(trainer={"grad_accum_steps": 2})
     params.task.train_data = None
-    with pytest.raises(errors.ConfigValueError, match=r"no `task\.train_data` whose"):
+    with pytest.raises(errors.ConfigValueError, match=r"`task\.train_data` is missing"):
         train_data.micro_batch_data(params, num_replicas=1)
 
 

@@ -111,5 +111,5 @@ def test_what_can_not_be_is_refused(tmp_path):
     task = _Task(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config)
     given = task.build_inputs(params.task.train_data)
-    with pytest.raises(errors.ConfigValueError, match="was given its data"):
+    with pytest.raises(errors.ConfigValueError, match="were passed to the trainer"):
         base_trainer.Trainer(params, task, task.build_model(), optimizer, train_dataset=given)

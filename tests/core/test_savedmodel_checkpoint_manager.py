@@ -81,5 +81,5 @@ def test_modules_without_signatures_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", "a\0"])
 def test_unsafe_names_are_refused(tmp_path, name):
-    with pytest.raises(errors.ConfigValueError, match="can't name a module"):
+    with pytest.raises(errors.ConfigValueError, match="not a valid name for an exported module"):
         make_manager(tmp_path, modules={name: Scaler()})

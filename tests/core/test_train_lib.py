@@ -218,7 +218,7 @@ def test_checkpoint_of_another_model_is_named(experiment, make_task, tmp_path) -
     task.build_model = lambda: keras.Sequential(
         [keras.Input((2,)), keras.layers.Dense(5, name="dense"), keras.layers.Dense(1)]
     )
-    with pytest.raises(errors.CheckpointError, match="ckpt-8 holds 2 variables of the model"):
+    with pytest.raises(errors.CheckpointError, match="ckpt-8 contains 2 variables of the model"):
         _run(params, task, "eval", tmp_path)
 
 

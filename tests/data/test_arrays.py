@@ -165,7 +165,7 @@ def test_large_rows_are_gathered_a_batch_at_a_time():
 
 @pytest.mark.parametrize(
     ("nest", "message"),
-    [((NUMBERS, NUMBERS[:9]), r"\[10, 9\]"), (NUMBERS[:0], "0 rows"), ((), r"\[\]")],
+    [((NUMBERS, NUMBERS[:9]), r"\[10, 9\]"), (NUMBERS[:0], "The dataset is empty"), ((), r"\[\]")],
 )
 def test_arrays_that_are_no_rows_are_refused(nest, message):
     with pytest.raises(errors.DataError, match=message):
@@ -199,7 +199,7 @@ def test_two_replicas_evaluate_each_row_once(size, two_replicas):
 
 
 def test_too_few_rows_to_train_with_end_all_workers_alike():
-    message = "12 input pipelines need a row each, and there are 10"
+    message = "12 input pipelines needs at least one row, but there are only 10"
     for pipeline in range(12):
         with pytest.raises(errors.DataError, match=message):
             arrays.from_arrays(
@@ -219,7 +219,7 @@ def test_batch_larger_than_the_data_is_told_of_training_alone(caplog):
 
 
 def test_batch_that_never_fills_is_an_error():
-    with pytest.raises(errors.DataError, match="25 examples, and there are 10 rows"):
+    with pytest.raises(errors.DataError, match="25 examples can't be filled from 10 rows"):
         arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True)
     dataset = arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True, repeat=True)
     assert dataset.element_spec.shape == (25,)

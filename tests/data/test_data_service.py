@@ -38,9 +38,9 @@ def options(address="grpc://nowhere:1", job_name="job", **kwargs):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"address": None}, "needs `tf_data_service_address`"),
-        ({"address": ""}, "needs `tf_data_service_address`"),
-        ({"shared_by_trainers": True}, "`trainer_id` each"),
+        ({"address": None}, "requires `tf_data_service_address`"),
+        ({"address": ""}, "requires `tf_data_service_address`"),
+        ({"shared_by_trainers": True}, "its own `trainer_id`"),
         ({"shared_by_trainers": True, "trainer_id": "a", "round_robin": True}, "does not support"),
     ],
 )
@@ -104,12 +104,12 @@ def test_dispatcher_that_does_not_answer_is_named_soon():
 
 
 def test_service_without_workers_is_named_soon(dispatcher):
-    with pytest.raises(errors.ClusterError, match="has prepared nothing within 1 s"):
+    with pytest.raises(errors.ClusterError, match="returned no data within 1 s"):
         data_service.wait_for_service(dispatcher, 1.0)
 
 
 def test_what_is_no_address_is_a_mistake_in_the_config():
-    with pytest.raises(errors.ConfigValueError, match="'grpc://host' is no address"):
+    with pytest.raises(errors.ConfigValueError, match="'grpc://host' is not the address"):
         data_service.wait_for_service("grpc://host", 1.0)
 
 

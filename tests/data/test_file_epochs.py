@@ -77,7 +77,7 @@ def test_files_may_be_of_any_format(tmp_path):
 def test_files_without_records_are_an_error_and_no_endless_search(tmp_path):
     path = tmp_path / "empty.tfrecord"
     path.touch()
-    with pytest.raises(errors.DataError, match=r"no records in .*empty\.tfrecord"):
+    with pytest.raises(errors.DataError, match=r"No records.*empty\.tfrecord"):
         _read([str(path)], 1, first_record=1)
 
 

@@ -48,7 +48,7 @@ def test_source_without_a_position_is_warned_of_where_it_is_evaluated(caplog):
 
     build = length.first_batches(build_inputs, 2, seed=3, repeat=False)
     assert len(_read(build)) == 2
-    assert "others in an evaluation than in the training" in caplog.text
+    assert "also between training and evaluation" in caplog.text
 
 
 def test_anything_but_a_dataset_is_refused():

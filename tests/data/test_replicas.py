@@ -11,7 +11,9 @@ def test_replicas_share_a_batch() -> None:
 
 
 def test_what_they_cannot_share_is_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match=r"5, which 2 replicas .* can is 6"):
+    with pytest.raises(
+        errors.ConfigValueError, match=r"5, which .* among 2 replicas.* valid value is 6"
+    ):
         replicas.per_replica_batch_size(5, tf.distribute.InputContext(1, 0, 2))
     with pytest.raises(errors.ConfigValueError, match="wanted 1 or more"):
         replicas.per_replica_batch_size(0)

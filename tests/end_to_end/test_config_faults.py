@@ -111,7 +111,7 @@ def test_27_file_without_values_changes_nothing(tmp_path: pathlib.Path, text: st
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("- trainer\n", "a list stands at the top"), ("a: 1\n---\nb: 2\n", ":2: a second document")],
+    [("- trainer\n", "a list is at the top"), ("a: 1\n---\nb: 2\n", ":2: a second document")],
 )
 def test_27_other_files_are_refused(tmp_path: pathlib.Path, text: str, answer: str) -> None:
     _refused(tmp_path, answer, text)

@@ -189,7 +189,7 @@ def test_41_finite_training_data_are_repeated(model_dir: pathlib.Path) -> None:
 
 def test_42_evaluation_without_an_end_is_refused_before_training(model_dir: pathlib.Path) -> None:
     endless = {"source": "good", "validation_source": "endless"}
-    with pytest.raises(errors.ConfigValueError, match="repeat without end") as caught:
+    with pytest.raises(errors.ConfigValueError, match="repeat forever") as caught:
         _run(model_dir, task=endless)
     assert caught.value.exit_code == 2
     assert not list(model_dir.glob("ckpt*"))
@@ -203,9 +203,9 @@ def test_42_evaluation_of_unknown_length_is_bounded_in_time(
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     _run(model_dir, task=unknown)
-    assert "has not come to their end" in caplog.text
+    assert "without reaching the end" in caplog.text
     monkeypatch.setattr(length, "_MOST_SECONDS", 0.0)
-    with pytest.raises(errors.DataError, match="has not come to their end"):
+    with pytest.raises(errors.DataError, match="without reaching the end"):
         _run(model_dir.with_name("other"), task=unknown)
 
 
@@ -224,7 +224,10 @@ def _flip_a_bit(data: bytes) -> bytes:
     [
         (_cut_off, r"b\.tfrecord` has a truncated record at byte \d{4}"),
         (_flip_a_bit, r"b\.tfrecord` has a corrupted record at byte 6\d\d"),
-        (lambda _: b"some text, and no records\n", r"b\.tfrecord` .* at byte 0\. Is it a TFRecord"),
+        (
+            lambda _: b"some text, and no records\n",
+            r"b\.tfrecord` .*at byte 0\. Check that it is a TFRecord",
+        ),
     ],
 )
 @pytest.mark.parametrize("execution", ["graph", "xla_loop"])
@@ -337,5 +340,5 @@ def test_46_generator_that_hangs_is_told_of_while_it_hangs(
 ) -> None:
     hooks = [{"name": "stall_warning", "seconds": 0.2}]
     _run(model_dir, task={"source": "hanging"}, trainer={"hooks": hooks})
-    assert "No step has been completed for" in caplog.text
+    assert "No step was completed for" in caplog.text
     assert "in _hanging" in caplog.text

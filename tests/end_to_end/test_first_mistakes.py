@@ -81,7 +81,7 @@ def train(tmp_path: pathlib.Path):
 def test_dry_run_asks_for_the_length_of_an_epoch_as_the_run_would(train) -> None:
     result = train("first/endless", "--dry_run")
     assert result.returncode == 2
-    assert "how long is one? The training dataset has no end." in result.stderr
+    assert "the length of an epoch is unknown. The training dataset has no end." in result.stderr
     assert train("first/endless", "--dry_run", "--set=trainer.steps_per_epoch=9").returncode == 0
 
 

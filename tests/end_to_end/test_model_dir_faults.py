@@ -72,7 +72,7 @@ def read_only(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def test_13_read_only_directory_is_refused(read_only: pathlib.Path) -> None:
     for model_dir in (read_only, read_only / "run"):
-        with pytest.raises(errors.ConfigValueError, match="can't write"):
+        with pytest.raises(errors.ConfigValueError, match="not writable"):
             _run(str(model_dir))
     assert list(read_only.iterdir()) == []
 

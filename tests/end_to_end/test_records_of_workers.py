@@ -116,5 +116,8 @@ def test_two_replicas_evaluate_each_record_once(unequal_files, pattern, two_repl
 def test_fewer_records_than_workers_end_all_trainings_alike(unequal_files, is_kept):
     for pipeline in range(9):
         keeping = position.begin_at(batch=0, seed=7) if is_kept else contextlib.nullcontext()
-        with keeping, pytest.raises(errors.DataError, match="9 input pipelines need a record"):
+        with (
+            keeping,
+            pytest.raises(errors.DataError, match="9 input pipelines needs at least one record"),
+        ):
             _read_share(unequal_files, "part-3", pipeline, 9, is_training=True)

@@ -101,4 +101,4 @@ def test_search_needs_a_block_in_the_config(tmp_path) -> None:
     flags = ["--mode=search", f"--model_dir={tmp_path}/study"]
     done = commands.run(["train.py", "--experiment=vision/digits_mlp", *flags])
     assert done.returncode == 2
-    assert "Give it a `space`" in done.stderr
+    assert "Set its `space`" in done.stderr

@@ -150,4 +150,4 @@ def test_service_started_by_the_tool_feeds_a_training(
         env={"OFFICIAL_LITE_CLUSTER_TIMEOUT": "1"},
     )
     assert late.returncode == 7, late.stderr[-3000:]
-    assert f"No dispatcher of a tf.data service answers at {address}" in late.stderr
+    assert f"No dispatcher of a tf.data service answered at {address}" in late.stderr

@@ -97,7 +97,7 @@ def test_two_processes_are_a_cluster_and_one_of_them_writes(tmp_path: pathlib.Pa
     assert printed == [["prepare CLUSTER", "finalize CLUSTER None"]] * 2
     assert len((tmp_path / "run" / "metrics.json").read_text().splitlines()) == 2
     assert (tmp_path / "run" / "log.txt").read_text().count("] stage prepare: Prepare") == 1
-    assert _last_line(tmp_path).endswith("experiment finished: status=done step=20")
+    assert _last_line(tmp_path).endswith("Experiment finished: status=done, step=20")
 
 
 PHASES = """
@@ -121,13 +121,13 @@ def test_one_command_runs_phases_and_leaves_out_the_finished_ones(tmp_path: path
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
         "initialize: cold start",
-        "experiment finished: status=done step=40",
+        "Experiment finished: status=done, step=40",
         f"Phase `finetune` in {run / 'finetune'}.",
         f"initialize: warm start from {run / 'pretrain'}",
-        "experiment finished: status=done step=20",
+        "Experiment finished: status=done, step=20",
         f"Phase `check` in {run / 'check'}.",
         f"initialize: warm start from {run / 'finetune'}",
-        "experiment finished: status=done step=0",
+        "Experiment finished: status=done, step=0",
     ]
     evaluated = json.loads((run / "check" / "metrics.eval.json").read_text())
     trained = json.loads((run / "finetune" / "metrics.json").read_text().splitlines()[-1])

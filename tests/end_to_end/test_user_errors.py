@@ -161,7 +161,7 @@ def test_last_line_says_what_and_where(
     assert outcome.result.returncode == 1
     assert outcome.lines[-1].startswith(answer)
     assert outcome.place(fault or "argument") in outcome.lines[-1]
-    assert "The whole traceback is in run/log.txt." in outcome.lines
+    assert "The full traceback is in run/log.txt." in outcome.lines
     assert len(outcome.lines) < 20
     assert "tensorflow/python" not in outcome.result.stderr
     log = (tmp_path / "run" / "log.txt").read_text()

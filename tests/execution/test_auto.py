@@ -96,8 +96,8 @@ def test_two_replicas_train_in_a_graph(experiment, make_trainer, two_replicas) -
 @pytest.mark.parametrize(
     ("rows", "optimizer", "reason"),
     [
-        (2**18, {"type": "adagrad"}, "XLA would pass over all rows of"),
-        (8, {"type": "adam", "adam": {"lazy_rows": True}}, "has `lazy_rows`"),
+        (2**18, {"type": "adagrad"}, "XLA would update all rows of"),
+        (8, {"type": "adam", "adam": {"lazy_rows": True}}, "optimizer's `lazy_rows`"),
     ],
 )
 def test_tables_that_are_updated_by_rows_are_trained_in_a_graph(

@@ -153,7 +153,7 @@ def test_lazy_rows_that_are_not_looked_up_keep_every_bit() -> None:
 @pytest.mark.parametrize(
     ("optimizer_fn", "message"),
     [
-        (lambda: keras.optimizers.Lamb(0.1), "Lamb updates tables as a whole"),
+        (lambda: keras.optimizers.Lamb(0.1), "not Lamb, which updates whole tables"),
         (lambda: keras.optimizers.Adam(0.1, loss_scale_factor=8.0), "the loss is scaled"),
         (
             lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)),

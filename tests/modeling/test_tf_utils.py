@@ -72,9 +72,9 @@ def test_every_replica_gets_the_parts_of_all():
 def test_replica_functions_say_where_they_belong():
     strategy = two_replicas()
     with strategy.scope():
-        with pytest.raises(RuntimeError, match="no replica here"):
+        with pytest.raises(RuntimeError, match="outside a replica context"):
             tf_utils.get_replica_id()
-        with pytest.raises(RuntimeError, match="no replica here"):
+        with pytest.raises(RuntimeError, match="outside a replica context"):
             tf_utils.cross_replica_concat(tf.ones([1]), axis=0)
 
 

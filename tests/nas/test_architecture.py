@@ -18,7 +18,7 @@ def test_choices_are_answered_by_name_index_or_number() -> None:
 
 
 def test_nothing_is_answered_while_choices_are_open() -> None:
-    with pytest.raises(RuntimeError, match="could say what 'op' is"):
+    with pytest.raises(RuntimeError, match="the choice 'op' has no value"):
         _ask(op=["a", "b"])
 
 
@@ -33,7 +33,7 @@ def test_all_that_does_not_fit_is_said_at_once() -> None:
     with pytest.raises(errors.ConfigValueError) as caught, fixed:
         _ask(op=["a", "b"], depth=[2], opt=[1])
     message = str(caught.value)
-    assert "`op` is 'c'; there are a, b." in message
+    assert "`op` is 'c'; expected one of a, b." in message
     assert "Nothing is chosen for depth, opt." in message
     assert "no choice `optt`. Did you mean `opt`" in message
 
@@ -41,7 +41,7 @@ def test_all_that_does_not_fit_is_said_at_once() -> None:
 def test_one_label_has_one_set_of_options() -> None:
     with architecture.record_space():
         _ask(op=["a", "b"])
-        with pytest.raises(errors.ConfigValueError, match="their options differ"):
+        with pytest.raises(errors.ConfigValueError, match="the same options, but these differ"):
             _ask(op=["a"])
 
 
@@ -83,5 +83,5 @@ def test_file_that_is_none_is_refused(tmp_path, text) -> None:
 
 
 def test_missing_file_is_refused(tmp_path) -> None:
-    with pytest.raises(errors.ConfigValueError, match="there is no architecture"):
+    with pytest.raises(errors.ConfigValueError, match="contains no architecture"):
         architecture.read_arch(tmp_path)

@@ -40,7 +40,7 @@ def test_reduction_none_gives_the_list() -> None:
 
 
 def test_too_many_sets_of_inputs_are_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="Make it several choices"):
+    with pytest.raises(errors.ConfigValueError, match="Use several choices of one input"):
         nas.InputChoice(20, None, label="inputs")
 
 

@@ -52,5 +52,5 @@ def test_step_without_its_loss_is_refused(experiment, toy_task) -> None:
 
     task = Silent(experiment().task)
     probe = loss_probe.LossProbe(task, task.build_model(), None)
-    with pytest.raises(errors.ConfigValueError, match=r"returns \['other'\]; expected its loss"):
+    with pytest.raises(errors.ConfigValueError, match=r"returns \['other'\]; expected also"):
         probe(_batch())

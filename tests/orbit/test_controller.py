@@ -115,7 +115,7 @@ def test_replicas_train_under_one_controller(make_controller, two_replicas):
         ({"global_step": 3}, "pass a `tf.Variable`"),
         ({"steps_per_loop": None}, "`steps_per_loop` is None"),
         ({"steps_per_loop": 0}, "`steps_per_loop` is 0"),
-        ({"summary_interval": -1}, "interval of -1"),
+        ({"summary_interval": -1}, "interval must be at least 1 step, got -1"),
     ],
 )
 def test_impossible_arguments_are_refused(make_trainer, make_controller, arguments, message):
@@ -125,7 +125,7 @@ def test_impossible_arguments_are_refused(make_trainer, make_controller, argumen
 
 def test_missing_part_is_named(make_trainer, make_controller):
     controller = make_controller(make_trainer(), evaluator=None)
-    with pytest.raises(errors.ConfigValueError, match="`evaluate` needs a `evaluator`"):
+    with pytest.raises(errors.ConfigValueError, match="`evaluate` requires a `evaluator`"):
         controller.evaluate()
     with pytest.raises(errors.ConfigValueError, match="`steps` is 0"):
         make_controller(make_trainer()).evaluate(steps=0)

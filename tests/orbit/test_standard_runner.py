@@ -137,7 +137,7 @@ def test_new_evaluation_data_take_the_place_of_the_old():
     ],
 )
 def test_contradicting_options_are_refused(make_trainer, options):
-    with pytest.raises(errors.ConfigValueError, match="needs"):
+    with pytest.raises(errors.ConfigValueError, match="requires"):
         make_trainer(options=orbit.StandardTrainerOptions(**options))
 
 

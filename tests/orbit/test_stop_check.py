@@ -77,7 +77,7 @@ def test_signal_saves_and_ends_in_order_without_an_evaluation(
     trainer, log = make_trainer(), make_log(every_n_steps=0)
     hooks = [SignalAt(7), log]
     controller = make_controller(trainer, hooks=hooks, checkpoint_manager=make_manager(trainer))
-    where = r"The same command goes on with it, from .*/ckpt-7\.$"
+    where = r"Start the same command again to resume it, from .*/ckpt-7\.$"
     with preemption.catch_signals(), pytest.raises(errors.PreemptedError, match=where):
         controller.train_and_evaluate(20, eval_interval=10)
     assert trainer.events == ["begin 0", "end 7"]

@@ -33,7 +33,7 @@ def test_no_interval_is_never():
 
 
 def test_negative_interval_is_refused():
-    with pytest.raises(errors.ConfigValueError, match="-1 steps"):
+    with pytest.raises(errors.ConfigValueError, match="got -1"):
         triggers.every(-1)
 
 

@@ -51,7 +51,7 @@ def test_earlier_phases_are_there_by_name(context) -> None:
     }
     earlier = paddlerec.Context(ctx)["model"]["pretrain"]
     assert earlier["model"] == "old"
-    with pytest.raises(errors.UnknownKeyError, match=r"only its model.*`model`"):
+    with pytest.raises(errors.UnknownKeyError, match=r"only the model.*`model`"):
         earlier["optimizer"]
     with pytest.raises(errors.ConfigValueError, match="pretrain"):
         earlier["model"] = "new"

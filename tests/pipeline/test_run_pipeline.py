@@ -222,7 +222,7 @@ def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
     longer = [TWO[0] | {"overrides": {"trainer.train_steps": 6}}, TWO[1]]
     _run(experiment(phases=longer), tmp_path, **stages)
     assert calls == list(pipeline.STAGES)
-    assert "`second` has a checkpoint of its own" in caplog.text
+    assert "`second` resumes from its own checkpoint" in caplog.text
     assert f"Remove {tmp_path / 'second'}" in caplog.text
 
 

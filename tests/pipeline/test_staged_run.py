@@ -139,7 +139,7 @@ def test_last_line_of_the_log_says_how_it_ended(experiment, log_of, tmp_path) ->
     _run(experiment(), tmp_path, finalize=Finalize)
     *_, before, last = log_of().splitlines()
     assert before.endswith("the last stage")
-    assert last.endswith("experiment finished: status=done step=8")
+    assert last.endswith("Experiment finished: status=done, step=8")
 
 
 def test_log_says_which_class_of_which_file_each_stage_is(experiment, log_of, tmp_path) -> None:
@@ -242,7 +242,7 @@ def test_mode_that_should_evaluate_and_does_not_is_told(
     assert "evaluated nothing" not in log_of()
     _run(experiment(), tmp_path, "eval", run=stage)
     log = (tmp_path / "log.eval.txt").read_text()
-    told = "The mode `eval` has evaluated nothing; the stage run: _OnlyTrains"
+    told = "The mode `eval` evaluated nothing, because the stage run: _OnlyTrains"
     assert (told in log) == is_told
     assert (tmp_path / "metrics.eval.json").exists() != is_told
 
@@ -250,5 +250,5 @@ def test_mode_that_should_evaluate_and_does_not_is_told(
 def test_stage_that_trains_in_a_mode_that_does_not_is_told_why(experiment, tmp_path) -> None:
     _run(experiment(), tmp_path)
     longer = experiment(trainer={"train_steps": 12})
-    with pytest.raises(errors.ConfigValueError, match="only the modes that train have one"):
+    with pytest.raises(errors.ConfigValueError, match="only training modes have one"):
         _run(longer, tmp_path, "eval", run=_OnlyTrains)

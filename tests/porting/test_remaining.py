@@ -12,7 +12,7 @@ def _find(text: str) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("keras.backend.switch(a, b, c)", "`keras.backend.switch` is gone: `keras.ops.where`"),
+        ("keras.backend.switch(a, b, c)", "`keras.backend.switch` was removed: `keras.ops.where`"),
         ("keras.layers.NoSuch()", "Keras 3 has no `keras.layers.NoSuch`"),
         ("from official.vision import configs", "`official.vision.configs` is not part of"),
         (
@@ -20,12 +20,12 @@ def _find(text: str) -> list[tuple[int, str]]:
             "has no `official_lite.core.base_task.Tusk`",
         ),
         ("from tensorflow.python.keras import engine", "is Keras 2"),
-        ("import tensorflow_addons as tfa", "is tied to Keras 2"),
-        ("self.add_metric(x)", "`add_metric` is gone"),
-        ("isinstance(s, (list, tf.TensorShape))", "shapes come as tuples"),
+        ("import tensorflow_addons as tfa", "depends on Keras 2"),
+        ("self.add_metric(x)", "`add_metric` was removed"),
+        ("isinstance(s, (list, tf.TensorShape))", "shapes are tuples"),
         ("keras.layers.Embedding(1, 2, input_length=3)", "no argument `input_length`"),
         ("model.save(path, save_format='tf')", "no argument `save_format`"),
-        ("keras.layers.Dense(3, name=scope + '/x')", "can't have a slash"),
+        ("keras.layers.Dense(3, name=scope + '/x')", "can't contain a slash"),
     ],
 )
 def test_what_hands_must_do(text: str, told: str) -> None:
@@ -48,7 +48,7 @@ def test_attributes_of_layers() -> None:
         """
     )
     assert [line for line, _ in found] == [6, 7]
-    assert "Keras doesn't see a `tf.Variable`" in found[0][1]
+    assert "Keras doesn't track a `tf.Variable`" in found[0][1]
     assert "`self.losses` is a property of Keras" in found[1][1]
 
 

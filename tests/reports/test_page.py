@@ -119,13 +119,13 @@ def test_same_names_are_told_apart(tmp_path) -> None:
     runs = [made_runs.make_run(tmp_path / name / "run") for name in "ab"]
     text = page.build_page([str(one) for one in runs])
     assert "<title>a/run · b/run</title>" in text
-    with pytest.raises(errors.ConfigValueError, match="given twice"):
+    with pytest.raises(errors.ConfigValueError, match="listed twice"):
         page.build_page([str(runs[0]), str(runs[0])])
 
 
 def test_directory_that_holds_runs_names_them(tmp_path) -> None:
     made_runs.make_run(tmp_path / "all" / "pretrain")
-    with pytest.raises(errors.ConfigValueError, match=r"There are .*pretrain"):
+    with pytest.raises(errors.ConfigValueError, match=r"Found .*pretrain"):
         page.build_page([str(tmp_path / "all")])
     with pytest.raises(errors.ConfigValueError, match="Did you mean all"):
         page.build_page([str(tmp_path / "alll")])

@@ -54,7 +54,7 @@ def test_runs_are_found_however_deep(tmp_path: pathlib.Path) -> None:
     names = [run.name for run in run_reading.read_runs(str(tmp_path))]
     assert names == ["b", "study/trials/0000", "study/trials/0001"]
     assert [run.name for run in run_reading.read_runs(str(tmp_path / "b"))] == ["b"]
-    with pytest.raises(errors.ConfigValueError, match="no folder"):
+    with pytest.raises(errors.ConfigValueError, match="does not exist"):
         run_reading.read_runs(str(tmp_path / "c"))
 
 
@@ -71,7 +71,7 @@ def test_torn_files_are_told_and_hide_nothing_else(tmp_path: pathlib.Path) -> No
 
 
 def test_directory_without_anything_of_a_run_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigValueError, match="no directory of a run"):
+    with pytest.raises(errors.ConfigValueError, match="is not a model directory"):
         run_reading.read_run(str(tmp_path))
 
 

@@ -59,4 +59,4 @@ def test_architecture_has_its_choices_and_how_they_came(tmp_path) -> None:
 def test_damaged_architecture_does_not_hide_the_run(tmp_path) -> None:
     directory = made_runs.make_run(tmp_path / "a")
     (directory / "arch.json").write_text("{torn")
-    assert "is no JSON file" in tag("div", run_sections.architectures([_read(directory)]).content)
+    assert "is not valid JSON" in tag("div", run_sections.architectures([_read(directory)]).content)

@@ -55,7 +55,7 @@ def test_missing_file_is_found_where_the_mode_would_read_it(experiment, tmp_path
     params = experiment()
     params.task = _reading(f"{tmp_path}/a*, {tmp_path}", "nowhere.txt")
     preflight.check_input_files(params, "train")
-    wanted = r"`task\.validation_data\.input_path`: There is no input file `nowhere\.txt`"
+    wanted = r"`task\.validation_data\.input_path`: The input file `nowhere\.txt`"
     with pytest.raises(errors.DataError, match=wanted):
         preflight.check_input_files(params, "train_and_eval")
     routines = tuple(

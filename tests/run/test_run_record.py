@@ -40,7 +40,7 @@ def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
     record = run_record.RunRecord(_params(), "train", str(tmp_path))
     with pytest.raises(ZeroDivisionError) as caught, record:
         1 / 0  # noqa: B018  (the failure)
-    assert caught.value.__notes__ == [f"The whole traceback is in {tmp_path / 'log.txt'}."]
+    assert caught.value.__notes__ == [f"The full traceback is in {tmp_path / 'log.txt'}."]
     assert _read(tmp_path / "run.json")["exit_reason"] == "ZeroDivisionError: division by zero"
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
@@ -76,7 +76,7 @@ def test_last_line_says_how_the_run_ended(
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
     last = (tmp_path / "log.txt").read_text().splitlines()[-1]
-    assert last.endswith("experiment finished: status=done step=3")
+    assert last.endswith("Experiment finished: status=done, step=3")
     with pytest.raises(ZeroDivisionError), run_record.RunRecord(_params(), "eval", str(tmp_path)):
         1 / 0  # noqa: B018  (the failure)
     last = (tmp_path / "log.eval.txt").read_text().splitlines()[-1]
@@ -168,7 +168,7 @@ def test_model_dir_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("name", ["a*", "what?", "[a-z]", "back\\slash"])
 def test_model_dir_that_is_a_pattern_is_refused(tmp_path: pathlib.Path, name: str) -> None:
-    with pytest.raises(errors.ConfigValueError, match="for a pattern"):
+    with pytest.raises(errors.ConfigValueError, match="file pattern"):
         run_record.check_model_dir(str(tmp_path / name))
 
 

@@ -27,7 +27,7 @@ def test_choices_of_the_best_trials_come_out(tmp_path) -> None:
 
 
 def test_models_are_there_after_the_run() -> None:
-    with pytest.raises(errors.ConfigValueError, match="call `run` first"):
+    with pytest.raises(errors.ConfigValueError, match="Call `run` first"):
         _experiment(direction="minimize").export_top_models()
 
 

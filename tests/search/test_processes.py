@@ -114,5 +114,5 @@ def test_sigterm_is_an_error_that_can_be_gone_on_from() -> None:
 
 
 def test_what_can_not_be_sent_is_said_before_a_process_starts(tmp_path) -> None:
-    with pytest.raises(errors.ConfigTypeError, match="into a module"):
+    with pytest.raises(errors.ConfigTypeError, match="to a module"):
         processes.start(lambda: None, output_path=str(tmp_path / "a"))

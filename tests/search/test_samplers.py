@@ -75,7 +75,7 @@ def test_grid_tries_each_point_once_and_ends(tmp_path) -> None:
 
 def test_grid_needs_an_end_of_values() -> None:
     config = toys.config(strategy="grid")
-    with pytest.raises(errors.ConfigValueError, match=r"\['x'\] have no end"):
+    with pytest.raises(errors.ConfigValueError, match=r"\['x'\] have infinitely many values"):
         samplers.create_sampler(config, search.Space(config.space))
 
 

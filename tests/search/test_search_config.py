@@ -35,7 +35,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, object]) -> None:
 
 
 def test_experiment_without_a_search_is_told_what_to_write() -> None:
-    with pytest.raises(errors.ConfigValueError, match="Give it a `space`"):
+    with pytest.raises(errors.ConfigValueError, match="Set its `space`"):
         search_config.search_config_of(cfg.ExperimentConfig())
 
 

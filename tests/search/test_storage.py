@@ -104,7 +104,7 @@ def test_journal_may_be_moved(tmp_path) -> None:
 def test_study_of_something_else_is_not_gone_on_with(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(), str(tmp_path))
     for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
-        with pytest.raises(errors.ConfigValueError, match="a study of something else"):
+        with pytest.raises(errors.ConfigValueError, match="a study with a different config"):
             search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
 
 

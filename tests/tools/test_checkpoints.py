@@ -60,7 +60,7 @@ def test_inspect_shows_the_newest_of_a_folder(
         "not_finite": 0,
     }
     assert tools.main(["checkpoints", "inspect", f"{model_dir}/ckpt-1.index"]) == 0
-    assert "Sound: every tensor was read.\n" in capsys.readouterr().out
+    assert "Intact: every tensor is readable.\n" in capsys.readouterr().out
     (data,) = model_dir.glob("ckpt-1.data-*")
     data.write_bytes(bytes(len(data.read_bytes())))
     assert tools.main(["checkpoints", "inspect", f"{model_dir}/ckpt-1"]) == 5

@@ -63,7 +63,7 @@ def test_what_is_laid_over_an_experiment_is_in_its_config(tmp_path: pathlib.Path
     sets = ["trainer.steps_per_loop=3"]
     trainer = config_sources.read(NAME, config_files=[str(file)], sets=sets).config["trainer"]
     assert (trainer["train_steps"], trainer["steps_per_loop"]) == (7, 3)
-    with pytest.raises(errors.ConfigValueError, match="only an experiment takes"):
+    with pytest.raises(errors.ConfigValueError, match="require an experiment, but"):
         config_sources.read(str(file), sets=sets)
 
 
@@ -72,7 +72,7 @@ def test_what_is_laid_over_an_experiment_is_in_its_config(tmp_path: pathlib.Path
     [
         ("vision/digits_mpl", "Did you mean `vision/digits_mlp`"),
         ("none.yaml", "Can't read the config file none.yaml"),
-        ("tests", "not that of a run"),
+        ("tests", "is not a model directory"),
     ],
 )
 def test_what_is_nothing_is_refused(name: str, said: str) -> None:
@@ -82,5 +82,5 @@ def test_what_is_nothing_is_refused(name: str, said: str) -> None:
 
 def test_run_without_a_config_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(errors.ConfigValueError, match="has no config to be read"):
+    with pytest.raises(errors.ConfigValueError, match="can't be read"):
         config_sources.read(str(tmp_path))

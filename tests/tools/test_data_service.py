@@ -25,7 +25,7 @@ def taken_port():
 
 def test_port_that_is_taken_is_a_mistake_in_the_command(taken_port, capsys):
     assert tools.main(["data_service", "dispatcher", f"--port={taken_port}"]) == 2
-    assert f"Nothing can be started at port {taken_port}" in capsys.readouterr().err
+    assert f"Can't listen at port {taken_port}" in capsys.readouterr().err
 
 
 def test_worker_without_a_dispatcher_ends_soon(monkeypatch, capsys):
@@ -34,7 +34,7 @@ def test_worker_without_a_dispatcher_ends_soon(monkeypatch, capsys):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         assert tools.main(["data_service", "worker", f"--dispatcher={address}"]) == 7
-    assert f"No dispatcher of a tf.data service answers at {address}" in capsys.readouterr().err
+    assert f"No dispatcher of a tf.data service answered at {address}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["helper"], ["dispatcher"], ["worker", "--port=1"]])

@@ -25,7 +25,7 @@ def test_what_differs_by_more_is_a_failure(trained, capsys, tmp_path):
     assert tools.main(["export", *arguments]) == 1
     said = capsys.readouterr()
     assert f"{tmp_path}/6" in said.out
-    assert "Not what the model computes" in said.err
+    assert "The outputs differ from the model's" in said.err
 
 
 def test_experiment_has_no_weights_to_export(capsys):

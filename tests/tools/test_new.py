@@ -66,10 +66,10 @@ def test_project_is_in_order_for_ruff_and_mypy(project: pathlib.Path) -> None:
     ("name", "told"),
     [
         ("my-demo", "`my_demo` can."),
-        ("2nd", "can't be the name of a Python package."),
-        ("class", "`my_class` isn't."),
-        ("json", "There is a module 'json' already"),
-        ("train", "There is a module 'train' already"),
+        ("2nd", "is not a valid name of a Python package."),
+        ("class", "Use another name, such as `my_class`."),
+        ("json", "hide the existing module 'json'"),
+        ("train", "hide the existing module 'train'"),
     ],
 )
 def test_bad_name_is_refused_and_nothing_written(
@@ -85,5 +85,5 @@ def test_what_exists_is_not_overwritten(
 ) -> None:
     (tmp_path / "demo").mkdir()
     assert tools.main(["new", str(tmp_path / "demo")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert list((tmp_path / "demo").iterdir()) == []

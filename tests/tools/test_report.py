@@ -17,7 +17,7 @@ def test_page_is_written_and_its_place_printed(tmp_path, capsys) -> None:
 
 def test_directory_without_a_run_is_an_error_of_the_request(tmp_path, capsys) -> None:
     assert tools.main(["report", str(tmp_path), "--output", str(tmp_path / "p.html")]) == 2
-    assert "is no directory of a run" in capsys.readouterr().err
+    assert "is not a model directory" in capsys.readouterr().err
     assert not (tmp_path / "p.html").exists()
 
 

@@ -33,7 +33,7 @@ def test_experiment_by_its_name(read_run):
 
 def test_run_that_does_not_name_its_experiment_has_to_be_told(read_run, trained, tmp_path):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
-    with pytest.raises(errors.ConfigValueError, match="Give it by --experiment"):
+    with pytest.raises(errors.ConfigValueError, match="Pass it as --experiment"):
         read_run(tmp_path)
     assert read_run(tmp_path, "--experiment=tests/tools").params.task.units == 3
     for record in ({"argv": ["mine.py", "-experiment=tests/tools"]}, {"argv": None}):
@@ -73,10 +73,10 @@ def test_params_of_a_run_name_no_code_that_set_does_not_name(read_run, trained, 
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
-        with pytest.raises(errors.ConfigError, match=problem or "There is no module `no_such`"):
+        with pytest.raises(errors.ConfigError, match=problem or "there is no module `no_such`"):
             trainer_factory.get_trainer_cls(params)
 
 
 def test_folder_that_is_no_run_is_refused(read_run, tmp_path):
-    with pytest.raises(errors.ConfigValueError, match=r"there is no params.yaml"):
+    with pytest.raises(errors.ConfigValueError, match=r"nor its parents contain params\.yaml"):
         read_run(tmp_path)

@@ -31,4 +31,4 @@ def test_study_is_a_document_on_stdout(tmp_path, capsys) -> None:
 
 def test_directory_without_a_study_is_an_error_of_the_request(tmp_path, capsys) -> None:
     assert tools.main(["search", str(tmp_path)]) == 2
-    assert "holds no study" in capsys.readouterr().err
+    assert "is not the directory of a study" in capsys.readouterr().err

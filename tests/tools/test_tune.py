@@ -20,7 +20,7 @@ def test_sizes_of_memory(text, size):
 
 @pytest.mark.parametrize("text", ["", "GB", "4 apples", "-1GB"])
 def test_what_is_no_size(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         tune._bytes(text)
 
 

@@ -78,7 +78,7 @@ def test_architecture_that_does_not_fit_is_an_error_of_the_config() -> None:
     with pytest.raises(errors.ConfigValueError) as caught:
         task.NasDigitsTask(params.task).build_model()
     assert "`layer1` is 'conv5'" in str(caught.value)
-    assert "Nothing is chosen for layer2" in str(caught.value)
+    assert "There is no choice for layer2" in str(caught.value)
     assert "Did you mean `layer2`" in str(caught.value)
 
 

@@ -164,7 +164,7 @@ def test_list_elements_can_be_overridden_by_index():
 
 def test_from_args_takes_the_fields_of_the_class_itself():
     assert DigitsTaskConfig.from_args([5], name="x") == DigitsTaskConfig(sizes=(5,), name="x")
-    with pytest.raises(errors.ConfigTypeError, match="declares 2 fields, got 3 values"):
+    with pytest.raises(errors.ConfigTypeError, match="has 2 fields, but got 3 values"):
         TrainerConfig.from_args(1, 2, 3)
 
 
@@ -196,7 +196,7 @@ def test_bound_builder_belongs_to_one_class():
         hyperparams.bind(Bound)(build)
     with pytest.raises(AttributeError, match="`BUILDER` is a property"):
         Bound().BUILDER = build
-    with pytest.raises(ValueError, match="wants a config class"):
+    with pytest.raises(ValueError, match="expects a config class"):
         hyperparams.bind("Bound")
     with pytest.raises(ValueError, match="a class or a function, not 5"):
         hyperparams.bind(TrainerConfig)(5)

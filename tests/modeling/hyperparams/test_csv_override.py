@@ -27,8 +27,8 @@ def test_the_syntax(text, parsed):
 @pytest.mark.parametrize(
     ("text", "position", "hint"),
     [
-        ("a=1,b:2", 4, "with `=` in place of `:`"),
-        ("a=1,path=/x,y", 12, "A value with a comma stands in quotes"),
+        ("a=1,b:2", 4, "with `=` instead of `:`"),
+        ("a=1,path=/x,y", 12, "Put a value that contains a comma in quotes"),
         ("a=[1,2", 0, "Close the quote or the bracket"),
         ("a='x,b=1", 0, "Close the quote or the bracket"),
         ("a=1,b=[[1],[2]]", 4, "A list in a list"),
@@ -62,7 +62,7 @@ def test_json_form_says_the_same_in_yaml(text):
 
 
 def test_json_form_needs_all_elements_of_a_list():
-    with pytest.raises(errors.ConfigValueError, match="left out"):
+    with pytest.raises(errors.ConfigValueError, match="is missing in"):
         params_dict.nested_csv_str_to_json_str("a[0]=1,a[2]=3")
     assert params_dict.nested_csv_str_to_json_str("") == ""
 

@@ -79,7 +79,7 @@ def assigned(field, value):
         ("count", 3.5, r"expected int, got 3.5 \(float\)\.$"),
         ("count", 1e6, "Write 1000000"),
         ("count", "1_000", "Write 1000, without quotes"),
-        ("count", None, "got null. Only an optional field takes null"),
+        ("count", None, r"got null\. Only optional fields accept null"),
         ("count", [1], "expected int"),
         ("rate", "0.1", "expected float, got '0.1' .* Write 0.1, without quotes"),
         ("rate", [0.1], "expected float"),

@@ -68,7 +68,7 @@ def test_override_of_what_is_not_selected_is_refused(selected):
     config = Optimization(warmup=Warmup(type=selected))
     with pytest.raises(
         errors.ConfigValueError,
-        match=r"no effect: `warmup\.type` .* Set `warmup\.type` to 'linear'",
+        match=r"no effect, because `warmup\.type`.* Set `warmup\.type` to 'linear'",
     ):
         config.override({"warmup": {"linear": {"warmup_steps": 5}}})
 

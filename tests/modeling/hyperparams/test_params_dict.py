@@ -109,7 +109,7 @@ def test_empty_override_changes_nothing(override):
         ("a=1,nonsense", "position 4"),
         ("a: [1\nb: 2", "override:2"),
         ("{a: 1, a: 2}", "override:1: the key 'a' is already given"),
-        (5, "not int"),
+        (5, "got int"),
     ],
 )
 def test_malformed_override_is_never_taken_for_a_file(override, message):
@@ -128,7 +128,7 @@ def test_value_that_ends_like_a_file_is_a_value():
 
 
 def test_dotted_yaml_key_is_explained():
-    with pytest.raises(errors.UnknownKeyError, match=r"`a\.b=value` in one line"):
+    with pytest.raises(errors.UnknownKeyError, match=r"`a\.b=value` on the command line"):
         hyperparams.override_params_dict(ParamsDict({"a": {"b": 1}}), "a.b: 10", is_strict=True)
 
 
@@ -148,5 +148,5 @@ def test_saved_tree_reads_back_plain(tmp_path):
 
 
 def test_override_must_be_a_dict():
-    with pytest.raises(errors.ConfigTypeError, match="An override is a dict, not list"):
+    with pytest.raises(errors.ConfigTypeError, match="An override must be a dict, got list"):
         ParamsDict().override([1])

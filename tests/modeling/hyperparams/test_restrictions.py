@@ -27,7 +27,7 @@ def test_rules_that_hold(restriction):
 
 
 def test_broken_rule_shows_the_values_and_is_a_key_error():
-    with pytest.raises(KeyError, match=r"`a\.b >= c` is not met: the values are 1 and 2"):
+    with pytest.raises(KeyError, match=r"`a\.b >= c` is violated: the values are 1 and 2"):
         check("a.b >= c", a={"b": 1}, c=2)
     with pytest.raises(restrictions.RestrictionError, match="the values are None and 3"):
         check("a < 3", a=None)
@@ -38,7 +38,7 @@ def test_functions_are_rules_too():
         return params.a % 2 == 0
 
     check(is_even, a=2)
-    with pytest.raises(restrictions.RestrictionError, match="`is_even` is not met"):
+    with pytest.raises(restrictions.RestrictionError, match="`is_even` is violated"):
         check(is_even, a=3)
 
 

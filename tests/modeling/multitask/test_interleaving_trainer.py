@@ -91,7 +91,7 @@ def test_two_replicas_count_a_step_once(
 
 def test_sampler_of_other_tasks_is_refused(tasks: Any, make_model: Callable[..., Any]) -> None:
     sampler = task_sampler.UniformTaskSampler({"bar": 1.0, "foo": 1.0})
-    with pytest.raises(errors.ConfigValueError, match="Make it from"):
+    with pytest.raises(errors.ConfigValueError, match="Create the sampler from"):
         interleaving_trainer.MultiTaskInterleavingTrainer(
             multitask.MultiTask(tasks), make_model(), keras.optimizers.SGD(), sampler
         )

@@ -298,7 +298,7 @@ def test_ratio_that_is_not_in_steps_yet_is_refused() -> None:
             "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.5}},
         }
     )
-    with pytest.raises(errors.ConfigValueError, match="is not in steps yet"):
+    with pytest.raises(errors.ConfigValueError, match="is not converted to steps yet"):
         optimization.OptimizerFactory(config).build_learning_rate()
 
 

@@ -178,5 +178,5 @@ def test_two_replicas(make_keras_trainer, make_controller, two_replicas):
 
 @pytest.mark.parametrize("arguments", [{"patience": 0}, {"patience": 1, "min_delta": -1.0}])
 def test_arguments_out_of_range_are_refused(arguments):
-    with pytest.raises(errors.ConfigValueError, match="EarlyStopping got"):
+    with pytest.raises(errors.ConfigValueError, match="EarlyStopping requires"):
         hooks.EarlyStopping("loss", **arguments)

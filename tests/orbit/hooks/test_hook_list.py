@@ -63,7 +63,7 @@ def test_hooks_know_who_runs_them(make_trainer, make_controller):
 
 
 def test_other_objects_are_refused():
-    with pytest.raises(errors.ConfigTypeError, match="holds a str"):
+    with pytest.raises(errors.ConfigTypeError, match="contains a str"):
         hook_list.HookList(["not a hook"])
 
 

@@ -87,7 +87,7 @@ def test_name_keeps_the_states_of_one_class_apart():
 def test_name_can_not_be_given_twice():
     hooks = [Counter(), Counter(), Counter()]
     hooks[2].name = "Counter_1"
-    with pytest.raises(errors.ConfigValueError, match="Two hooks are called `Counter_1`"):
+    with pytest.raises(errors.ConfigValueError, match="saved under the name `Counter_1`"):
         hook_list.HookStates(hooks)
 
 

@@ -378,7 +378,7 @@ def test_optimizer_stays_out_of_the_checkpoint_of_the_model(train, make_keras_tr
 
 
 def test_trainer_without_a_keras_model_is_refused(train, make_trainer):
-    with pytest.raises(errors.ConfigValueError, match="needs a Keras model"):
+    with pytest.raises(errors.ConfigValueError, match="requires a Keras model"):
         train(Events(), 1, trainer=make_trainer())
 
 

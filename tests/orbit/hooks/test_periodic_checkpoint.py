@@ -49,7 +49,7 @@ def test_evaluation_of_the_step_is_in_the_checkpoint(make_trainer, make_controll
 
 def test_without_a_manager_it_is_refused(make_trainer, make_controller):
     controller = make_controller(make_trainer(), hooks=[hooks.PeriodicCheckpoint(10)])
-    with pytest.raises(errors.ConfigValueError, match="needs a `checkpoint_manager`"):
+    with pytest.raises(errors.ConfigValueError, match="requires a `checkpoint_manager`"):
         controller.train(10)
 
 

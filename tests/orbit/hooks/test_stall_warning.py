@@ -28,7 +28,7 @@ def threads():
 def test_standstill_is_told_with_what_python_is_doing(make_trainer, make_controller, caplog):
     stall = hooks.StallWarning(seconds=0.05)
     make_controller(make_trainer(), hooks=[stall, Sleeps()]).train(4)
-    assert "No step has been completed for" in caplog.text
+    assert "No step was completed for" in caplog.text
     assert "since step 2" in caplog.text
     assert "time.sleep(0.3)" in caplog.text
     # After 0.05, 0.1, 0.2 seconds and so on.

@@ -104,7 +104,7 @@ def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, sai
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "Run TDM Trainer Startup Pass" in log
     assert said in log
-    assert "experiment finished: status=done step=23" in log
+    assert "Experiment finished: status=done, step=23" in log
     _train(*args, mode="eval")
     evaluations.assert_recorded_as_in_training(tmp_path / "run")
 

@@ -34,7 +34,7 @@ def test_inputs_find_their_names():
     assert exported_model._by_name(["mask", "ids"], given) == given
     assert exported_model._by_name(["mask"], given) == {"mask": 2}
     assert exported_model._by_name(["ids_1", "mask_1"], given) == {"ids_1": 1, "mask_1": 2}
-    with pytest.raises(errors.ConfigValueError, match="takes words"):
+    with pytest.raises(errors.ConfigValueError, match="expects words"):
         exported_model._by_name(["words"], given)
 
 

@@ -11,7 +11,7 @@ def test_model_is_watched_for_what_the_task_calls_it_with(read_run, trained):
     with run_model.built(read_run(trained).params) as (ctx, _):
         inputs = model_inputs.real_inputs(ctx)
         data, _ = next(iter(run_model.evaluation_data(ctx)))
-        with pytest.raises(errors.ConfigValueError, match="does not say by itself"):
+        with pytest.raises(errors.ConfigValueError, match="is not a functional model"):
             model_inputs.random_inputs(ctx.model)
         assert "call" not in ctx.model.__dict__
     assert [*inputs.arrays()] == ["row", "x"]

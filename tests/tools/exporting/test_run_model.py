@@ -49,5 +49,5 @@ def test_checkpoint_that_is_not_to_be_used_says_why(read_run, trained, train_run
         (tmp_path / "ckpt-6.index").write_bytes(b"")
         with pytest.raises(errors.CheckpointError, match=r"is damaged: .*has 0 bytes"):
             run_model.load_weights(ctx, str(tmp_path / "ckpt-6"))
-    with pytest.raises(errors.CheckpointError, match="There is no checkpoint at"):
+    with pytest.raises(errors.CheckpointError, match="No checkpoint found at"):
         run_model.find_checkpoint(str(tmp_path / "none"))

@@ -56,7 +56,7 @@ def test_first_failure_is_named_and_the_others_are_stopped(
     end = _run(_spec("worker 0", WAIT), _spec("worker 1", "raise SystemExit(3)"))
     assert end == ProcessEnd(name="worker 1", code=3)
     said = capfd.readouterr().err
-    assert "launch   | worker 1 ended with exit code 3, the first to fail." in said
+    assert "launch   | worker 1 ended with exit code 3 first." in said
     assert "worker 0 has not ended by itself, and is killed." in said
 
 
@@ -95,7 +95,7 @@ def test_server_that_can_be_replaced_is_and_the_trainers_go_on(
     chief = f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)"
     worker = _spec("worker 0", code, Role.REPLACEABLE)
     assert _run(worker, _spec("chief", chief), restarts=1) is None
-    assert "worker 0 was killed by SIGKILL. The others go on; restart 1 of 1." in (
+    assert "worker 0 was killed by SIGKILL. The other processes continue; restart 1 of 1." in (
         capfd.readouterr().err
     )
 

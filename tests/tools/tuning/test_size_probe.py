@@ -43,7 +43,7 @@ def test_memory_that_has_ended_is_no_mistake(monkeypatch):
 
 def test_phases_are_refused():
     found = size_probe.probe(_args("--set=phases=[{name: one}]"), 32)
-    assert "which of them is meant" in found.problem
+    assert "Pass the model directory of one phase" in found.problem
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -79,7 +79,7 @@ def test_config_that_can_not_be_trained_at_all_is_an_error_at_once(monkeypatch):
     monkeypatch.setattr(size_search, "_run", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
     args = argparse.Namespace(**never, wrong_from=1)
-    with pytest.raises(errors.ConfigValueError, match="Batches of 4 can't be trained: DataError"):
+    with pytest.raises(errors.ConfigValueError, match="Can't train with batches of 4: DataError"):
         size_search.search(args, start=4, most=64)
     with pytest.raises(errors.ConfigValueError, match="global_batch_size` is 0"):
         size_search.search(args, start=0, most=64)

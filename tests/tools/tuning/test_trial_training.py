@@ -39,5 +39,5 @@ def test_error_of_the_training_comes_through(tmp_path):
 def test_experiment_with_phases_is_refused():
     params = configs.digits_mlp()
     params.phases = [{"name": "one"}]
-    with pytest.raises(errors.ConfigValueError, match="which of them is meant"):
+    with pytest.raises(errors.ConfigValueError, match="Pass the model directory of one phase"):
         trial_training.train(params, lambda ctx: None, trainer={})
