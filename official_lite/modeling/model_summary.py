@@ -32,11 +32,8 @@ def describe(model: keras.Model | tf.Module) -> str | None:
         return None
     frozen = f", {count - trainable:,} of them frozen" if count > trainable else ""
     megabytes = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables) / 1e6
-    lines = _layer_lines(model)
-    end = ":" if lines else "."
-    return "\n".join(
-        [f"The model has {count:,} parameters{frozen}, in {megabytes:,.1f} MB{end}", *lines]
-    )
+    title = f"The model has {count:,} parameters{frozen}, in {megabytes:,.1f} MB."
+    return "\n".join([title, *_layer_lines(model)])
 
 
 def write_model_params(model: keras.Model | tf.Module, output_path: str) -> None:

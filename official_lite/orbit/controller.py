@@ -567,7 +567,7 @@ class Controller:
         """Notify the hooks, on this thread, of a checkpoint that has become complete."""
         path = self._checkpoints.take_complete() if self._checkpoints else None
         if path is not None:
-            logging.info("Saved %s.", path, extra=terminal.DETAIL)
+            logging.info("Saved %s.", path)
             self._tell_evaluator("after_checkpoint", commit.step_of(path))
             self._hooks.tell("on_checkpoint", path)
 

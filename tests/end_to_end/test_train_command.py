@@ -1,7 +1,11 @@
 """One command trains a registered experiment, resumes it, and leaves what it should."""
 
+import contextlib
 import json
+import os
 import pathlib
+import pty
+import re
 import subprocess
 import sys
 
@@ -99,3 +103,34 @@ def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", script, *_command(tmp_path, *SHORT)[1:]]
     subprocess.run(command, check=True, cwd=commands.ROOT)
     assert list((tmp_path / "train").glob("events*"))
+
+
+@pytest.mark.slow
+def test_terminal_shows_a_few_lines_and_a_bar_that_moves(tmp_path) -> None:
+    command = [
+        sys.executable,
+        "train.py",
+        "--experiment=vision/digits_cnn",
+        "--mode=train_and_eval",
+    ]
+    shown = _on_a_terminal([*command, f"--model_dir={tmp_path}", "--set=trainer.train_steps=200"])
+    assert "Experiment finished: status=done, step=200." in shown
+    assert shown.count("\n") < 40
+    assert len(set(re.findall(r"(\d+)/200 ━", shown))) >= 3
+    for chatter in ("oneDNN", "cuda drivers", "cuInit", "'global_batch_size'"):
+        assert chatter not in shown
+    assert "Versions: python" in (tmp_path / "log.txt").read_text()
+
+
+def _on_a_terminal(command: list[str]) -> str:
+    """Return what a command shows on a terminal of 120 columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # What reading raises when the other side is closed.
+            while part := os.read(ours, 65536):
+                shown += part
+    os.close(ours)
+    return shown.decode()

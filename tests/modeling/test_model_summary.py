@@ -30,7 +30,7 @@ def test_description_has_a_line_for_each_layer_with_parameters() -> None:
         ]
     )
     assert model_summary.describe(model) == (
-        "The model has 4,018 parameters, 18 of them not trained, in 0.0 MB:\n"
+        "The model has 4,018 parameters, 18 of them frozen, in 0.0 MB.\n"
         "  first   Dense  18 (not trained)\n"
         "  second  Dense  4,000"
     )

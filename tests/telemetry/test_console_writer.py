@@ -51,3 +51,27 @@ def test_bar_shows_the_chosen_fields(monkeypatch):
     assert "loss 0.5" in terminal.getvalue()
     assert "ETA 0:00:05" in terminal.getvalue()
     assert "accuracy" not in terminal.getvalue()
+
+
+def test_bar_moves_between_records(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    terminal = Terminal()
+    with telemetry.ProgressWriter(1000, terminal) as writer:
+        writer.progress(100)
+        writer.progress(300)
+        writer.flush()
+    assert "300/1000" in terminal.getvalue()
+    assert "steps/s, ETA" in terminal.getvalue()
+
+
+def test_narrow_terminal_shows_the_metric_and_no_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = Terminal()
+    with telemetry.ProgressWriter(1000, terminal) as writer:
+        values = {"loss": 0.5, "steps_per_second": 10.0}
+        writer.write(telemetry.Record(step=400, split="train", values=values))
+        writer.flush()
+    assert "loss 0.5" in terminal.getvalue()
+    assert "━" not in terminal.getvalue()

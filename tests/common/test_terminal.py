@@ -1,0 +1,65 @@
+import io
+import subprocess
+import sys
+
+from absl import logging
+
+from official_lite.common import terminal
+
+_PRINT = """
+import os
+from official_lite.common import terminal
+terminal.show_short_lines()
+with terminal.without_startup_messages():
+    os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are ...\\n")
+    os.write(2, b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on. You may ...\\n")
+    os.write(2, b"F0000 00:00:1.2 3 cpu.cc:1] something that matters\\n")
+    {then}
+os.write(2, b"afterwards\\n")
+"""
+
+
+def test_short_lines_have_no_prefix_and_no_details(monkeypatch) -> None:
+    handler = logging.get_absl_handler().python_handler
+    for name in ("formatter", "filters"):
+        monkeypatch.setattr(handler, name, getattr(handler, name))
+    monkeypatch.setattr(handler, "filters", [])
+    monkeypatch.setattr(handler, "stream", stream := io.StringIO())
+    terminal.show_short_lines()
+    for method in (logging.info, logging.warning):
+        record = logging.get_absl_logger().makeRecord(
+            "absl", 20 if method is logging.info else 30, __file__, 1, "a %s", ("text",), None
+        )
+        handler.handle(record)
+        record.is_detail = True
+        handler.handle(record)
+    assert stream.getvalue() == "a text\nWARNING: a text\n"
+
+
+def test_startup_messages_are_hidden_and_nothing_else() -> None:
+    code = [sys.executable, "-c", _PRINT.format(then="pass")]
+    result = subprocess.run(code, capture_output=True, text=True, check=True)
+    assert result.stderr == ("F0000 00:00:1.2 3 cpu.cc:1] something that matters\nafterwards\n")
+
+
+def test_message_of_a_crash_is_not_lost() -> None:
+    code = [sys.executable, "-c", _PRINT.format(then="os.abort()")]
+    result = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert result.returncode < 0
+    assert "something that matters" in result.stderr
+
+
+def test_details_reach_the_log() -> None:
+    records: list[bool] = []
+
+    class Handler(logging.logging.Handler):
+        def emit(self, record) -> None:
+            records.append(record.is_detail)
+
+    logger = logging.get_absl_logger()
+    logger.addHandler(handler := Handler())
+    try:
+        logging.error("x", extra=terminal.DETAIL)
+    finally:
+        logger.removeHandler(handler)
+    assert records == [True]
