@@ -107,16 +107,12 @@ def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_terminal_shows_a_few_lines_and_a_bar_that_moves(tmp_path) -> None:
-    command = [
-        sys.executable,
-        "train.py",
-        "--experiment=vision/digits_cnn",
-        "--mode=train_and_eval",
-    ]
+    command = [sys.executable, "train.py", "--experiment=vision/digits_cnn", "--mode=train"]
     shown = _on_a_terminal([*command, f"--model_dir={tmp_path}", "--set=trainer.train_steps=200"])
     assert "Experiment finished: status=done, step=200." in shown
     assert shown.count("\n") < 40
-    assert len(set(re.findall(r"(\d+)/200 ━", shown))) >= 3
+    steps = {int(step) for step in re.findall(r"(\d+)/200 ━", shown)}
+    assert any(step % 100 for step in steps), "The bar moved only at reports."
     for chatter in ("oneDNN", "cuda drivers", "cuInit", "'global_batch_size'"):
         assert chatter not in shown
     assert "Versions: python" in (tmp_path / "log.txt").read_text()
@@ -133,4 +129,4 @@ def _on_a_terminal(command: list[str]) -> str:
             while part := os.read(ours, 65536):
                 shown += part
     os.close(ours)
-    return shown.decode()
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode())
