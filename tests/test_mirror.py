@@ -6,7 +6,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 SOURCE = ROOT / "official_lite"
 TESTS = ROOT / "tests"
 # Tests of the whole, which have no single module to stand beside.
-OF_THE_WHOLE = {"docs", "end_to_end", "model_garden", "ports", "experiments"}
+OF_THE_WHOLE = {"docs", "end_to_end", "experiments", "judges", "model_garden", "ports"}
 
 
 def _expected_test(module: pathlib.Path) -> pathlib.Path:

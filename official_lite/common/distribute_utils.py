@@ -24,7 +24,10 @@ _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
-    """Return the replicas of a strategy and their devices, as in `2 replicas on CPU:0, CPU:1`."""
+    """Return one line about a strategy, as in `MirroredStrategy: 2 replicas on CPU:0, CPU:1`."""
+    # The default strategy has no devices of its own.
+    if not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy():
+        return "No distribution strategy: 1 replica"
     count = strategy.num_replicas_in_sync
     devices = [device.rsplit("device:", 1)[-1] for device in strategy.extended.worker_devices]
     return f"{type(strategy).__name__}: {count} replica{'s' * (count > 1)} on {', '.join(devices)}"

@@ -45,6 +45,13 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         self._sample_size = sample_size
         self._random = np.random.default_rng(seed)
         self._independent = samplers.RandomSampler(seed=seed)
+        # The parent of each running trial and the name of the parameter to mutate, by trial number.
+        # Trials may run in several threads.
+        self._mutations: dict[int, tuple[trial.FrozenTrial, str | None]] = {}
+
+    def reseed_rng(self) -> None:
+        self._random = np.random.default_rng()
+        self._independent.reseed_rng()
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: trial.FrozenTrial
@@ -57,19 +64,16 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         trial: trial.FrozenTrial,
         search_space: dict[str, distributions.BaseDistribution],
     ) -> dict[str, Any]:
+        _require_one_objective(study)
         return {}
 
     def before_trial(self, study: optuna.Study, trial: trial.FrozenTrial) -> None:
-        self._inherited: dict[str, Any] = {}
-        self._changed: dict[str, Any] = {}
         parent = self._parent(study)
         if parent is None:
             return
         names = [name for name, one in parent.distributions.items() if not one.single()]
-        self._inherited = dict(parent.params)
-        if names:
-            name = names[self._random.integers(len(names))]
-            self._changed[name] = self._inherited.pop(name)
+        name = names[self._random.integers(len(names))] if names else None
+        self._mutations[trial.number] = parent, name
 
     def sample_independent(
         self,
@@ -78,13 +82,19 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         param_name: str,
         param_distribution: distributions.BaseDistribution,
     ) -> Any:
-        if param_name in self._inherited:
-            return self._inherited[param_name]
+        _require_one_objective(study)
+        parent, changed = self._mutations.get(trial.number, (None, None))
+        # The range of a parameter may differ from trial to trial.
+        inherited: dict[str, Any] = {}
+        if parent is not None and parent.distributions.get(param_name) == param_distribution:
+            inherited = parent.params
+        if param_name in inherited and param_name != changed:
+            return inherited[param_name]
         for _ in range(_MOST_DRAWS):
             value = self._independent.sample_independent(
                 study, trial, param_name, param_distribution
             )
-            if param_name not in self._changed or value != self._changed[param_name]:
+            if param_name not in inherited or value != inherited[param_name]:
                 break
         return value
 
@@ -95,7 +105,8 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         state: trial.TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        del study, trial, state, values
+        del study, state, values
+        self._mutations.pop(trial.number, None)
 
     def _parent(self, study: optuna.Study) -> trial.FrozenTrial | None:
         ended = (trial.TrialState.COMPLETE, trial.TrialState.PRUNED)
@@ -106,3 +117,10 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         drawn = self._random.choice(len(population), self._sample_size, replace=False)
         sign = 1 if study.direction == optuna.study.StudyDirection.MINIMIZE else -1
         return min((population[index] for index in drawn), key=lambda t: sign * t.values[0])
+
+
+def _require_one_objective(study: optuna.Study) -> None:
+    if len(study.directions) > 1:
+        raise errors.ConfigValueError(
+            f"Regularized evolution supports a single objective, got {len(study.directions)}."
+        )

@@ -95,7 +95,7 @@ def make_scripted_trainer(make_trainer: Any) -> Callable[..., Any]:
 def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
     for level in ("info", "warning", "error"):
-        monkeypatch.setattr(logging, level, lambda text, *args: lines.append(str(text) % args))
+        monkeypatch.setattr(logging, level, lambda text, *args, **_: lines.append(str(text) % args))
     return lines
 
 

@@ -1,0 +1,73 @@
+"""Optuna's own suites for samplers and storages judge ours."""
+
+import pathlib
+from collections.abc import Callable
+
+import optuna
+import pytest
+from optuna.testing import pytest_samplers, pytest_storages
+
+from official_lite.search import evolution, samplers, search_config, storage
+
+Create = Callable[[], optuna.samplers.BaseSampler]
+
+
+def _seeded(create: Callable[..., optuna.samplers.BaseSampler]) -> Create:
+    def build() -> optuna.samplers.BaseSampler:
+        sampler = samplers.SeededSampler(create, 0)
+        sampler.reseed(0)
+        return sampler
+
+    return build
+
+
+class TestEvolution(
+    pytest_samplers.BasicSamplerTestCase, pytest_samplers.SingleOnlySamplerTestCase
+):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return lambda: evolution.RegularizedEvolutionSampler(seed=0)
+
+
+class TestEvolutionWithASmallPopulation(pytest_samplers.BasicSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return lambda: evolution.RegularizedEvolutionSampler(2, 1, seed=0)
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+class TestGrid(pytest_samplers.BasicSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return lambda: samplers.GridSampler(seed=0)
+
+
+class TestSeededRandom(pytest_samplers.BasicSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return _seeded(optuna.samplers.RandomSampler)
+
+
+class TestSeededTpe(pytest_samplers.BasicSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return _seeded(optuna.samplers.TPESampler)
+
+
+class TestSeededNsga2(pytest_samplers.MultiObjectiveSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return _seeded(optuna.samplers.NSGAIISampler)
+
+
+class TestJournalOfAStudy(pytest_storages.StorageTestCase):
+    @pytest.fixture
+    def storage(self, tmp_path: pathlib.Path) -> optuna.storages.BaseStorage:
+        return storage._open_storage(search_config.SearchConfig(), str(tmp_path))
+
+
+class TestSqliteOfAStudy(pytest_storages.StorageTestCase):
+    @pytest.fixture
+    def storage(self, tmp_path: pathlib.Path) -> optuna.storages.BaseStorage:
+        config = search_config.SearchConfig(storage=f"sqlite:///{tmp_path}/study.db")
+        return storage._open_storage(config, str(tmp_path))
