@@ -66,7 +66,7 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory_limit",
         type=_bytes,
         metavar="SIZE",
-        help="The memory that training may use, such as 4GB. Default: 90 % of the free memory.",
+        help="The memory that training may use, such as 4GB. Default: 90 %% of the free memory.",
     )
     parser.add_argument(
         "--max_batch_size", type=int, default=2**14, metavar="N", help="Default: %(default)d."
