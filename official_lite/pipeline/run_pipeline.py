@@ -58,7 +58,9 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         _call(stages, _LAST, ctx)
 
     def note_results(record: run_record.RunRecord, error: BaseException | None) -> None:
-        driver.note_results(record, error, lambda: ctx.global_step, ctx.model)
+        controller = ctx.runner.controller if ctx.runner else None
+        reason = getattr(controller, "stop_reason", None)
+        driver.note_results(record, error, lambda: ctx.global_step, ctx.model, reason)
 
     driver.drive(
         work,

@@ -125,18 +125,22 @@ def note_results(
     error: BaseException | None,
     global_step: Callable[[], int],
     model: keras.Model | None,
+    stop_reason: str | None = None,
 ) -> None:
-    """Record how far the run has come, and the size of the model.
+    """Record how far the run has come, why it stopped, and the size of the model.
 
     Args:
         record: The record.
         error: The error that has ended the run, if any.
         global_step: Function that returns the number of completed steps.
         model: The model, if there is one.
+        stop_reason: Why the run was requested to stop early, for example by early stopping.
     """
     # If a worker is lost, so are the values of its variables.
     if isinstance(error, errors.ClusterError):
         return
     record.note(global_step=global_step())
+    if stop_reason:
+        record.note(exit_reason=stop_reason)
     if model is not None:
         record.note(num_parameters=model_summary.try_count_params(model))

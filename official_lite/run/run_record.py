@@ -181,7 +181,11 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         status = _status_of(error)
         self.note(
             status=status,
-            exit_reason=error_report.headline(error) if error else "completed",
+            exit_reason=(
+                error_report.headline(error)
+                if error
+                else self._entries.get("exit_reason", "completed")
+            ),
             end_time=_timestamp(time.time()),
             seconds=round(time.time() - self._start_time, 3),
         )

@@ -145,6 +145,19 @@ def test_run_leaves_its_record(door: Door, tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "run" / "log.txt").exists()
 
 
+class StopEarly(orbit.Hook):
+    def after_eval(self, logs: Any) -> None:
+        self.controller.request_stop("seen enough")
+
+
+def test_run_that_stops_early_says_why(door: Door, tmp_path: pathlib.Path) -> None:
+    hooks = [f"{StopEarly.__module__}:StopEarly"]
+    door(_params(trainer={"hooks": hooks}), tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["status"], record["exit_reason"]) == ("done", "seen enough")
+    assert record["global_step"] == 4
+
+
 def test_another_learning_rate_over_checkpoints_is_refused(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
