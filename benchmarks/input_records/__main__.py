@@ -53,8 +53,8 @@ def tabulate(answers: turns.Answers, num_records: int, num_files: int) -> report
         title=f"{num_records:,} records in {num_files} files, batches of {records.BATCH_SIZE}",
         columns=("", "records/s", f"× {BASELINE}", "peak MB"),
         rows=rows,
-        note="Everyone shuffles, and parses the same examples; `grain_array_record` reads plain "
-        "bytes, and `memory_*` arrays in memory. Peak memory is without worker processes.",
+        note="Everyone shuffles, and parses the same examples; `grain_array_record` reads "
+        "plain bytes, and `memory_*` arrays in memory. Peak memory is without worker processes.",
     )
 
 

@@ -52,7 +52,7 @@ def test_damaged_checkpoint_is_named(make_checkpointing, make_trainer):
         index.write(b"damaged")
     with pytest.raises(errors.CheckpointError, match=r"can be restored: ckpt-5\."):
         make_checkpointing(trainer=make_trainer()).restore()
-    with pytest.raises(errors.CheckpointError, match="ckpt-5 can't be restored"):
+    with pytest.raises(errors.CheckpointError, match=r"ckpt-5 can't be restored"):
         make_checkpointing(trainer=make_trainer()).restore(path)
 
 

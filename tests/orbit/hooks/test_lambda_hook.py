@@ -83,7 +83,7 @@ def test_unstated_interval_means_every_step_and_a_warning(log_lines):
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(errors.ConfigTypeError, match="`after_train` of LambdaHook is 3"):
+    with pytest.raises(errors.ConfigTypeError, match=r"`after_train` of LambdaHook is 3"):
         hooks.LambdaHook(after_train=3)
 
 

@@ -101,5 +101,5 @@ def test_model_without_batch_normalization_is_refused(make_controller, make_task
 
 
 def test_number_of_batches_is_checked():
-    with pytest.raises(errors.ConfigValueError, match="`num_steps` is 0"):
+    with pytest.raises(errors.ConfigValueError, match=r"`num_steps` is 0"):
         hooks.PreciseBatchNorm(0)

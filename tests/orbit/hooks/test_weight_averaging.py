@@ -180,7 +180,7 @@ def test_says_so_if_training_ended_too_early(make, tmp_path, log_lines):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(errors.ConfigValueError, match="`every_n_steps` is 0"):
+    with pytest.raises(errors.ConfigValueError, match=r"`every_n_steps` is 0"):
         _swa(every_n_steps=0)
 
 
