@@ -1,9 +1,10 @@
 """Parsing of `metrics.json` into one series per split and metric."""
 
 import dataclasses
-import json
 import math
 from typing import Any
+
+from official_lite.common import files
 
 __all__ = ["Series", "parse"]
 
@@ -79,7 +80,7 @@ class _Record:
 
     @classmethod
     def parse(cls, line: str) -> "_Record":
-        values: dict[str, Any] = dict(json.loads(line))
+        values = files.parse_json(line)
         step, split = int(values.pop("step")), str(values.pop("split"))
         wall_time = values.pop("wall_time", None)
         numbers = {name: _number(value) for name, value in values.items()}

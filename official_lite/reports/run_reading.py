@@ -12,7 +12,6 @@ that one damaged file does not hide the others. TensorFlow is needed only for re
 
 import dataclasses
 import datetime
-import json
 import math
 import os
 import shlex
@@ -260,8 +259,8 @@ class _Reader:
 
     def json(self, *path: str) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._text(*path) or "{}"))
-        except (TypeError, ValueError) as error:
+            return files.parse_json(self._text(*path) or "{}")
+        except ValueError as error:
             self._tell(os.path.join(*path), error)
             return {}
 
@@ -312,7 +311,7 @@ class _Reader:
         full = os.path.join(self._model_dir, *path)
         try:
             return files.read_text(full) if files.exists(full) else ""
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, errors.ConfigValueError) as error:
             self._tell(os.path.join(*path), error)
             return ""
 
