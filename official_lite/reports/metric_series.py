@@ -83,6 +83,8 @@ class _Record:
         values = files.parse_json(line)
         step, split = int(values.pop("step")), str(values.pop("split"))
         wall_time = values.pop("wall_time", None)
+        if wall_time is not None and not math.isfinite(wall_time):
+            raise ValueError(f"its `wall_time` is {wall_time}")
         numbers = {name: _number(value) for name, value in values.items()}
         return cls(step=step, split=split, wall_time=wall_time, values=numbers)
 

@@ -29,15 +29,11 @@ _RECORDS = ["run.json", "best_ckpt/info.json", "metrics_train.csv", "metrics.jso
 _FILES = [*_RECORDS, "log.txt", "checkpoint", "ckpt-5.commit.json", "best_ckpt/checkpoint", ".lock"]
 
 
-def _loop(path: pathlib.Path) -> None:
-    path.symlink_to(path.name)
-
-
 def _outside(path: pathlib.Path) -> None:
     path.symlink_to(path.parents[1] / "outside")
 
 
-_KINDS = {"directory": os.mkdir, "pipe": os.mkfifo, "loop": _loop}
+_KINDS = {"directory": os.mkdir, "pipe": os.mkfifo}
 
 
 def _train(model_dir: pathlib.Path, steps: int) -> tuple[int, str]:
