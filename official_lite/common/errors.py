@@ -8,7 +8,7 @@
     │   ├── UnknownNameError        (LookupError)  a name that no registry holds
     │   ├── ConfigTypeError         (TypeError)    a value of the wrong type
     │   ├── ConfigValueError        (ValueError)   the right type, but not usable
-    │   ├── NotAFileError           (OSError)      a path where a regular file is wanted
+    │   ├── NotAFileError           (OSError)      a path that is not a regular file
     │   └── LockedConfigError       (ValueError)   a write after the config was locked
     ├── DataError                   (ValueError)   the input can't be read           exit 3
     ├── DivergedError               (RuntimeError) the loss diverged                 exit 4
@@ -82,7 +82,7 @@ class ConfigValueError(ConfigError, ValueError):
 
 
 class NotAFileError(ConfigError, OSError):
-    """A path that is a directory, pipe, device or broken link where a regular file is wanted."""
+    """A path that is a directory, pipe, device or broken link where a regular file is expected."""
 
 
 class LockedConfigError(ConfigError, ValueError):

@@ -146,9 +146,7 @@ def _not_a_file(path: str) -> errors.NotAFileError:
         kind = "a named pipe"
     else:
         kind = "a socket or device"
-    return errors.NotAFileError(
-        f"{path} is {kind}; wanted a regular file. Move it away or remove it."
-    )
+    return errors.NotAFileError(f"{path} is {kind}; expected a regular file. Move or remove it.")
 
 
 def read_text(path: str) -> str:
@@ -186,7 +184,7 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict):
-        raise ValueError(f"it holds a {type(content).__name__}; wanted a JSON object")
+        raise ValueError(f"expected a JSON object, got {type(content).__name__}")
     return content
 
 
@@ -198,7 +196,7 @@ def set_aside(path: str, reason: object) -> None:
     taken = list_names(os.path.dirname(path) or ".")
     names = (f"{path}.damaged{number or ''}" for number in itertools.count())
     aside = next(name for name in names if os.path.basename(name) not in taken)
-    logging.warning("%s can't be read (%s). It is renamed to %s.", path, reason, aside)
+    logging.warning("Renamed %s to %s, because it can't be read: %s", path, aside, reason)
     rename(path, aside)
 
 

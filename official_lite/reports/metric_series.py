@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 from official_lite.common import files
 

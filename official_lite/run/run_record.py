@@ -285,7 +285,7 @@ def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_di
     try:
         record = files.read_json(path)
     except ValueError as error:
-        logging.warning("%s can't be read, and is written again: %s", path, error)
+        logging.warning("%s can't be read and will be rewritten: %s", path, error)
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
@@ -352,8 +352,10 @@ def check_model_dir(model_dir: str) -> None:
 
 def _require_regular_files(model_dir: str) -> None:
     """Check the files that TensorFlow opens itself, which would fail late or wait forever."""
-    subdirectories = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
-    for directory in [model_dir, *subdirectories]:
+    if files.is_remote(model_dir):
+        return
+    paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
+    for directory in [model_dir, *filter(os.path.isdir, paths)]:
         for name in files.list_names(directory):
             if _OF_TENSORFLOW.fullmatch(name):
                 files.require_regular(os.path.join(directory, name))

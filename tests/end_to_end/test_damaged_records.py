@@ -33,7 +33,11 @@ def _outside(path: pathlib.Path) -> None:
     path.symlink_to(path.parents[1] / "outside")
 
 
-_KINDS = {"directory": os.mkdir, "pipe": os.mkfifo}
+def _loop(path: pathlib.Path) -> None:
+    path.symlink_to(path.name)
+
+
+_KINDS = {"directory": os.mkdir, "loop": _loop, "pipe": os.mkfifo}
 
 
 def _train(model_dir: pathlib.Path, steps: int) -> tuple[int, str]:
