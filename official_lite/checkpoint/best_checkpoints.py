@@ -197,7 +197,7 @@ def _read_info(directory: str) -> dict[str, Any] | None:
     if not files.exists(path):
         return None
     try:
-        info = dict(json.loads(files.read_text(path)))
+        info = files.read_json(path)
         # The Model Garden writes the step as a float.
         return {**info, STEP_KEY: int(info[STEP_KEY])}
     except (KeyError, TypeError, ValueError) as error:

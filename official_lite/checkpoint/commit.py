@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import files
+from official_lite.common import errors, files
 
 __all__ = [
     "Commit",
@@ -110,13 +110,18 @@ def read(prefix: str) -> Commit | None:
 
     Raises:
         ValueError: The commit file is damaged.
+        OSError: The commit file cannot be read.
     """
     path = path_of(prefix)
     if not files.exists(path):
         return None
     try:
-        return Commit(**json.loads(files.read_text(path)))
-    except (TypeError, ValueError) as error:
+        commit = Commit(**files.read_json(path))
+        has_sizes = all(isinstance(size, int) for size in commit.files.values())
+        if not (isinstance(commit.step, int) and isinstance(commit.state, dict) and has_sizes):
+            raise ValueError("a field has another type")
+        return commit
+    except (errors.NotAFileError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{os.path.basename(path)} is damaged") from error
 
 
@@ -137,6 +142,8 @@ def find_damage(prefix: str) -> str | None:
             return f"{name} is missing"
         if files.size(path) != size:
             return f"{name} has {files.size(path)} bytes instead of {size}"
+    if not files.exists(f"{prefix}.index"):
+        return f"{os.path.basename(prefix)}.index is missing"
     if commit.index_sha256 != _sha256(f"{prefix}.index"):
         return f"{os.path.basename(prefix)}.index has a wrong checksum"
     return None

@@ -90,10 +90,15 @@ class CheckpointState(Protocol):
 
 def read_state(directory: str) -> CheckpointState | None:
     """Return the state in the file `checkpoint`; None if it is not readable."""
+    path = os.path.join(directory, "checkpoint")
+    if not files.exists(path):
+        return None
     try:
-        return tf.train.get_checkpoint_state(directory)
-    except (ValueError, tf.errors.OpError):  # Empty, not UTF-8, or unreadable.
-        logging.warning("%s can't be read.", os.path.join(directory, "checkpoint"))
+        # TensorFlow would wait forever for a pipe.
+        with files.open_file(path, "rb"):
+            return tf.train.get_checkpoint_state(directory)
+    except (OSError, ValueError, tf.errors.OpError):  # No file, empty, not UTF-8, or unreadable.
+        logging.warning("%s can't be read.", path)
         return None
 
 

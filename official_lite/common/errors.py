@@ -8,6 +8,7 @@
     │   ├── UnknownNameError        (LookupError)  a name that no registry holds
     │   ├── ConfigTypeError         (TypeError)    a value of the wrong type
     │   ├── ConfigValueError        (ValueError)   the right type, but not usable
+    │   ├── NotAFileError           (OSError)      a path that is not a regular file
     │   └── LockedConfigError       (ValueError)   a write after the config was locked
     ├── DataError                   (ValueError)   the input can't be read           exit 3
     ├── DivergedError               (RuntimeError) the loss diverged                 exit 4
@@ -78,6 +79,10 @@ class ConfigTypeError(ConfigError, TypeError):
 
 class ConfigValueError(ConfigError, ValueError):
     """A value of the right type that is not usable."""
+
+
+class NotAFileError(ConfigError, OSError):
+    """A path that is a directory, pipe, device or broken link where a regular file is expected."""
 
 
 class LockedConfigError(ConfigError, ValueError):

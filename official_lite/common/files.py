@@ -1,13 +1,19 @@
 """File operations: local paths without TensorFlow, remote paths (`gs://…`) by `tf.io.gfile`."""
 
 import contextlib
+import errno
+import itertools
+import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import IO, Any
+
+from absl import logging
 
 from official_lite.common import errors
 
@@ -18,11 +24,15 @@ __all__ = [
     "list_names",
     "makedirs",
     "open_file",
+    "parse_json",
+    "read_json",
     "read_text",
     "remove",
     "remove_temporaries",
+    "require_regular",
     "remove_all",
     "rename",
+    "set_aside",
     "size",
     "sync",
     "truncate",
@@ -73,13 +83,20 @@ def size(path: str) -> int:
 
 @contextlib.contextmanager
 def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
-    """Open a file; text is UTF-8.
+    """Open a regular file; text is UTF-8.
+
+    Opening a pipe would block until another process opens its other end, and a device may never
+    end. A file that is changed in place must not be a link, because the change would affect a file
+    outside the directory.
 
     Raises:
+        errors.NotAFileError: The path is not a regular file.
         OSError: The file cannot be opened, whatever error the file system reports.
     """
     if not is_remote(path):
-        with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
+        encoding = None if "b" in mode else "utf-8"
+        # The descriptor is checked, not the path, so the file cannot be replaced in between.
+        with open(path, mode, encoding=encoding, opener=_open_regular) as file:
             yield file
         return
     # Only a remote path needs TensorFlow.
@@ -92,10 +109,95 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
         raise OSError(str(error)) from error
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file as `os.open` does, but never wait and accept nothing but a regular file."""
+    if flags & (os.O_APPEND | os.O_RDWR):
+        flags |= os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        # ENXIO: a pipe without a reader, or a socket.
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            raise _not_a_file(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_a_file(path)
+    return descriptor
+
+
+def require_regular(path: str) -> None:
+    """Check that a local path, if anything is there, is a regular file or a link to one.
+
+    Raises:
+        errors.NotAFileError: The path is something else.
+    """
+    if not is_remote(path) and os.path.lexists(path) and not os.path.isfile(path):
+        raise _not_a_file(path)
+
+
+def _not_a_file(path: str) -> errors.NotAFileError:
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        kind = f"a symbolic link to {os.readlink(path)}"
+    elif stat.S_ISDIR(mode):
+        kind = "a directory"
+    elif stat.S_ISFIFO(mode):
+        kind = "a named pipe"
+    else:
+        kind = "a socket or device"
+    return errors.NotAFileError(f"{path} is {kind}; expected a regular file. Move or remove it.")
+
+
 def read_text(path: str) -> str:
-    """Return the contents of a UTF-8 file."""
+    """Return the contents of a UTF-8 file.
+
+    Raises:
+        errors.ConfigValueError: The file is not UTF-8 text.
+        OSError: The file cannot be read.
+    """
     with open_file(path, "r") as file:
-        return str(file.read())
+        try:
+            return str(file.read())
+        except UnicodeDecodeError as error:
+            raise errors.ConfigValueError(f"{path} is not UTF-8 text: {error}.") from error
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the JSON object in a UTF-8 file.
+
+    Raises:
+        ValueError: The contents are something else; the message says what.
+        OSError: The file cannot be read.
+    """
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str | bytes) -> dict[str, Any]:
+    """Return the JSON object in a text.
+
+    Raises:
+        ValueError: The text is something else; the message says what.
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a JSON object, got {type(content).__name__}")
+    return content
+
+
+def set_aside(path: str, reason: object) -> None:
+    """Rename a damaged file to `<path>.damaged`, or the first such name with a number, and warn.
+
+    The caller can then write the file again without losing its contents.
+    """
+    taken = list_names(os.path.dirname(path) or ".")
+    names = (f"{path}.damaged{number or ''}" for number in itertools.count())
+    aside = next(name for name in names if os.path.basename(name) not in taken)
+    logging.warning("Renamed %s to %s, because it can't be read: %s", path, aside, reason)
+    rename(path, aside)
 
 
 def write_text(path: str, text: str) -> None:
@@ -116,9 +218,11 @@ def write_bytes(path: str, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         rename(temporary, path)
-    except BaseException:
+    except BaseException as error:
         if exists(temporary):
             remove(temporary)
+        if isinstance(error, IsADirectoryError):
+            raise _not_a_file(path) from error
         raise
 
 
@@ -136,7 +240,7 @@ def create_text(path: str, text: str) -> None:
             raise FileExistsError(path)
         write_text(path, text)
         return
-    with open(path, "x", encoding="utf-8") as file:
+    with open_file(path, "x") as file:
         file.write(text)
 
 
@@ -160,14 +264,14 @@ def sync(path: str) -> None:
     """Flush a file from the operating system to the disk."""
     if is_remote(path):
         return
-    with open(path, "rb") as file:
+    with open_file(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def truncate(path: str, size: int) -> None:
     """Truncate a file to `size` bytes."""
     if not is_remote(path):
-        with open(path, "r+b") as file:
+        with open_file(path, "r+b") as file:
             file.truncate(size)
             os.fsync(file.fileno())
         return

@@ -199,7 +199,7 @@ def _read_params(model_dir: str) -> dict[str, Any]:
 def _read_given(model_dir: str) -> dict[str, Any]:
     path = os.path.join(model_dir, "run.json")
     try:
-        return dict(json.loads(files.read_text(path))["params"])
+        return dict(files.read_json(path)["params"])
     except (OSError, KeyError, TypeError, ValueError):
         return {}
 

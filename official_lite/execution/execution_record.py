@@ -67,7 +67,7 @@ def load(model_dir: str) -> ExecutionRecord | None:
     if not files.exists(path):
         return None
     try:
-        return ExecutionRecord(**json.loads(files.read_text(path)))
+        return ExecutionRecord(**files.read_json(path))
     except (TypeError, ValueError) as error:
         raise errors.ConfigValueError(
             f"{path} is damaged ({error}). Remove it to choose the execution mode again, or set "

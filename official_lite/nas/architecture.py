@@ -168,11 +168,11 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
             "search, its directory, or a choice for each label."
         )
     try:
-        content = json.loads(files.read_text(file))
-    except json.JSONDecodeError as error:
+        content = files.read_json(file)
+    except ValueError as error:
         raise errors.ConfigValueError(f"{file} is not valid JSON: {error}") from error
     # A file written by hand may contain only the choices.
-    arch = content.get("arch", content) if isinstance(content, dict) else None
+    arch = content.get("arch", content)
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:
         raise errors.ConfigValueError(
             f"{file} is not an architecture of format {_FORMAT}; expected "
@@ -224,17 +224,21 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
     record of each counts. The result is empty if there is no history.
     """
     path = os.path.join(directory, HISTORY_FILE)
-    lines = files.read_text(path).splitlines() if files.exists(path) else []
+    if not files.exists(path):
+        return []
+    with files.open_file(path, "rb") as file:
+        lines = file.read().splitlines()
     found: list[tuple[int, dict[str, list[float]]]] = []
     for line in lines:
         try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
+            entry = files.parse_json(line)
+            step, probs = int(entry["step"]), dict(entry["probs"])
+        except (KeyError, TypeError, ValueError):
             # The last line may be incomplete because it is being written.
             continue
-        while found and found[-1][0] >= entry["step"]:
+        while found and found[-1][0] >= step:
             found.pop()
-        found.append((entry["step"], entry["probs"]))
+        found.append((step, probs))
     return found
 
 

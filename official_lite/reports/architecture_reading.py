@@ -1,7 +1,6 @@
 """Reading of the results that an architecture search wrote to its model directory."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +40,7 @@ def read_found_arch(model_dir: str) -> FoundArch | None:
     if not files.exists(path):
         return None
     arch = architecture.read_arch(path)
-    content = json.loads(files.read_text(path))
+    content = files.read_json(path)
     try:
         return FoundArch(
             arch=arch,

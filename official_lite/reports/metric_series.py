@@ -1,9 +1,9 @@
 """Parsing of `metrics.json` into one series per split and metric."""
 
 import dataclasses
-import json
 import math
-from typing import Any
+
+from official_lite.common import files
 
 __all__ = ["Series", "parse"]
 
@@ -79,9 +79,11 @@ class _Record:
 
     @classmethod
     def parse(cls, line: str) -> "_Record":
-        values: dict[str, Any] = dict(json.loads(line))
+        values = files.parse_json(line)
         step, split = int(values.pop("step")), str(values.pop("split"))
         wall_time = values.pop("wall_time", None)
+        if wall_time is not None and not math.isfinite(wall_time):
+            raise ValueError(f"its `wall_time` is {wall_time}")
         numbers = {name: _number(value) for name, value in values.items()}
         return cls(step=step, split=split, wall_time=wall_time, values=numbers)
 

@@ -12,11 +12,11 @@ that one damaged file does not hide the others. TensorFlow is needed only for re
 
 import dataclasses
 import datetime
-import json
 import math
 import os
 import shlex
 import statistics
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +44,24 @@ __all__ = [
 _METRICS = ("metrics.json", "metrics.continuous_eval.json", "metrics.eval.json")
 # A directory that contains any of these files is a model directory.
 _RECORDS = ("run.json", "params.yaml", *_METRICS)
+# The types of the fields of `run.json` that are read.
+_TYPES: dict[str, type | types.UnionType] = {
+    "argv": list,
+    "end_time": str,
+    "exit_reason": str,
+    "global_step": int,
+    "host": str,
+    "mode": str,
+    "num_parameters": int,
+    "params": dict,
+    "platform": str,
+    "seconds": int | float,
+    "seed": int,
+    "start_time": str,
+    "status": str,
+    "train_steps": int,
+    "versions": dict,
+}
 # Subdirectories of a model directory that are not runs.
 _NOT_RUNS = ("train", "validation", "best_ckpt", "damaged", "export", "profile", "plots")
 
@@ -145,7 +163,8 @@ class Run:
     def examples_per_second(self) -> float | None:
         """The median training speed in examples; None if the config has no batch size."""
         task = self.config.get("task") or {}
-        size = (task.get("train_data") or {}).get("global_batch_size")
+        data = task.get("train_data")
+        size = data.get("global_batch_size") if isinstance(data, Mapping) else None
         rate = self.steps_per_second
         return rate * size if rate is not None and isinstance(size, int) else None
 
@@ -181,7 +200,15 @@ def read_runs(folder: str) -> list[Run]:
         errors.ConfigValueError: The folder does not exist.
     """
     found = find_runs(folder)
-    return [read_run(path, name=_relative(path, folder)) for path in found]
+    return [_read_or_explain(path, _relative(path, folder)) for path in found]
+
+
+def _read_or_explain(path: str, name: str) -> Run:
+    """Read a run; if that fails, return one with the error as its problem, so others are shown."""
+    try:
+        return read_run(path, name=name)
+    except (OSError, errors.OfficialLiteError) as error:
+        return Run(name=name, model_dir=path, problems=(str(error),))
 
 
 def read_run(model_dir: str, *, name: str | None = None) -> Run:
@@ -201,7 +228,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
             "no checkpoint."
         )
     reader = _Reader(model_dir)
-    record, series = reader.json("run.json"), reader.series()
+    record, series = reader.record(), reader.series()
     versions = record.get("versions") or {}
     machine = {key: record[key] for key in ("host", "platform") if key in record}
     return Run(
@@ -260,17 +287,35 @@ class _Reader:
 
     def json(self, *path: str) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._text(*path) or "{}"))
-        except (TypeError, ValueError) as error:
+            return files.parse_json(self._text(*path) or "{}")
+        except ValueError as error:
             self._tell(os.path.join(*path), error)
             return {}
 
+    def record(self) -> dict[str, Any]:
+        """Return `run.json` without the fields whose values have another type than is written."""
+        record = self.json("run.json")
+        for name, kind in _TYPES.items():
+            value = record.get(name)
+            if value is None:
+                record.pop(name, None)
+            elif not isinstance(value, kind) or isinstance(value, bool):
+                self.problems.append(f"run.json: `{name}` is {value!r:.60}")
+                del record[name]
+        if not 0 <= record.get("seconds", 0) < 2**31:
+            self.problems.append(f"run.json: `seconds` is {record.pop('seconds')!r:.60}")
+        return record
+
     def yaml(self, name: str) -> dict[str, Any]:
         try:
-            return dict(yaml_io.parse_yaml(self._text(name), name))
+            config = dict(yaml_io.parse_yaml(self._text(name), name))
         except errors.ConfigError as error:
             self._tell(name, error)
             return {}
+        for block in ("task", "trainer", "runtime", "search"):
+            if not isinstance(config.get(block) or {}, dict):
+                self.problems.append(f"{name}: `{block}` is {config.pop(block)!r:.60}")
+        return config
 
     def execution(self) -> execution_record.ExecutionRecord | None:
         try:
@@ -299,10 +344,15 @@ class _Reader:
             step = info.pop("best_ckpt_global_step", None)
             if step is None:
                 continue
+            # The Model Garden writes the step as a float.
+            if not isinstance(step, int | float) or not math.isfinite(step):
+                self.problems.append(f"{name}/info.json: the step is {step!r:.60}")
+                continue
             directory = os.path.join(self._model_dir, name)
             fitting = [each.path for each in list_checkpoints(directory) if each.step == int(step)]
             flat = nested_dict.flatten_nested_dict(info, "/")
-            metrics = {key: math.nan if v is None else v for key, v in flat.items()}
+            numbers = {k: v for k, v in flat.items() if v is None or isinstance(v, int | float)}
+            metrics = {key: math.nan if v is None else v for key, v in numbers.items()}
             return BestCheckpoint(
                 step=int(step), metrics=metrics, path=fitting[0] if fitting else None
             )
@@ -312,7 +362,7 @@ class _Reader:
         full = os.path.join(self._model_dir, *path)
         try:
             return files.read_text(full) if files.exists(full) else ""
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, errors.ConfigValueError) as error:
             self._tell(os.path.join(*path), error)
             return ""
 

@@ -189,7 +189,11 @@ def _read_json_summary(log_dir: str, step: int) -> Logs | None:
     path = _json_path(log_dir, step)
     if not files.exists(path):
         return None
-    return nested_dict.cast_leaf_nested_dict(json.loads(files.read_text(path)), _number)
+    try:
+        return nested_dict.cast_leaf_nested_dict(files.read_json(path), _number)
+    except ValueError as error:
+        files.set_aside(path, error)
+        return None
 
 
 def _number(text: str) -> float | str:

@@ -60,6 +60,15 @@ class _Holder:
     start_time: float
     beat: float
 
+    def __post_init__(self) -> None:
+        texts = (self.id, self.host, self.namespace, self.process_start)
+        times = (self.start_time, self.beat)
+        is_valid = all(isinstance(text, str) for text in texts) and all(
+            isinstance(seconds, int | float) and 0 <= seconds < 2**33 for seconds in times
+        )
+        if not is_valid or not isinstance(self.pid, int) or not 0 < self.pid < 2**31:
+            raise ValueError("a field of the lock has another type or is out of range")
+
     def describe(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.start_time))
         return f"process {self.pid} on {self.host}, since {since}"
@@ -150,9 +159,11 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         """Return the holder of the lock; None if there is none or the file stays unreadable."""
         for _ in range(3):
             try:
-                return _Holder(**json.loads(files.read_text(self._path)))
+                return _Holder(**files.read_json(self._path))
             except FileNotFoundError:
                 return None
+            except errors.NotAFileError:
+                raise
             except (OSError, TypeError, ValueError):
                 # Another process may be writing the file.
                 self._sleep(0.2)
@@ -191,7 +202,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         except OSError:
             return
         with contextlib.suppress(OSError, TypeError, ValueError):
-            taken = _Holder(**json.loads(files.read_text(aside)))
+            taken = _Holder(**files.read_json(aside))
             if holder is None or taken.id != holder.id:
                 files.rename(aside, self._path)
                 return
@@ -211,8 +222,8 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
 
     def _is_mine(self) -> bool:
         try:
-            return bool(json.loads(files.read_text(self._path))["id"] == self._me.id)
-        except (OSError, TypeError, KeyError, ValueError):
+            return bool(files.read_json(self._path)["id"] == self._me.id)
+        except (OSError, KeyError, ValueError):
             return False
 
 
@@ -222,7 +233,10 @@ def is_held(directory: str) -> bool | None:
     Unlike acquiring the lock, this function does not wait.
     """
     lock = ModelDirLock(directory)
-    holder = lock._read()
+    try:
+        holder = lock._read()
+    except errors.NotAFileError:
+        return False
     return False if holder is None else lock._is_alive_here(holder)
 
 

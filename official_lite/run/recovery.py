@@ -395,8 +395,8 @@ def _read(path: str | None) -> list[dict[str, Any]]:
     if not path or not files.exists(path):
         return []
     try:
-        found: list[dict[str, Any]] = json.loads(files.read_text(path))["blow_ups"]
-    except (ValueError, KeyError, TypeError):
-        logging.warning("%s can't be read, so the count of blow-ups starts at 0.", path)
+        found: list[dict[str, Any]] = files.read_json(path)["blow_ups"]
+    except (ValueError, KeyError) as error:
+        files.set_aside(path, error)
         return []
     return found

@@ -29,6 +29,7 @@ import json
 import logging as python_logging
 import os
 import platform
+import re
 import shlex
 import socket
 import sys
@@ -55,6 +56,10 @@ __all__ = [
 
 
 _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
+
+
+# The names of checkpoint files and event files.
+_OF_TENSORFLOW = re.compile(r"checkpoint|.+-\d+\.(index|data-\d+-of-\d+|commit\.json)|.*tfevents.*")
 
 
 class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
@@ -130,6 +135,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
     def _claim(self) -> list[compatibility.Change]:
         """Acquire the lock, and check that the config matches that of the checkpoints."""
+        _require_regular_files(self._model_dir)
         self._lock.enter_context(model_dir_lock.ModelDirLock(self._model_dir))
         # Remove temporary files of killed training processes, but not those of evaluation jobs,
         # which may be about to rename them.
@@ -277,8 +283,9 @@ def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_di
     if not trains or params.phases or not files.exists(path):
         return False
     try:
-        record = json.loads(files.read_text(path))
-    except json.JSONDecodeError:
+        record = files.read_json(path)
+    except ValueError as error:
+        logging.warning("%s can't be read and will be rewritten: %s", path, error)
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
@@ -343,6 +350,17 @@ def check_model_dir(model_dir: str) -> None:
         )
 
 
+def _require_regular_files(model_dir: str) -> None:
+    """Check the files that TensorFlow opens itself, which would fail late or wait forever."""
+    if files.is_remote(model_dir):
+        return
+    paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
+    for directory in [model_dir, *filter(os.path.isdir, paths)]:
+        for name in files.list_names(directory):
+            if _OF_TENSORFLOW.fullmatch(name):
+                files.require_regular(os.path.join(directory, name))
+
+
 def _is_of_evaluation(name: str) -> bool:
     """Return whether a file, such as `run.continuous_eval.json`, belongs to an evaluation job."""
     return any(f".{mode}." in name for mode in ("eval", "continuous_eval"))
@@ -351,6 +369,8 @@ def _is_of_evaluation(name: str) -> bool:
 def _log_to_file(path: str) -> python_logging.Handler | None:
     if files.is_remote(path):
         return None
+    with files.open_file(path, "a"):
+        pass  # This raises a clear error if the path is not a file that can be appended to.
     handler = python_logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.PythonFormatter())
     if not python_logging.root.handlers:

@@ -63,12 +63,19 @@ class Outcome:
 
     @classmethod
     def read(cls, model_dir: str) -> "Outcome | None":
-        """Read the outcome from a trial's model directory; return None if there is none yet."""
+        """Read the outcome from a trial's model directory; return None if there is none yet.
+
+        A damaged file is set aside, and counts as none.
+        """
         path = os.path.join(model_dir, _OUTCOME)
         if not files.exists(path):
             return None
-        record = json.loads(files.read_text(path))
-        return cls(**{field.name: record[field.name] for field in dataclasses.fields(cls)})
+        try:
+            record = files.read_json(path)
+            return cls(**{field.name: record[field.name] for field in dataclasses.fields(cls)})
+        except (KeyError, ValueError) as error:
+            files.set_aside(path, error)
+            return None
 
 
 class TrialRun:

@@ -115,7 +115,7 @@ class LineFile:
 def _repair_last_line(path: pathlib.Path) -> None:
     if not path.exists():
         return
-    with path.open("r+b") as file:
+    with files.open_file(str(path), "r+b") as file:
         content = file.read()
         if not content or content.endswith(b"\n"):
             return
@@ -225,7 +225,15 @@ class _Table:
     def _read_rows(self) -> list[list[str]]:
         if not files.exists(self._file.path):
             return []
-        return list(csv.reader(io.StringIO(files.read_text(self._file.path), newline="")))
+        try:
+            rows = list(csv.reader(io.StringIO(files.read_text(self._file.path), newline="")))
+            if rows and "step" not in rows[0]:
+                raise ValueError("its header has no column `step`")
+        except (csv.Error, ValueError) as error:
+            self._file.close()
+            files.set_aside(self._file.path, error)
+            return []
+        return rows
 
 
 def _step_of(row: Mapping[str, str]) -> int:
@@ -286,11 +294,10 @@ class JsonLinesWriter(writer.Writer):
 def _parse(line: bytes) -> dict[str, Any]:
     """Return the object of a line; empty if the line was not written by this writer."""
     try:
-        values = json.loads(line)
+        values = files.parse_json(line)
     except ValueError:
         return {}
-    is_record = isinstance(values, dict) and isinstance(values.get("step"), int)
-    return values if is_record else {}
+    return values if isinstance(values.get("step"), int) else {}
 
 
 def _is_repeated(line: bytes, record: Record) -> bool:

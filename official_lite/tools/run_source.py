@@ -8,7 +8,6 @@ again.
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -158,8 +157,8 @@ def _read_command(run_dir: str) -> argparse.Namespace:
     argv: list[str] = []
     if files.exists(path):
         try:
-            argv = [str(each) for each in json.loads(files.read_text(path)).get("argv", [])[1:]]
-        except (AttributeError, TypeError, ValueError) as error:
+            argv = [str(each) for each in files.read_json(path).get("argv", [])[1:]]
+        except (TypeError, ValueError) as error:
             raise errors.ConfigValueError(f"{path} can't be read: {error}") from error
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--experiment")

@@ -1,14 +1,16 @@
 import json
+import math
 import os
 import pathlib
 import time
+from typing import Any
 
 import pytest
 
 from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.execution import execution_record
-from official_lite.reports import run_reading
+from official_lite.reports import page, run_reading
 from official_lite.run import model_dir_lock
 from official_lite.tools import smoke_run
 from tests.reports import made_runs
@@ -95,3 +97,25 @@ def test_evaluations_beside_the_training_are_read_with_it(tmp_path: pathlib.Path
         "train/loss": 1.0,
         "validation/accuracy": 0.5,
     }
+
+
+@pytest.mark.parametrize("value", [3, -1.5, 1e308, math.nan, "x", [[1]], {"a": {"b": 1}}, True])
+def test_wrong_types_in_the_files_of_a_run_hide_neither_it_nor_others(
+    tmp_path: pathlib.Path, value: Any
+) -> None:
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "run.json").write_text(json.dumps({"status": "done"}))
+    for number, key in enumerate(run_reading._TYPES):
+        bad = tmp_path / f"bad{number}"
+        (bad / "best_ckpt").mkdir(parents=True)
+        (bad / "run.json").write_text(json.dumps({key: value}))
+        (bad / "best_ckpt" / "info.json").write_text(
+            json.dumps({"best_ckpt_global_step": 1, "accuracy": value})
+        )
+        line = {"step": 1, "split": "train", "wall_time": value, "loss": 1.0}
+        (bad / "metrics.json").write_text(json.dumps(line) + "\n")
+        (bad / "params.yaml").write_text(json.dumps({"task": 1, "trainer": {"train_steps": 1}}))
+        assert page.build_page([str(bad)])
+    runs = run_reading.read_runs(str(tmp_path))
+    assert len(runs) == 1 + len(run_reading._TYPES)
+    assert all(run.problems for run in runs if run.name != "good")

@@ -113,5 +113,9 @@ class JSONPersistedValue:
     def _read_file(self) -> Any:
         if self._filename is None or not files.exists(self._filename):
             return None
-        content = files.read_text(self._filename)
-        return json.loads(content) if content else None
+        try:
+            content = files.read_text(self._filename)
+            return json.loads(content) if content else None
+        except ValueError as error:
+            files.set_aside(self._filename, error)
+            return None
