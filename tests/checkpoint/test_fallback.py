@@ -62,7 +62,7 @@ def test_damaged_one_gives_way_to_the_one_before(
     path, damaged = fallback.restore_newest(state.checkpoint, state.paths)
     assert (path, damaged) == (state.paths[0], [state.paths[1]])
     assert state.values() == {1.0}, "nothing is left of the damaged one"
-    assert f"{state.paths[1]} is damaged: {state.paths[0]} is restored" in caplog.text
+    assert f"{state.paths[1]} is damaged. Restoring {state.paths[0]} instead" in caplog.text
 
 
 def test_what_is_made_later_gets_nothing_of_the_damaged_one(tmp_path: pathlib.Path) -> None:

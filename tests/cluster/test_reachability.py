@@ -37,7 +37,7 @@ def test_chief_waits_for_servers_and_names_who_is_missing(listener: socket.socke
     )
     reachability.wait_for_servers(there)
     gone = _closed_address()
-    message = rf"worker 1 at {gone} \(nothing listens at this port\) did not answer within 0.1 s"
+    message = rf"worker 1 at {gone} \(nothing listens at this port\) did not answer chief within 0.1 s"
     with pytest.raises(errors.ClusterError, match=message):
         reachability.wait_for_servers(_cluster(listener, gone=gone), seconds=0.1)
 
@@ -55,7 +55,7 @@ def test_error_of_tensorflow_names_the_process_that_is_gone(
     config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     lost = tf.errors.UnavailableError(None, None, "Connection reset by peer")
-    match = f"Gone: worker 2 at {gone}"
+    match = f"Lost connection to worker 2 at {gone}"
     for error in (lost, ValueError("led to")):
         with pytest.raises(errors.ClusterError, match=match), reachability.name_the_lost():
             raise error from lost
@@ -69,7 +69,7 @@ def test_process_that_is_frozen_is_named_by_tensorflow(
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     monkeypatch.setattr(reachability, "_SECONDS_TO_BE_GONE", 0.0)
     text = "From /job:worker/task:0: stopped sending heartbeats: /job:worker/replica:0/task:1"
-    match = f"Gone: worker 1 at {_address(listener)}"
+    match = f"Lost connection to worker 1 at {_address(listener)}"
     with pytest.raises(errors.ClusterError, match=match), reachability.name_the_lost():
         raise tf.errors.UnavailableError(None, None, text)
 

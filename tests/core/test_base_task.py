@@ -71,7 +71,7 @@ def test_initialize_loads_only_the_named_parts(tmp_path) -> None:
 def test_without_init_checkpoint_one_line_says_so(caplog) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     Bare(cfg.TaskConfig()).initialize(_model())
-    assert [r.message for r in caplog.records if "Cold start" in r.message]
+    assert [r.message for r in caplog.records if "random weights" in r.message]
 
 
 def test_config_says_which_parts_and_how_strictly(tmp_path) -> None:

@@ -91,7 +91,7 @@ def test_record_with_a_feature_of_another_type_is_found(write, feature, in_batch
     input_errors.remember(files, tf.data.TFRecordDataset)
     text = complaint([example("x")] if in_batches else example("x"), {"x": feature})
     found = input_errors.find_culprit(text, is_training=True)
-    assert found.endswith("/b` has a record whose feature 'x' holds int64; float was asked for.")
+    assert found.endswith("/b` has a record whose feature 'x' holds int64; expected float.")
 
 
 def test_record_with_another_number_of_values_is_found(write):
@@ -102,7 +102,7 @@ def test_record_with_another_number_of_values_is_found(write):
     text = complaint([example("x")], {"x": tf.io.FixedLenFeature((3,), tf.int64)})
     found = input_errors.find_culprit(text, is_training=True)
     assert found.endswith(
-        "/b` has a record whose feature 'x' has 1 value; the shape [3] was asked for."
+        "/b` has a record whose feature 'x' has 1 value; expected the shape [3]."
     )
 
 

@@ -15,5 +15,5 @@ def test_what_they_cannot_share_is_refused() -> None:
         errors.ConfigValueError, match=r"5, which .* among 2 replicas.* valid value is 6"
     ):
         replicas.per_replica_batch_size(5, tf.distribute.InputContext(1, 0, 2))
-    with pytest.raises(errors.ConfigValueError, match="wanted 1 or more"):
+    with pytest.raises(errors.ConfigValueError, match="expected 1 or more"):
         replicas.per_replica_batch_size(0)

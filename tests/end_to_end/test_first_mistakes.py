@@ -91,11 +91,11 @@ def test_evaluation_without_the_config_of_the_run_is_told_where_that_is(train, t
     result = train("first/endless", mode="eval")
     assert result.returncode == 2
     flag = f"--config_file={tmp_path / 'run' / 'params.yaml'}"
-    assert result.stderr.endswith(f"which knows: {flag}\n")
-    assert f"task.units: 5 -> 3\nThe run's own one is given by {flag}" in result.stderr
+    assert result.stderr.endswith(f"the config that the run recorded: {flag}\n")
+    assert f"task.units: 5 -> 3\nTo use the config of the training, pass {flag}" in result.stderr
     again = train("first/endless", flag, mode="eval")
     assert again.returncode == 0
-    assert "another config" not in again.stderr
+    assert "differs from" not in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_evaluation_without_the_config_of_the_run_is_told_where_that_is(train, t
             "first/endless",
             "task.train_data.input_path=/no/such*",
             3,
-            "`task.train_data.input_path`: There is no input file `/no/such*`",
+            "`task.train_data.input_path`: The input file `/no/such*` does not exist",
         ),
         ("first/lonely", "trainer.train_steps=1", 2, "`@task_factory.register_task_cls(LonelyC"),
     ],

@@ -62,7 +62,7 @@ def test_failing_stage_ends_in_finalize_and_a_bad_exit_code(tmp_path: pathlib.Pa
         "finalize SINGLE RuntimeError('on purpose')",
     ]
     assert "Traceback" in done.stderr
-    assert _last_line(tmp_path).endswith("experiment finished: status=failed step=20")
+    assert _last_line(tmp_path).endswith("Experiment finished: status=failed, step=20.")
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,8 @@ def test_10_damaged_checkpoint_falls_back_and_names_both(
     damage(run / f"ckpt-30.{file}")
     _train(run, 40)
     assert _trained_from(run) == 20
-    said = [line for line in _log(run) if "is restored in its place" in line]
-    assert f"{run / 'ckpt-20'} is restored" in said[0]
+    said = [line for line in _log(run) if "Restoring" in line]
+    assert f"Restoring {run / 'ckpt-20'}" in said[0]
     assert f"{run / 'ckpt-30'} is damaged" in said[0]
     assert (run / "damaged" / "ckpt-30").is_dir()
     assert _checkpoints(run) == [20, 30, 40]

@@ -150,7 +150,7 @@ def run(directory: pathlib.Path, experiment: str = "mine", fault: str = "", *arg
         (
             "mine",
             "key",
-            "KeyError: 'lable' is no key of the examples that `parse` is given. Did yo",
+            "KeyError: The examples passed to `parse` have no key 'lable'. Did yo",
         ),
     ],
 )

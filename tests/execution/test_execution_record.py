@@ -27,7 +27,7 @@ def test_comparison_holds_for_ever_and_a_guess_for_as_long_a_training() -> None:
 
 
 def test_description_has_the_figures() -> None:
-    assert MEASURED.describe() == "xla: the fastest (graph 4,000, xla 2,000 µs a step)"
+    assert MEASURED.describe() == "xla: the fastest (graph 4,000, xla 2,000 µs per step)"
 
 
 @pytest.mark.parametrize("text", ["{", '{"execution": "xla"}', "[]"])

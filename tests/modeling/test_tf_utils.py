@@ -111,9 +111,9 @@ def test_custom_objects_are_found_by_either_argument():
 
 
 def test_packed_inputs_come_back_with_a_warning():
-    with pytest.warns(DeprecationWarning, match="need no packing"):
+    with pytest.warns(DeprecationWarning, match="don't need packing"):
         packed = tf_utils.pack_inputs([tf.ones([2]), None])
-    with pytest.warns(DeprecationWarning, match="need no packing"):
+    with pytest.warns(DeprecationWarning, match="don't need packing"):
         first, second = tf_utils.unpack_inputs(packed)
     assert first.shape == (2,)
     assert second is None

@@ -34,7 +34,7 @@ def test_all_that_does_not_fit_is_said_at_once() -> None:
         _ask(op=["a", "b"], depth=[2], opt=[1])
     message = str(caught.value)
     assert "`op` is 'c'; expected one of a, b." in message
-    assert "Nothing is chosen for depth, opt." in message
+    assert "There is no choice for depth, opt." in message
     assert "no choice `optt`. Did you mean `opt`" in message
 
 

@@ -128,7 +128,7 @@ def test_finalize_sees_the_error_and_its_own_does_not_hide_it(experiment, log_of
     with pytest.raises(ZeroDivisionError, match="the first one"):
         _run(experiment(), tmp_path, run=Run, finalize=Finalize)
     assert "RuntimeError: after the first one" in log_of()
-    assert log_of().splitlines()[-1].endswith("experiment finished: status=failed step=0")
+    assert log_of().splitlines()[-1].endswith("Experiment finished: status=failed, step=0.")
 
 
 def test_last_line_of_the_log_says_how_it_ended(experiment, log_of, tmp_path) -> None:
@@ -139,7 +139,7 @@ def test_last_line_of_the_log_says_how_it_ended(experiment, log_of, tmp_path) ->
     _run(experiment(), tmp_path, finalize=Finalize)
     *_, before, last = log_of().splitlines()
     assert before.endswith("the last stage")
-    assert last.endswith("Experiment finished: status=done, step=8")
+    assert last.endswith("Experiment finished: status=done, step=8.")
 
 
 def test_log_says_which_class_of_which_file_each_stage_is(experiment, log_of, tmp_path) -> None:

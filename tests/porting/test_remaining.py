@@ -49,7 +49,7 @@ def test_attributes_of_layers() -> None:
     )
     assert [line for line, _ in found] == [6, 7]
     assert "Keras doesn't track a `tf.Variable`" in found[0][1]
-    assert "`self.losses` is a property of Keras" in found[1][1]
+    assert "`self.losses` is a property in Keras" in found[1][1]
 
 
 def test_what_a_place_binds_itself_is_not_the_module_of_that_name() -> None:

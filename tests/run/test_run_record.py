@@ -76,11 +76,11 @@ def test_last_line_says_how_the_run_ended(
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
     last = (tmp_path / "log.txt").read_text().splitlines()[-1]
-    assert last.endswith("Experiment finished: status=done, step=3")
+    assert last.endswith("Experiment finished: status=done, step=3.")
     with pytest.raises(ZeroDivisionError), run_record.RunRecord(_params(), "eval", str(tmp_path)):
         1 / 0  # noqa: B018  (the failure)
     last = (tmp_path / "log.eval.txt").read_text().splitlines()[-1]
-    assert last.endswith("experiment finished: status=failed step=0")
+    assert last.endswith("Experiment finished: status=failed, step=0.")
 
 
 def test_log_has_the_lines_of_pythons_own_loggers(tmp_path: pathlib.Path) -> None:
@@ -135,7 +135,7 @@ def test_finished_run_of_another_config_is_pointed_out(tmp_path: pathlib.Path, c
     for params, warnings in ((_params(), 0), (other, 1)):
         caplog.clear()
         assert run_record.is_finished(params, "train", str(tmp_path))
-        assert caplog.text.count("another config") == warnings
+        assert caplog.text.count("differs from the config of this command") == warnings
 
 
 def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.Path) -> None:

@@ -32,7 +32,7 @@ def test_mistakes_are_told(trained, capsys):
     assert tools.main(["average", "vision/digits_mlp"]) == 2
     said = capsys.readouterr().err
     assert "expected at least two" in said
-    assert "can't be below 0" in said
+    assert "must not be negative" in said
     assert "has no checkpoints" in said
 
 

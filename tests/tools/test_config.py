@@ -45,4 +45,4 @@ def test_diff_tells_what_a_restart_would_refuse_from_what_it_takes(
         "b": 7,
         "is_harmless": True,
     }
-    assert _out(capsys, "diff", NAME, NAME) == "They say the same.\n"
+    assert _out(capsys, "diff", NAME, NAME) == "The configs are equal.\n"

@@ -56,4 +56,4 @@ def test_smoke_run_that_fails_is_told_and_shown(
     )
     monkeypatch.setattr(smoke_run, "run", lambda: result)
     assert tools.main(["doctor"]) == 0
-    assert "went on from step 100" in capsys.readouterr().out
+    assert "resumed from step 100" in capsys.readouterr().out

@@ -23,7 +23,7 @@ def test_change_is_shown_first_and_written_when_asked(
     assert tools.main(["port", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "-import tf_keras\n+import keras\n" in shown
-    assert f"{path}:3: `keras.backend.switch` is gone" in shown
+    assert f"{path}:3: `keras.backend.switch` was removed" in shown
     assert path.read_text() == OLD
     assert tools.main(["port", str(path), "--write"]) == 0
     assert path.read_text() == NEW

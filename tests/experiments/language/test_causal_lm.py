@@ -111,9 +111,9 @@ def test_same_tokens_have_the_same_row_and_sizes_have_rows_of_their_own() -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"hidden_size": 15}, "`hidden_size` is 15, which 2 heads"),
-        ({"positions": "rotary", "hidden_size": 6}, "a head has 3 .* an even number"),
-        ({"ngram_rows": 0}, "`ngram_rows` 0; expected rows"),
+        ({"hidden_size": 15}, "`hidden_size` is 15, which is not divisible by .* 2"),
+        ({"positions": "rotary", "hidden_size": 6}, "an even number of units .* is 3"),
+        ({"ngram_rows": 0}, "requires `ngram_rows` > 0; got 0"),
         ({"ngram_rows": 2**17}, "expected at most 65536"),
     ],
 )
@@ -158,7 +158,7 @@ def test_training_stretches_depend_on_the_number_of_the_batch_only() -> None:
 
 
 def test_text_that_is_too_short_is_refused() -> None:
-    with pytest.raises(errors.DataError, match="8 tokens for train; expected more than"):
+    with pytest.raises(errors.DataError, match="train data have 8 tokens; expected more than"):
         data.build_dataset(np.arange(8), SEQ_LENGTH, _train_data())
 
 

@@ -35,7 +35,7 @@ def test_text_is_in_the_order_of_its_characters_and_the_first_part_is_trained_on
 
 
 def test_character_that_the_text_has_not_is_named(text_file: str) -> None:
-    with pytest.raises(errors.DataError, match="has no 'XY'"):
+    with pytest.raises(errors.DataError, match="does not contain 'XY'"):
         _task(text_file).encode("WXY")
 
 
@@ -46,7 +46,7 @@ def test_missing_text_is_an_error_that_says_how_to_give_one() -> None:
 
 def test_file_that_is_no_text_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(errors.DataError, match="is no text in UTF-8"):
+    with pytest.raises(errors.DataError, match="is not UTF-8 text"):
         data.load_text(str(tmp_path / "binary"))
 
 

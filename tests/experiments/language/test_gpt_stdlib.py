@@ -39,7 +39,7 @@ def test_this_interpreter_has_a_library_and_its_files_are_source_text() -> None:
 
 
 def test_directory_without_source_text_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.DataError, match=r"no files `\*.py`"):
+    with pytest.raises(errors.DataError, match=r"no `\*.py` files"):
         data.list_files(str(tmp_path))
 
 

@@ -104,8 +104,8 @@ def test_empty_override_changes_nothing(override):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("a:10", r"(?s)position 0.*a:10.*in place of `:`"),
-        ("nonsense", r"(?s)position 0.*nonsense.*Wanted: `name=value`"),
+        ("a:10", r"(?s)position 0.*a:10.*instead of `:`"),
+        ("nonsense", r"(?s)position 0.*nonsense.*Expected `name=value`"),
         ("a=1,nonsense", "position 4"),
         ("a: [1\nb: 2", "override:2"),
         ("{a: 1, a: 2}", "override:1: the key 'a' is already given"),

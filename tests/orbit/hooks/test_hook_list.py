@@ -96,7 +96,7 @@ def test_method_with_other_arguments_is_refused_before_the_first_step(event, as_
         hook = hooks.LambdaHook(**{event: method})
     else:
         hook = type("Long", (orbit.Hook,), {event: method})()
-    with pytest.raises(errors.ConfigTypeError, match=rf"{event} takes \(one, two\); wanted"):
+    with pytest.raises(errors.ConfigTypeError, match=rf"{event} takes \(one, two\); expected"):
         hook_list.HookList([hook])
 
 

@@ -118,7 +118,7 @@ def test_says_so_of_a_trainer_of_another_kind(make_controller, log_lines):
 
     trainer = Other()
     make_controller(trainer, evaluator=None, hooks=[hooks.InputWait(every_n_steps=1)]).train(3)
-    assert sum("Other is no `StandardTrainer`" in line for line in log_lines) == 1
+    assert sum("Other is not a `StandardTrainer`" in line for line in log_lines) == 1
 
 
 def test_trains_the_same_with_the_frameworks_trainer(make_task_trainer, make_controller):

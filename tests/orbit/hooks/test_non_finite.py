@@ -65,8 +65,8 @@ def test_names_the_step_and_the_layer_within_one_compiled_call(train):
     report = _report(train, lambda: Burst(5))
     assert "Step 5 is the first" in report
     assert "the first non-finite output is the output of the layer net/burst (Burst)" in report
-    assert "5 of 5 gradients" in report
-    assert "from the layer net/bottom on: net/bottom/kernel, net/bottom/bias" in report
+    assert "5 of 5 gradients are not finite" in report
+    assert "starting at the layer net/bottom: net/bottom/kernel, net/bottom/bias" in report
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_bad_gradients_of_a_good_loss_are_put_down_to_the_backward_pass(train):
     report = _report(train, lambda: Burst(5, backward=True))
     assert "Step 5 is" in report
     assert "the loss are finite, so the backward pass is the cause" in report
-    assert "Not finite are 3 of 5 gradients" in report
-    assert "look at net/burst/scale" in report
+    assert "3 of 5 gradients are not finite" in report
+    assert "check net/burst/scale" in report
 
 
 def test_bad_loss_of_good_outputs_is_put_down_to_the_loss(train, points_task):

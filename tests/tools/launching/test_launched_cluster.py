@@ -57,7 +57,7 @@ def test_first_failure_is_named_and_the_others_are_stopped(
     assert end == ProcessEnd(name="worker 1", code=3)
     said = capfd.readouterr().err
     assert "launch   | worker 1 ended with exit code 3 first." in said
-    assert "worker 0 has not ended by itself, and is killed." in said
+    assert "worker 0 did not stop in time. Killing it." in said
 
 
 def test_cause_is_named_and_not_who_has_noticed_it(
