@@ -114,7 +114,8 @@ class Outcome:
     def lines(self) -> list[str]:
         """What was said behind the log."""
         lines = self.result.stderr.splitlines()
-        logged = [i for i, line in enumerate(lines) if " run_record.py:" in line]
+        starts = ("train of ", "Experiment finished")
+        logged = [i for i, line in enumerate(lines) if line.startswith(starts)]
         return lines[logged[-1] + 1 :] if logged else lines
 
     def place(self, mark: str) -> str:

@@ -75,7 +75,7 @@ def test_run_of_several_tasks_is_read_by_the_tools_and_averaged(tmp_path, capsys
             ["average", run_dir, "--recalibration_steps=1"],
             "supports only experiments with one task",
         ),
-        (["average", run_dir, f"--output={tmp_path}/mean.keras"], "one for each task"),
+        (["average", run_dir, f"--output={tmp_path}/mean.keras"], "one per task"),
         (["export", run_dir], r"write_model(model.sub_tasks[name]"),
         (["tune", "lr", run_dir], "`tools runs compare`"),
     ):
