@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, nested_dict
+from official_lite.common import errors, escapes, files, nested_dict
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -182,8 +182,11 @@ def _is_default(params: hyperparams.Config, path: str) -> bool:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leaves of a nested config by path, as JSON values: `{"trainer.name": null}`."""
-    plain = json.loads(json.dumps(values, default=str))
+    """Return the leaves of a nested config by path, as JSON values: `{"trainer.name": null}`.
+
+    The passwords of URLs are masked.
+    """
+    plain = json.loads(escapes.mask_passwords(json.dumps(values, default=str)))
     return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 
 

@@ -14,7 +14,15 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import error_report, errors, files, plugins, terminal
+from official_lite.common import (
+    error_report,
+    errors,
+    escapes,
+    files,
+    nested_dict,
+    plugins,
+    terminal,
+)
 from official_lite.config import epochs, gin_config, mutually_exclusive, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
@@ -195,6 +203,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
         phase_configs.override_all(params, lambda _: _FEW_STEPS)
     if _flag(flags_obj, "dry_run"):
         phase_configs.override_all(params, _one_step)
+    _refuse_masked_passwords(params)
     params.validate()
     phase_configs.check(params)
     if not hyperparams.get_by_path(params, "phases"):
@@ -208,18 +217,32 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     if print_return:
         logging.info(
             "Final experiment parameters:\n%s",
-            pprint.pformat(params.as_dict()),
+            escapes.mask_passwords(pprint.pformat(params.as_dict())),
             extra=terminal.DETAIL,
         )
     return params
 
 
+def _refuse_masked_passwords(params: hyperparams.Config) -> None:
+    for path, value in nested_dict.flatten_nested_dict(params.as_dict(), ".").items():
+        if f":{escapes.MASK}@" in str(value):
+            raise errors.ConfigValueError(
+                f"`{path}` is {value!r}, whose password is masked, because the config comes from "
+                f"the files of a run. Pass the URL with its password: --set={path}=…"
+            )
+
+
 def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
-    """Write `params.yaml`, from which the run can be repeated, to the model directory."""
+    """Write `params.yaml`, from which the run can be repeated, to the model directory.
+
+    The passwords of URLs are masked; a config with a masked password is refused.
+    """
     if model_dir is None:
         raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
     files.makedirs(model_dir)
-    hyperparams.save_params_dict_to_yaml(params, os.path.join(model_dir, "params.yaml"))
+    files.write_text(
+        os.path.join(model_dir, "params.yaml"), escapes.mask_passwords(to_yaml(params))
+    )
 
 
 def to_yaml(params: hyperparams.ParamsDict) -> str:

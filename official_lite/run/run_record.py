@@ -39,7 +39,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import error_report, errors, files, run_mode, terminal
+from official_lite.common import error_report, errors, escapes, files, run_mode, terminal
 from official_lite.config import compatibility, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.modeling import hyperparams
@@ -148,7 +148,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
         self._write_params()
-        logging.info("Command: %s", shlex.join(sys.argv), extra=terminal.DETAIL)
+        argv = [escapes.mask_passwords(argument) for argument in sys.argv]
+        logging.info("Command: %s", shlex.join(argv), extra=terminal.DETAIL)
         logging.info(
             "Versions: %s",
             ", ".join(f"{n} {v}" for n, v in versions().items()),
@@ -164,7 +165,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._entries = {
             "status": "running",
             "mode": self._mode,
-            "argv": sys.argv,
+            "argv": argv,
             "config_sha256": config_sha256(self._params),
             "config_changes": [str(change) for change in changes],
             **_entries_of(self._params),
@@ -266,9 +267,9 @@ def save_gin_config(
     if params is None:
         if not files.exists(path):
             files.makedirs(model_dir)
-            files.write_text(path, gin_config.bindings())
+            files.write_text(path, escapes.mask_passwords(gin_config.bindings()))
         return
-    files.write_text(path, gin_config.operative_config(params))
+    files.write_text(path, escapes.mask_passwords(gin_config.operative_config(params)))
 
 
 def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> bool:

@@ -37,7 +37,9 @@ def test_chief_waits_for_servers_and_names_who_is_missing(listener: socket.socke
     )
     reachability.wait_for_servers(there)
     gone = _closed_address()
-    message = rf"worker 1 at {gone} \(nothing listens at this port\) did not answer chief within 0.1 s"
+    message = (
+        rf"worker 1 at {gone} \(nothing listens at this port\) did not answer chief within 0.1 s"
+    )
     with pytest.raises(errors.ClusterError, match=message):
         reachability.wait_for_servers(_cluster(listener, gone=gone), seconds=0.1)
 

@@ -101,9 +101,7 @@ def test_record_with_another_number_of_values_is_found(write):
     input_errors.remember(files, tf.data.TFRecordDataset)
     text = complaint([example("x")], {"x": tf.io.FixedLenFeature((3,), tf.int64)})
     found = input_errors.find_culprit(text, is_training=True)
-    assert found.endswith(
-        "/b` has a record whose feature 'x' has 1 value; expected the shape [3]."
-    )
+    assert found.endswith("/b` has a record whose feature 'x' has 1 value; expected the shape [3].")
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch):

@@ -48,7 +48,9 @@ def test_47_worker_that_is_missing_is_named_in_bounded_time(tmp_path: pathlib.Pa
     config = {"cluster": {"worker": [here, missing]}, "task": {"type": "worker", "index": 0}}
     worker = _train(config, f"--model_dir={tmp_path}/run", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
     assert worker.wait() == 7
-    message = f"worker 1 at {missing} (nothing listens at this port) did not answer worker 0 within 1 s"
+    message = (
+        f"worker 1 at {missing} (nothing listens at this port) did not answer worker 0 within 1 s"
+    )
     assert message in worker.stderr.splitlines()[-1]
     # As after any mistake in a command, nothing has been written.
     assert not (tmp_path / "run").exists()

@@ -32,6 +32,7 @@ from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit.hooks import keras_callback
 from official_lite.search import processes, storage
 from official_lite.tools import __main__ as tools
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = "vision/digits_mlp"
@@ -556,3 +557,18 @@ def test_38_errors_and_logs_of_a_command_give_it_none(tmp_path: pathlib.Path) ->
     assert result.stderr.count(rb"\x1b[31mloss\r") == 2
     assert b"\x1b" not in result.stderr
     assert b"\r" not in result.stderr
+
+
+def test_no_file_of_a_run_has_the_password_of_a_url(tmp_path: pathlib.Path) -> None:
+    setting = "task.train_data.trainer_id=http://me:secret@host"
+    command = ["train.py", f"--experiment={DIGITS}", "--mode=train", f"--model_dir={tmp_path}"]
+    command += ["--set=runtime.execution=graph"]
+    for steps in (2, 4):  # The second one resumes, with the same password.
+        done = commands.run([*command, f"--set={setting}", f"--set=trainer.train_steps={steps}"])
+        assert done.returncode == 0, done.stderr[-2000:]
+    found = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"http://me:***@host" in content for content in found)
+    assert not any(b"secret" in content for content in found)
+    done = commands.run([*command, f"--config_file={tmp_path / 'params.yaml'}"])
+    assert done.returncode == errors.ExitCode.CONFIG
+    assert "--set=task.train_data.trainer_id=" in done.stderr.splitlines()[-1]

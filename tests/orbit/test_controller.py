@@ -127,7 +127,7 @@ def test_missing_part_is_named(make_trainer, make_controller):
     controller = make_controller(make_trainer(), evaluator=None)
     with pytest.raises(errors.ConfigValueError, match="`evaluate` requires a `evaluator`"):
         controller.evaluate()
-    with pytest.raises(errors.ConfigValueError, match="`steps` must be .*, got 0"):
+    with pytest.raises(errors.ConfigValueError, match=r"`steps` must be .*, got 0"):
         make_controller(make_trainer()).evaluate(steps=0)
 
 
