@@ -20,6 +20,7 @@ from official_lite.common import errors
 
 __all__ = [
     "TIMEOUT_VARIABLE",
+    "TOKEN_VARIABLE",
     "name_the_lost",
     "patience",
     "reason",
@@ -29,6 +30,8 @@ __all__ = [
 
 
 TIMEOUT_VARIABLE = "OFFICIAL_LITE_CLUSTER_TIMEOUT"
+
+TOKEN_VARIABLE = "OFFICIAL_LITE_CLUSTER_TOKEN"
 
 _DEFAULT_SECONDS = 60.0
 
@@ -150,7 +153,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens at this port"
     if isinstance(error, ValueError):
-        return "another program uses this port; is a run already active?"
+        return f"another run or program uses this port, or {TOKEN_VARIABLE} differs"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -18,11 +18,16 @@ need TensorFlow.
 If the rendezvous reveals an invalid cluster, the run ends at once on all workers that are present.
 Examples are different descriptions of the cluster, an address that is in use, and two processes
 with the same index.
+
+If the environment variable `OFFICIAL_LITE_CLUSTER_TOKEN` is set, each message proves that its
+sender knows the token. Other connections are ignored and counted. `launch` sets the variable.
 """
 
 import asyncio
 import contextlib
 import hashlib
+import hmac
+import ipaddress
 import json
 import os
 import socket
@@ -36,7 +41,6 @@ from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
 
 __all__ = ["meet"]
-
 
 _SECONDS_PER_CALL = 5.0
 
@@ -54,8 +58,11 @@ _SECONDS_OF_FAREWELL = 1.0
 
 _MOST_BYTES = 2**22
 
+# More connections are closed at once, so that idle ones don't use up all file descriptors.
+_MOST_CONNECTIONS = 128
+
 # The keys of our messages.
-_QUESTION = {"name", "id", "process", "cluster", "jobs"}
+_QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
 
 _ANSWER = {"missing", "problem", "is_config"}
 
@@ -93,6 +100,9 @@ class _RollCall:
         self._seconds = seconds
         self._id = uuid.uuid4().hex
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
+        self._token = os.environ.get(reachability.TOKEN_VARIABLE, "").encode()
+        self._num_connections = 0
+        self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
         # `_missing` holds the workers that have not answered, and why. `_unready` holds those that
         # have not yet reported that they miss no one. `_untold` holds those that do not yet know
@@ -124,9 +134,11 @@ class _RollCall:
         address = self._addresses[self._name]
         _, port = tf_config.split_address(address)
         try:
-            # Listen on all interfaces, as TensorFlow does. The host is the name under which others
-            # find it.
-            return await asyncio.start_server(self._answer, None, port, limit=_MOST_BYTES)
+            # Listen on all interfaces, as TensorFlow does, because the host is only the name under
+            # which others find this process. In a cluster on one machine, no one else can connect.
+            hosts = {tf_config.split_address(each)[0] for each in self._addresses.values()}
+            host = "127.0.0.1" if all(map(_is_loopback, hosts)) else None
+            return await asyncio.start_server(self._answer, host, port, limit=_MOST_BYTES)
         except OSError as error:
             raise errors.ConfigValueError(
                 f"{self._name} can't listen at its address {address}: "
@@ -135,24 +147,62 @@ class _RollCall:
             ) from error
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ValueError), contextlib.closing(writer):
-            question = _read(await reader.readline(), _QUESTION)
-            is_same_cluster = question["cluster"] == self._digest
-            answer = {
-                "name": self._name,
-                "id": self._id,
-                "process": self._process,
-                "cluster": self._digest,
-                "jobs": None if is_same_cluster else self._jobs,
-                "missing": list(self._missing),
-                "problem": str(self._problem) if self._problem else None,
-                "is_config": isinstance(self._problem, errors.ConfigError),
-            }
-            writer.write(json.dumps(answer).encode() + b"\n")
-            await writer.drain()
-            # The other side closes the connection when it has read the answer.
-            await reader.read()
-            self._hear(question, is_told=not answer["missing"])
+        with contextlib.closing(writer):
+            if self._num_connections >= _MOST_CONNECTIONS:
+                return
+            self._num_connections += 1
+            try:
+                await self._converse(reader, writer)
+            except (RecursionError, ValueError):
+                self._num_strangers += 1
+            except (OSError, TimeoutError):
+                pass
+            finally:
+                self._num_connections -= 1
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await asyncio.wait_for(reader.readline(), _SECONDS_PER_CALL)
+        question = self._read(line, _QUESTION)
+        is_same_cluster = question["cluster"] == self._digest
+        answer = {
+            **self._introduction(),
+            "jobs": None if is_same_cluster else self._jobs,
+            "missing": list(self._missing),
+            "problem": str(self._problem) if self._problem else None,
+            "is_config": isinstance(self._problem, errors.ConfigError),
+        }
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+        # The other side closes the connection when it has read the answer.
+        await asyncio.wait_for(reader.read(), _SECONDS_PER_CALL)
+        self._hear(question, is_told=not answer["missing"])
+
+    def _introduction(self) -> dict[str, Any]:
+        """Return what each message of this worker begins with."""
+        return {
+            "name": self._name,
+            "id": self._id,
+            "process": self._process,
+            "cluster": self._digest,
+            "proof": self._proof(self._name, self._id),
+        }
+
+    def _proof(self, name: object, id_: object) -> str:
+        return hmac.new(self._token, f"{name} {id_}".encode(), hashlib.sha256).hexdigest()
+
+    def _read(self, line: bytes, keys: set[str]) -> dict[str, Any]:
+        """Return a message of another worker.
+
+        Raises:
+            ValueError: The message is not from a worker of this cluster.
+        """
+        message = json.loads(line)
+        if not isinstance(message, dict) or not message.keys() >= keys:
+            raise ValueError("not a message of a worker")
+        proof = self._proof(message["name"], message["id"])
+        if not hmac.compare_digest(proof, str(message["proof"])):
+            raise ValueError("a different token")
+        return message
 
     def _hear(self, question: Mapping[str, Any], *, is_told: bool) -> None:
         """Process what another worker's question reveals about that worker."""
@@ -187,16 +237,10 @@ class _RollCall:
         host, port = tf_config.split_address(self._addresses[name])
         reader, writer = await asyncio.open_connection(host, port, limit=_MOST_BYTES)
         with contextlib.closing(writer):
-            question = {
-                "name": self._name,
-                "id": self._id,
-                "process": self._process,
-                "cluster": self._digest,
-                "jobs": self._jobs,
-            }
+            question = {**self._introduction(), "jobs": self._jobs}
             writer.write(json.dumps(question).encode() + b"\n")
             await writer.drain()
-            return _read(await reader.readline(), _QUESTION | _ANSWER)
+            return self._read(await reader.readline(), _QUESTION | _ANSWER)
 
     def _is_all_said(self, name: str, answer: Mapping[str, Any]) -> bool:
         if answer["problem"]:
@@ -234,10 +278,16 @@ class _RollCall:
             self._outcome.set_exception(self._problem)
 
     def _who_is_missing(self) -> str:
+        strangers = (
+            f" Ignored {self._num_strangers} connections that do not belong to this cluster."
+            if self._num_strangers
+            else ""
+        )
         return (
             f"{'; '.join(self._waits()) or 'A worker that was ready before'} did not answer "
             f"{self._name} within {self._seconds:g} s. Check that all processes are started and "
             f"reachable from this host. {reachability.TIMEOUT_VARIABLE} sets the time limit."
+            f"{strangers}"
         )
 
     def _waits(self) -> list[str]:
@@ -264,8 +314,8 @@ class _RollCall:
         )
 
 
-def _read(line: bytes, keys: set[str]) -> dict[str, Any]:
-    message = json.loads(line)
-    if not isinstance(message, dict) or not message.keys() >= keys:
-        raise ValueError("It does not belong to this cluster.")
-    return message
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -16,13 +16,15 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import random
+import secrets
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_lite.cluster import tf_config
+from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
 from official_lite.tools.launching import launched_cluster, launched_process
 
@@ -142,13 +144,14 @@ def plan(
     program = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     if service:
         program.append(f"--tf_data_service=grpc://{service[0]}")
-    specs = [*_data_service(service), *_cluster(program, addresses)]
+    token = os.environ.get(reachability.TOKEN_VARIABLE) or secrets.token_hex(16)
+    specs = [*_data_service(service), *_cluster(program, addresses, token)]
     width = max(len(spec.name) for spec in specs)
     return [dataclasses.replace(spec, log_dir=log_dir, width=width) for spec in specs]
 
 
 def _cluster(
-    program: Sequence[str], addresses: Mapping[str, Sequence[str]]
+    program: Sequence[str], addresses: Mapping[str, Sequence[str]], token: str
 ) -> Iterator[launched_process.ProcessSpec]:
     # Servers come first, so that they are up when others connect to them.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
@@ -158,7 +161,10 @@ def _cluster(
                 name=tf_config.task_name(job, index),
                 role=_role(job, has_chief="chief" in addresses),
                 command=program,
-                environment={"TF_CONFIG": json.dumps({"cluster": addresses, "task": task})},
+                environment={
+                    "TF_CONFIG": json.dumps({"cluster": addresses, "task": task}),
+                    reachability.TOKEN_VARIABLE: token,
+                },
             )
 
 

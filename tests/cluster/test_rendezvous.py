@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from official_lite.cluster import rendezvous, tf_config
+from official_lite.cluster import reachability, rendezvous, tf_config
 from official_lite.common import errors
 
 
@@ -88,3 +88,50 @@ def test_process_on_the_wrong_host_finds_the_one_whose_place_it_takes() -> None:
         with pytest.raises(errors.ConfigValueError, match="Two processes use the name worker 0"):
             asyncio.run(_OnAnotherHost(worker, 10.0).run())
     assert isinstance(right.exception(), errors.ConfigValueError)
+
+
+@pytest.mark.parametrize("line", [b"", b"\xff\n", b"[" * 200_000 + b"\n", b'{"name": 1}\n'])
+def test_strangers_are_ignored(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "secret")
+    addresses = _addresses(2)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        first = pool.submit(rendezvous.meet, _worker(addresses, 0), 10.0)
+        pool.submit(_write_when_it_listens, addresses[0], line).result()
+        second = pool.submit(rendezvous.meet, _worker(addresses, 1), 10.0)
+        assert (first.exception(), second.exception()) == (None, None)
+
+
+def _write_when_it_listens(address: str, line: bytes) -> None:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            with socket.create_connection(tf_config.split_address(address)) as stranger:
+                stranger.sendall(line)
+            return
+
+
+def test_idle_connections_do_not_keep_workers_apart() -> None:
+    addresses = _addresses(2)
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(rendezvous.meet, _worker(addresses, 0), 20.0)
+        _write_when_it_listens(addresses[0], b"")
+        for _ in range(rendezvous._MOST_CONNECTIONS + 50):
+            address = tf_config.split_address(addresses[0])
+            stack.enter_context(socket.create_connection(address))
+        second = pool.submit(rendezvous.meet, _worker(addresses, 1), 20.0)
+        assert (first.exception(), second.exception()) == (None, None)
+
+
+def test_worker_with_another_token_is_missing_and_the_error_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = _addresses(2)
+    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "one")
+    one = rendezvous._RollCall(_worker(addresses, 0), 1.0)
+    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "two")
+    two = rendezvous._RollCall(_worker(addresses, 1), 3.0)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(asyncio.run, each.run()) for each in (one, two)]
+        ends = [future.exception() for future in futures]
+    assert isinstance(ends[0], errors.ClusterError)
+    assert f"or {reachability.TOKEN_VARIABLE} differs" in str(ends[0])
+    assert "Ignored " in str(ends[0])

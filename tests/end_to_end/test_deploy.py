@@ -119,7 +119,8 @@ def _tf_configs(name: str, tmp_path: pathlib.Path) -> Iterator[str]:
         if document["kind"] not in ("Job", "StatefulSet"):
             continue
         (container,) = document["spec"]["template"]["spec"]["containers"]
-        own = {one["name"]: one["value"] for one in container.get("env", ())}
+        entries = container.get("env", ())
+        own = {one["name"]: one["value"] for one in entries if "value" in one}
         command = [*container["command"], *container.get("args", ())]
         command = [part.replace("/cluster/", f"{tmp_path}/") for part in command]
         spec = document["spec"]
