@@ -153,7 +153,7 @@ def test_data_that_begin_anew_are_said_to(tmp_path, caplog):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     params = _params(execution="graph")
     _train(strategy, params, 3, tmp_path, _ForgetfulTask)
-    assert "begin anew" not in caplog.text
+    assert "restart from the beginning" not in caplog.text
     _train(strategy, params, 5, tmp_path, _ForgetfulTask)
     assert "The training data restart from the beginning at step 3" in caplog.text
 

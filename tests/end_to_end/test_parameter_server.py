@@ -97,7 +97,7 @@ def test_52_lost_worker_is_replaced_lost_ps_and_sigterm_cost_no_more_than_a_rest
     # A parameter server goes: so does the training, in bounded time, and says why.
     servers["ps"][0].kill()
     assert chief.wait(60) == errors.ExitCode.CLUSTER, chief.stderr[-4000:]
-    assert f"ClusterError: Gone: ps 0 at {cluster.jobs['ps'][0]}." in chief.stderr
+    assert f"ClusterError: Lost connection to ps 0 at {cluster.jobs['ps'][0]};" in chief.stderr
     saved = _newest(model_dir)
     servers["ps"][0] = cluster.start("ps")
 

@@ -165,7 +165,7 @@ def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None
     run = Run(tmp_path, *SHORT, SLOW="second save")
     run.wait_for("slow second save")
     run.send(signal.SIGTERM)
-    run.wait_for("stops at its next step")
+    run.wait_for("Stopping after the current step")
     time.sleep(0.7)
     run.send(signal.SIGTERM)
     assert run.exit_code() == 143

@@ -97,7 +97,7 @@ def test_two_processes_are_a_cluster_and_one_of_them_writes(tmp_path: pathlib.Pa
     assert printed == [["prepare CLUSTER", "finalize CLUSTER None"]] * 2
     assert len((tmp_path / "run" / "metrics.json").read_text().splitlines()) == 2
     assert (tmp_path / "run" / "log.txt").read_text().count("] stage prepare: Prepare") == 1
-    assert _last_line(tmp_path).endswith("Experiment finished: status=done, step=20")
+    assert _last_line(tmp_path).endswith("Experiment finished: status=done, step=20.")
 
 
 PHASES = """
@@ -110,9 +110,8 @@ phases:
 
 def _phases_told(done: subprocess.CompletedProcess[str]) -> list[str]:
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line.partition("] ")[2] for line in done.stderr.splitlines()]
-    told = ("Phase ", "experiment finished", "initialize: ")
-    return [line for line in lines if line.startswith(told) or line.endswith("nothing left to do.")]
+    told = ("Phase ", "Experiment finished", "Stage initialize: ", "The run in ")
+    return [line for line in done.stderr.splitlines() if line.startswith(told)]
 
 
 @pytest.mark.slow
@@ -120,14 +119,13 @@ def test_one_command_runs_phases_and_leaves_out_the_finished_ones(tmp_path: path
     run = tmp_path / "run"
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
-        "initialize: cold start",
-        "Experiment finished: status=done, step=40",
+        "Experiment finished: status=done, step=40.",
         f"Phase `finetune` in {run / 'finetune'}.",
-        f"initialize: warm start from {run / 'pretrain'}",
-        "Experiment finished: status=done, step=20",
+        f"Stage initialize: warm start from {run / 'pretrain'}.",
+        "Experiment finished: status=done, step=20.",
         f"Phase `check` in {run / 'check'}.",
-        f"initialize: warm start from {run / 'finetune'}",
-        "Experiment finished: status=done, step=0",
+        f"Stage initialize: warm start from {run / 'finetune'}.",
+        "Experiment finished: status=done, step=0.",
     ]
     evaluated = json.loads((run / "check" / "metrics.eval.json").read_text())
     trained = json.loads((run / "finetune" / "metrics.json").read_text().splitlines()[-1])
@@ -135,9 +133,9 @@ def test_one_command_runs_phases_and_leaves_out_the_finished_ones(tmp_path: path
     again = _train(tmp_path, SHORT + PHASES)
     assert _phases_told(again)[:4] == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
-        f"{run / 'pretrain'} is finished: nothing left to do.",
+        f"The run in {run / 'pretrain'} is already finished. Nothing to do.",
         f"Phase `finetune` in {run / 'finetune'}.",
-        f"{run / 'finetune'} is finished: nothing left to do.",
+        f"The run in {run / 'finetune'} is already finished. Nothing to do.",
     ]
 
 

@@ -218,7 +218,7 @@ def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
     calls, stages = recorders
     _run(experiment(phases=TWO), tmp_path)
     _run(experiment(phases=TWO), tmp_path, **stages)
-    assert (calls, caplog.text.count("has been trained since")) == ([], 0)
+    assert (calls, caplog.text.count("has been trained further")) == ([], 0)
     longer = [TWO[0] | {"overrides": {"trainer.train_steps": 6}}, TWO[1]]
     _run(experiment(phases=longer), tmp_path, **stages)
     assert calls == list(pipeline.STAGES)

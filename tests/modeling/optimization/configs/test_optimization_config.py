@@ -62,5 +62,5 @@ def test_rate_that_cannot_be_is_refused(override: dict[str, object], path: str) 
     config = optimization.OptimizationConfig(PARAMS)
     config.validate()
     config.override(override)
-    with pytest.raises(errors.ConfigValueError, match=f"{path}` is .*wanted a finite number"):
+    with pytest.raises(errors.ConfigValueError, match=f"{path}` is .*expected a finite number"):
         config.validate()
