@@ -1,6 +1,6 @@
-"""Imports everything that registers an experiment. Only configs: TensorFlow is not needed here.
+"""Import all modules that register experiments. They contain only configs, without TensorFlow.
 
-A project of one's own has such a file too, or names its modules with `--import`.
+Your own project needs a file like this one, or passes `--import my_package` on the command line.
 """
 
 # Imported for their registrations.

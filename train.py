@@ -1,4 +1,4 @@
-"""Trains or evaluates a registered experiment.
+"""Train or evaluate a registered experiment.
 
 python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
 """

@@ -155,7 +155,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
     only when its files are complete. Methods that need the latest checkpoint wait for the save. If
     the save fails, the next call that waits raises its error.
 
-    If several processes train together, all of them take part in a save, and saving is never in the
+    If several processes train together, a save involves all of them and is never made in the
     background.
     """
 

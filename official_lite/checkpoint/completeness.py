@@ -18,7 +18,7 @@ __all__ = ["refuse_keras2", "require_complete"]
 
 _Node = keras2_checkpoint.Node
 
-# Bookkeeping that older checkpoints or those of other tools lack. Hooks may be added and removed.
+# Bookkeeping that checkpoints of older versions or of other tools lack. Hooks may change, too.
 _OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
 _MAX_NAMED = 5
 _CONVERTER = (

@@ -90,7 +90,7 @@ class ConversionReport:
         lines = [f"{self.checkpoint}: {len(self.matched)} variables matched"]
         by_position = [match for match in self.matched if match.is_by_position]
         lines += _section("of these, by position", by_position)
-        lines += _section("of another shape", self.mismatched)
+        lines += _section("with a different shape", self.mismatched)
         lines += _section("ambiguous", self.ambiguous)
         lines += _section("missing from the checkpoint", self.missing)
         lines += _section("unexpected in the checkpoint", self.unexpected)

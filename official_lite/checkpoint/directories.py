@@ -21,7 +21,7 @@ def is_chief(strategy: tf.distribute.Strategy | None = None) -> bool:
 def writable_directory(directory: str, strategy: tf.distribute.Strategy | None = None) -> str:
     """Return the directory itself on the chief and a temporary directory on every other worker.
 
-    All workers must take part in saving because reading a variable may be a collective operation,
+    All workers must participate in saving because reading a variable may be a collective operation,
     but only the chief's files are kept. The temporary directory is deleted when the process exits.
     """
     if is_chief(strategy):

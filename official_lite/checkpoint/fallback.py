@@ -125,8 +125,8 @@ def _try(
 def _forget_deferred(checkpoint: tf.train.Checkpoint) -> None:
     """Discard deferred restorations left behind by a failed restore.
 
-    Objects that are created later would receive these values before those of the next checkpoint,
-    from files that may no longer exist. The save counter is such an object.
+    Otherwise, objects that are created later, such as the save counter, would first receive values
+    from the failed checkpoint, whose files may no longer exist.
     """
     for trackable in tf.train.TrackableView(checkpoint).descendants():
         getattr(trackable, "_deferred_dependencies", {}).clear()

@@ -80,7 +80,7 @@ def find_managed(directory: str, name: str) -> list[str]:
 
 
 class CheckpointState(Protocol):
-    """What TensorFlow's message of this name says of the checkpoints of a directory."""
+    """The fields of TensorFlow's `CheckpointState`: the checkpoints of a directory."""
 
     model_checkpoint_path: str
     all_model_checkpoint_paths: Sequence[str]

@@ -30,7 +30,7 @@ class _Names(tf.train.experimental.PythonState):
         return json.dumps(self._names)
 
     def deserialize(self, string_value: str) -> None:
-        """Ignore the saved names and keep those of this model."""
+        """Ignore the saved names and keep the names of this model."""
 
 
 def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Descriptions of a checkpoint's origin: the optimizer class and the paths of the variables.
 
 TensorFlow restores the variables of an optimizer by position. It silently restores the variables of
-Adam into AdamW, and those of one layer into another layer of the same shape. This module therefore
+Adam into AdamW, or the variables of one layer into another of the same shape. This module therefore
 compares the descriptions before a restore.
 """
 
@@ -90,7 +90,7 @@ def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], p
     ]
     if changes:
         logging.warning(
-            "Training resumes from %s, but not bit for bit: %s.",
+            "Training resumes from %s, but the results will not be bit for bit the same: %s.",
             path,
             ", ".join(sorted(changes)),
         )

@@ -97,7 +97,7 @@ def load_weights(
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
     adapted_layers.follow_statistics(model)
-    logging.info("Weights initialized from %s", report)
+    logging.info("Initialized the weights from %s", report)
     return report
 
 

@@ -45,7 +45,7 @@ _SECONDS_BETWEEN_REMINDERS = 15.0
 
 _MOST_THREADS = 32
 
-# TensorFlow's name of a process.
+# Matches the names that TensorFlow gives to processes.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 
 

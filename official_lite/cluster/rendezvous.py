@@ -9,7 +9,7 @@ heard from everyone::
       who are you? I am worker 0        ->
                                         <-    worker 1; I still miss: worker 2
       who are you? I am worker 0        ->
-                                        <-    worker 1; I miss nobody
+                                        <-    worker 1; I miss no one
 
 A worker leaves when no other worker is missing anyone and all others know that it is missing no one
 either. By then, no worker has a question left for the listener that closes. This module does not

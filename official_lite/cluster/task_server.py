@@ -113,6 +113,6 @@ def _wait_for_the_end(found: tf_config.ClusterConfig) -> None:
             elif last_seen is not None and now - last_seen > _SECONDS_FOR_A_CHIEF_TO_COME_BACK:
                 logging.info("The chief is gone. Stopping %s.", found.name)
                 return
-        logging.info("SIGTERM: Stopping %s.", found.name)
+        logging.info("SIGTERM: stopping %s.", found.name)
     finally:
         signal.signal(signal.SIGTERM, old_handler)

@@ -201,9 +201,7 @@ def _checked_task(config: dict[str, Any], jobs: Mapping[str, Sequence[str]]) -> 
         raise _invalid(f"`task.index` must be a whole number; got {index!r}")
     size = len(jobs.get(task_type, ("itself",)))
     if not 0 <= index < size:
-        raise _invalid(
-            f"`task.index` is {index}, but the cluster has {size} `{task_type}`, counted from 0"
-        )
+        raise _invalid(f"`task.index` must be from 0 to {size - 1} for `{task_type}`; got {index}")
     return task_type, index
 
 

@@ -23,7 +23,7 @@ __all__ = ["run", "show_error", "lasting_imports"]
 def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None:
     """Parse flags, run `main(remaining_argv)` and exit the process.
 
-    The exit codes are those of `errors.ExitCode`: 0 when `main` returns, 2 for an invalid flag or
+    `errors.ExitCode` lists the exit codes: 0 when `main` returns, 2 for an invalid flag or
     config, and otherwise the code of the error. An `OfficialLiteError` prints a single line to
     stderr, because its message is written for the user. Any other exception prints the lines of the
     user's code (the whole traceback with `--verbosity=1`), followed by the error and the line that
@@ -46,8 +46,9 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
 
 
 def _is_for_the_user(record: python_logging.LogRecord) -> bool:
-    # At a high level, TensorFlow logs the duration of a step of every save in microseconds, each
-    # wait for the workers of parameter servers, and each retracing of a save of several hosts.
+    # TensorFlow logs three things at a high level that are not useful: the microseconds that a part
+    # of each save took, each wait for the workers of parameter servers, and each retracing of a
+    # save of several hosts.
     if record.module == "functional_saver":
         return record.levelno > python_logging.INFO
     # An error in the thread of a replica is also raised afterwards.

@@ -174,9 +174,9 @@ def _mirrored(
     names = _local_devices(num_gpus, devices)
     ops = make_ops(num_packs=num_packs) if make_ops else None
     if ops is None and not any("GPU" in name for name in names):
-        # On CPUs, TensorFlow would choose its collectives, which each strategy numbers from the
-        # start. The second strategy of a process then fails when a tensor has another shape than
-        # the tensor that had its number before, and so do all later strategies.
+        # On CPUs, TensorFlow would use collectives. Each strategy numbers its collectives from the
+        # start, so the second strategy of a process reuses the numbers of the first one. It fails
+        # if the shapes of the tensors with the same number differ.
         ops = tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(devices=names, cross_device_ops=ops)
 

@@ -175,7 +175,7 @@ def _tellings(error: BaseException) -> Iterator[BaseException]:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames, outermost first; those of traced code are mapped to the user's source."""
+    """Return the frames, outermost first; frames of traced code are mapped to the user's source."""
     frames = [*traceback.extract_tb(error.__traceback__), *reversed(_traced(error))]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         frames.append(_frame(error.filename, error.lineno, "<module>"))

@@ -1,4 +1,4 @@
-"""The command-line flags of an experiment: those of the Model Garden and some more.
+"""The command-line flags of an experiment: the flags of the Model Garden and a few more.
 
 This module does not need TensorFlow.
 """

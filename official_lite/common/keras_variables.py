@@ -1,4 +1,4 @@
-"""What Keras variables and TensorFlow variables have in common."""
+"""Functions that treat Keras variables and TensorFlow variables alike."""
 
 from collections.abc import Sequence
 

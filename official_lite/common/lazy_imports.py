@@ -1,4 +1,4 @@
-"""Names of a module that are imported on first use, since importing them takes long."""
+"""Lazy imports: names of a module that are imported on first use, because the import is slow."""
 
 import importlib
 import importlib.util
@@ -22,8 +22,8 @@ def names_from(importer: str, *modules: str) -> Callable[[str], Any]:
 
     Args:
         importer: The `__name__` of the module. The modules of a package are found, too.
-        *modules: The names of the other modules, relative to a package or absolute. Each has an
-            `__all__`.
+        *modules: The names of the other modules, relative to a package or absolute. Each must
+            define an `__all__`.
     """
 
     def find(name: str) -> Any:

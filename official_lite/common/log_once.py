@@ -11,8 +11,8 @@ __all__ = ["warn_once"]
 def warn_once(text: str, *args: Any) -> None:
     """Log a warning unless this process has logged the same text before.
 
-    `absl.logging.log_first_n` counts by line of code, so of several tasks it would warn only about
-    the first.
+    `absl.logging.log_first_n` counts calls per line of code. With several tasks, it would warn only
+    about the first one.
 
     Args:
         text: A format string.

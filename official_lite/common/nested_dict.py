@@ -24,13 +24,13 @@ def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
         if not isinstance(leaf, Mapping) or key not in leaf:
             known = leaf if isinstance(leaf, Mapping) else ()
             raise errors.UnknownKeyError(
-                f"Path not exist while traversing the dictionary: `{'|'.join(keys)}`. "
+                f"The path `{'|'.join(keys)}` does not exist in the dictionary. "
                 f"{suggestions.did_you_mean(key, known)}"
             )
         leaf = leaf[key]
     if isinstance(leaf, Mapping):
         raise errors.UnknownKeyError(
-            f"The value extracted with keys `{'|'.join(keys)}` is not a leaf but a dictionary, of "
+            f"The path `{'|'.join(keys)}` must lead to a value, but it leads to a dictionary with "
             f"{', '.join(leaf)}."
         )
     return leaf
@@ -55,9 +55,10 @@ def flatten_nested_dict(
 
     Args:
         d: A dictionary of dictionaries.
-        separator: What joins the keys of a path.
-        is_leaf: Whether a value is a leaf. Must be true of everything but dictionaries. By default,
-            dictionaries are never leaves, so empty ones are left out.
+        separator: The text between the keys of a path.
+        is_leaf: A function that returns whether a value is a leaf. It must return True for
+            everything except dictionaries. By default, dictionaries are never leaves, so empty
+            dictionaries are omitted.
     """
     flat: dict[str, Any] = {}
     for key, value in d.items():

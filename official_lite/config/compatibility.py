@@ -80,7 +80,7 @@ MISSING = "(none)"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """A field whose value differs from that of the earlier run."""
+    """A field whose value differs from its value in the earlier run."""
 
     path: str
     old: Any
@@ -96,7 +96,7 @@ class Change:
 
 
 def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
-    """Compare a config with that of the checkpoints in a directory, and log the changes.
+    """Compare a config with the config of the checkpoints in a directory, and log the changes.
 
     Without a checkpoint, nothing is compared.
 
@@ -140,7 +140,7 @@ def own_config(model_dir: str) -> str:
 
 
 def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
-    """Warn if an evaluation's config differs from that of the training in fields that matter."""
+    """Warn if the configs of an evaluation and of its training differ in fields that matter."""
     harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
     if harmful:
         logging.warning(
@@ -153,7 +153,7 @@ def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
 
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
-    """Return the fields that differ from those of the last run in a directory, sorted by path."""
+    """Return the fields that have changed since the last run in a directory, sorted by path."""
     new = flatten(params.as_dict())
     became = _read_params(model_dir)
     given = _read_given(model_dir) or became

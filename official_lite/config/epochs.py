@@ -179,9 +179,9 @@ def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigV
 
 def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:
     parts = [
-        f"{epochs:g} epochs = {changes[name]} steps"
+        f"{epochs:g} epoch{'s' * (epochs != 1)} = {changes[name]} steps"
         if name == "train_steps"
-        else f"`{name}` = {changes[name]} ({epochs:g} epochs)"
+        else f"`{name}` = {changes[name]} ({epochs:g} epoch{'s' * (epochs != 1)})"
         for name, epochs in in_epochs.items()
     ]
     for block in changes.get("optimizer_config", {}).values():

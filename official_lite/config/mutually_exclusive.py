@@ -108,6 +108,8 @@ def _pairs(config: Any, path: str = "") -> Iterator[_Pair]:
 
 
 def _meaning(path: str, value: Any) -> str:
-    if path.endswith("epochs"):
-        return f"{value:g} epochs" if isinstance(value, float) else f"{value} epochs"
-    return f"{value} of all steps" if "ratio" in path else f"{value} steps"
+    if "ratio" in path:
+        return f"{value} of all steps"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    unit = "epoch" if path.endswith("epochs") else "step"
+    return f"{text} {unit}{'s' * (value != 1)}"

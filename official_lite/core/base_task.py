@@ -265,8 +265,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     ) -> tf.Tensor:
         """Return the loss of a batch, for both training and validation.
 
-        If the model was not compiled with a loss, the result is that of `build_losses`. Otherwise
-        it is the compiled loss, computed as in `fit` and `evaluate`, plus the result of
+        If the model was not compiled with a loss, return the result of `build_losses`. Otherwise
+        return the compiled loss, computed as in `fit` and `evaluate`, plus the result of
         `build_losses` if the task overrides that method.
 
         Args:

@@ -109,7 +109,7 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def distribute_eval_dataset(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
     ) -> Dataset:
-        """Distribute a dataset for evaluation, which the chief does alone if workers are async."""
+        """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
         return self._executor.distribute_eval(dataset_or_fn, *args, **kwargs)
 
     @property
@@ -187,7 +187,7 @@ class Trainer(_AsyncTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        # The metrics of the task, by whether they are those of training.
+        # The metrics of the task: under True for training, under False for evaluation.
         self._task_metrics: dict[bool, Metrics] = {}
         requested = modes.execution_of(config.runtime)
         self._execution = self._eval_execution = "graph" if requested == "auto" else requested
@@ -211,7 +211,7 @@ class Trainer(_AsyncTrainer):
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
             atomic_sums.make_atomic(self._all_variables())
-            # A table that is read as a whole is sent as a whole.
+            # Reading a whole table would send it from the server to the worker in every step.
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
@@ -339,7 +339,7 @@ class Trainer(_AsyncTrainer):
 
     @property
     def folds_outputs(self) -> bool:
-        """Whether the outputs of each step of an evaluation are wanted on the host."""
+        """Whether the host needs the outputs of each step of an evaluation."""
         return (
             type(self).eval_reduce is not Trainer.eval_reduce
             or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
@@ -378,7 +378,7 @@ class Trainer(_AsyncTrainer):
     # Training.
 
     def build_hooks(self) -> list[orbit.Hook]:
-        """Return the hooks that this trainer adds; those of the config follow them."""
+        """Return the hooks that this trainer adds before the hooks of the config."""
         return []
 
     def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
@@ -572,7 +572,7 @@ class Trainer(_AsyncTrainer):
         if built is None or self.train_dataset is not built:
             return
         if self.has_coordinator and self._train_loop is not None:
-            # Asynchronous workers continue with what they have not read.
+            # Asynchronous workers continue with the data that they have not read yet.
             return
         with self.strategy.scope():
             self._built_train_dataset = self._train_data.build_at(int(self.global_step.numpy()))
@@ -718,5 +718,5 @@ def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
 
 
 def tell_exporter(exporter: Any, event: str, *args: Any) -> None:
-    """Call a method of a checkpoint exporter, if it has it: the Model Garden's does not."""
+    """Call a method of a checkpoint exporter; exporters of the Model Garden may not have it."""
     getattr(exporter, event, lambda *_: None)(*args)

@@ -171,7 +171,7 @@ class DataConfig(base_config.Config):
             choice if the autotuner is configured.
         autotune_algorithm: The name of a member of `tf.data.experimental.AutotuneAlgorithm`.
         num_examples: The number of examples in one pass over the data, used to convert epochs to
-            steps; if None, the dataset is asked.
+            steps; if None, it is read from the dataset.
         skip_bad_records: The number of corrupt TFRecord records to skip, each with a warning; with
             0 the first corrupt record raises an error.
 

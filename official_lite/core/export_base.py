@@ -141,7 +141,7 @@ def _checked_keys(function_keys: list[str] | dict[str, str]) -> dict[str, str]:
     if isinstance(function_keys, list):
         if len(function_keys) != 1:
             raise errors.ConfigValueError(
-                "If the function_keys is a list, it must contain a single element; to export "
+                "A list of `function_keys` must contain exactly one element; to export "
                 f"several functions, give a dict of their served names. Got {function_keys}."
             )
         function_keys = {function_keys[0]: tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY}

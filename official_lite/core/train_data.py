@@ -155,7 +155,7 @@ class TrainData:
         return self._build_at(0)[0]
 
     def build_at(self, step: int) -> Dataset:
-        """Build the data that follows after `step` steps.
+        """Build the data that training reads after `step` steps.
 
         A source that can't start at that position starts from its beginning, with a warning.
         """

@@ -107,7 +107,7 @@ def _find_writer(entry: object, workspace: str | None) -> WriterFactory:
     if isinstance(entry, dict) and entry.get("tracking_uri"):
         plugins.refuse(
             entry,
-            f"`tracking_uri` is {entry['tracking_uri']!r}, to which the run would be written",
+            f"`tracking_uri` is {entry['tracking_uri']!r}, which would receive the run's metrics",
             "Set MLFLOW_TRACKING_URI instead.",
         )
     entry, in_background = _without_async(entry)

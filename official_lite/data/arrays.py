@@ -19,7 +19,7 @@ Gather = Callable[[tf.Tensor], Any]
 
 
 class _Rows(Protocol):
-    """Rows that are read by their indices, such as a memory map or an object of the user's own."""
+    """Rows that are read by their indices, such as a memory map or a user-defined object."""
 
     def __len__(self) -> int: ...
 

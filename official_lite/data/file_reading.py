@@ -1,4 +1,4 @@
-"""Reading of files into a dataset of records: in epochs, from any record on, also damaged files."""
+"""Reading of files into a dataset of records, by epochs, from any position, skipping damage."""
 
 import concurrent.futures
 import dataclasses
@@ -147,7 +147,7 @@ def read_files_then_shard(
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    """Read all records of all files and keep those of this pipeline."""
+    """Read all records of all files and keep the records of this pipeline."""
     dataset = dataset_fn(list(files))
     # Without this, tf.distribute would try to divide the files among the workers.
     no_auto_shard = tf.data.Options()

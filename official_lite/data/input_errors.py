@@ -1,4 +1,4 @@
-"""Errors about input data that users understand: damaged files, and features that do not fit."""
+"""Clear errors about input data: damaged files, and features that do not match the decoder."""
 
 import contextlib
 import re

@@ -30,7 +30,8 @@ def build_weighted_sampling_combine_fn(
     """
     if any(weight < 0 for weight in weights.values()) or not any(weights.values()):
         raise errors.ConfigValueError(
-            f"`weights` must not be negative, and not all 0; got {dict(weights)}."
+            "`weights` must be non-negative, and at least one must be positive; got "
+            f"{dict(weights)}."
         )
 
     def combine_fn(datasets: Mapping[str, tf.data.Dataset]) -> tf.data.Dataset:

@@ -21,7 +21,7 @@ _TRANSPARENT = ("_OptionsDataset", "_PrefetchDataset")
 def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """Collect the batches of a dataset in stacks, in order and without dropping any.
 
-    For `arrays.from_arrays`, a stack costs one gather of all its rows. This also holds if
+    For `arrays.from_arrays`, a stack is built by one gather of all its rows. This also holds if
     `prefetch`, `with_options`, or a `repeat` of a dataset that already repeats was applied to it.
     The batches of any other dataset, including a mapped `from_arrays` dataset, are built as usual
     and then copied once more.

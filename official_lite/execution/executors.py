@@ -1,4 +1,4 @@
-"""Executors, one for each way to execute steps; a trainer asks its executor for its loops."""
+"""Executors, one for each way to execute steps; a trainer gets its loops from its executor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TrainStep = Callable[..., Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
-# What XLA says of ops that are not its own.
+# The text in XLA's errors about ops that it does not support.
 _NOT_COMPILABLE = "unsupported operations"
 
 
@@ -78,7 +78,7 @@ class GraphExecutor:
         return orbit.StandardEvaluator.create_eval_loop_fn(trainer, has_state)
 
     def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
-        """Run steps, and count as many in the global step."""
+        """Run steps, and advance the global step by their number."""
         orbit.StandardTrainer.run_steps(trainer, num_steps)
 
     def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:

@@ -20,7 +20,7 @@ from official_lite.execution.executors import Dataset
 __all__ = ["ParameterServerExecutor", "WorkerDatasets"]
 
 
-# Part of the names of ops that call Python functions, which the server processes do not have.
+# Parts of the names of ops that call Python functions, which exist only in this process.
 _PYTHON = "PyFunc"
 
 # A policy of `DatasetToGraphV2`: a dataset with state, such as a shuffle, starts with a new state.

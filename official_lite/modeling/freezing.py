@@ -25,9 +25,9 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
         patterns: Regular expressions, searched for anywhere in `variable.path`.
 
     Raises:
-        errors.ConfigValueError: A pattern matches no variable, or matches only part of a layer
-          including statistics that the layer would continue to update. Also raised if no trainable
-          variable would remain.
+        errors.ConfigValueError: A pattern matches no variable. The patterns match statistics that a
+          layer would continue to update, but not the whole layer. No trainable variable would
+          remain.
     """
     if not patterns:
         return

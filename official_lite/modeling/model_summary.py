@@ -12,7 +12,7 @@ from official_lite.common import files, keras_variables, types
 __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
 
 
-# Of a deeper model, the rest are summed up.
+# In deeper models, the remaining layers are summed up in one line.
 _MAX_LINES = 40
 
 

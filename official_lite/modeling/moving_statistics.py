@@ -1,7 +1,7 @@
 """Averaging of batch normalization's moving statistics over replicas.
 
-In Keras 3 each replica keeps the statistics of its own part of the batch, and only those of the
-first replica are saved.
+In Keras 3 each replica keeps the statistics of its own part of the batch, and a checkpoint holds
+only the statistics of the first replica.
 """
 
 import math
@@ -16,8 +16,8 @@ class MovingStatistics:
     """Synchronizer that averages the moving means and variances of a model over the replicas.
 
     The statistics are moving averages, so averaging them after each step is equivalent to averaging
-    the values that enter them. Layers with `synchronized=True` are skipped, because they do so
-    themselves.
+    the values that enter them. Layers with `synchronized=True` are skipped, because they
+    average the statistics themselves.
 
     Args:
         model: A built Keras model. For any other object, nothing is averaged.

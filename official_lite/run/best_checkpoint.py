@@ -40,7 +40,7 @@ class BestCheckpointExporter:
     The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
     evaluation; see `checkpoint.best_checkpoints`. A non-finite metric is never the best.
 
-    A training that resumes calls `rewind` to restore what was best at its step. `protect` keeps the
+    A run that resumes calls `rewind` to restore the best result at its step. `protect` keeps the
     current best checkpoint, to which the training may have to return, while the next training
     checkpoint is written; `settle` releases it afterwards.
 
@@ -53,7 +53,7 @@ class BestCheckpointExporter:
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
         if metric_comp not in ("lower", "higher"):
             raise errors.ConfigValueError(
-                f"best checkpoint metric comp must be one of higher, lower. Got: {metric_comp}"
+                f"`best_checkpoint_metric_comp` must be `higher` or `lower`, got {metric_comp!r}."
             )
         self._export_dir = export_dir
         self._metric = watched_metric.WatchedMetric(metric_name, metric_comp)
@@ -178,7 +178,7 @@ def check_directories(
 ) -> None:
     """Check that all best checkpoints of a run have a directory of their own.
 
-    Two that shared one would delete each other's checkpoints.
+    If two shared a directory, they would delete each other's checkpoints.
 
     Args:
         params: The config of the run.
@@ -223,7 +223,7 @@ def check_directories(
 
 
 def _real(model_dir: str, directory: str) -> str:
-    """Return the location of a directory of the run, by which two can be compared."""
+    """Return the resolved path of a directory of the run, for comparison with another."""
     path = directory if files.is_remote(directory) else os.path.join(model_dir, directory)
     return posixpath.normpath(path) if files.is_remote(path) else os.path.realpath(path)
 

@@ -43,7 +43,7 @@ def drive(
         compare the config with that of the checkpoints
         open the record of the run
         work
-        at_the_end                          each of it, also after an error
+        at_the_end                          each part, also after an error
         close the record; unlock the directory
 
     Inside another call for the same directory, only the work is done.
@@ -55,7 +55,7 @@ def drive(
         model_dir: The model directory.
         is_chief: Whether this process writes the record.
         allow_config_change: Whether training may resume from checkpoints of a different config.
-        at_the_end: What has to be done at the end, in this order.
+        at_the_end: The parts to do at the end, in this order.
 
     Raises:
         BaseException: The first error; later errors are only logged.

@@ -175,7 +175,7 @@ def check_init_checkpoint(
         nearest = suggestions.nearest(path.split("/")[0], earlier)
         hint = f" Did you mean the phase `{nearest[0]}`?" if nearest else ""
         raise errors.CheckpointError(
-            f"`task.init_checkpoint` is {path!r}, where there is no checkpoint.{hint}"
+            f"`task.init_checkpoint` is {path!r}, which contains no checkpoint.{hint}"
         )
 
 

@@ -325,8 +325,9 @@ class RecoveryCondition:
         if self.recover_counter <= self.recovery_max_trials:
             logging.warning("%s at step %d.", what, step)
             return True
+        times = "once" if self.recover_counter == 1 else f"{self.recover_counter} times"
         raise errors.DivergedError(
-            f"{what} at step {step}; the training blew up {self.recover_counter} time(s), and "
+            f"{what} at step {step}; the training blew up {times}, and "
             f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {self._where(step)}"
         )
 
@@ -387,7 +388,8 @@ def describe_blow_up(
         return f"The training loss is {loss} (bound: {loss_upper_bound})"
     bad = state.bad_variables() if state else []
     if bad:
-        return f"The loss is finite, but {bad[0]} is not, nor are {len(bad) - 1} others"
+        others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        return f"The loss is finite, but these variables are not: {bad[0]}{others}"
     return None
 
 

@@ -376,7 +376,7 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
     handler.setFormatter(logging.PythonFormatter())
     if not python_logging.root.handlers:
         # absl does this before its first line, unless the root logger has a handler. It would
-        # mistake the handler added here for that of the terminal.
+        # mistake the handler added here for the handler of the terminal.
         python_logging.basicConfig()
     # The handler is added to the root logger instead of absl's logger, because user code may use
     # Python's loggers.

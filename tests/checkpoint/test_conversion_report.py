@@ -24,7 +24,7 @@ def test_report_reads_as_text() -> None:
     )
     assert str(report).splitlines() == [
         "ckpt-1: 1 variables matched",
-        "  of another shape (1):",
+        "  with a different shape (1):",
         "    dense/kernel [2, 3] <- k [3, 2]",
         "  missing from the checkpoint (1):",
         "    head/bias [3] (might be a, b, c, …)",

@@ -71,4 +71,4 @@ def test_what_changes_the_last_bits_is_told(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.text
     state_description.tell_what_is_inexact(saved, {**saved, "num_replicas": 4}, "ckpt-1")
     assert "from ckpt-1" in caplog.text
-    assert "bit for bit: replicas 2 → 4." in caplog.text
+    assert "bit for bit the same: replicas 2 → 4." in caplog.text

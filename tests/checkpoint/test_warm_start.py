@@ -79,7 +79,7 @@ def test_missing_weight_is_an_error_that_names_it_and_loads_nothing(tmp_path) ->
     before = [weight.numpy() for weight in target.weights]
     with pytest.raises(errors.CheckpointError) as caught:
         warm_start.load_weights(target, path)
-    assert "of another shape (2)" in str(caught.value)
+    assert "with a different shape (2)" in str(caught.value)
     assert "net/head/kernel [4, 3] <- model/head/_kernel [4, 5]" in str(caught.value)
     assert "init_checkpoint_strict" in str(caught.value)
     np.testing.assert_equal([weight.numpy() for weight in target.weights], before)

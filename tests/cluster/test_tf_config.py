@@ -49,7 +49,7 @@ def test_an_evaluator_need_not_be_in_the_cluster(monkeypatch):
             make_tf_config(task=("chief", 0)),
             r"`task.type` is 'chief', but the cluster has \['worker'\]",
         ),
-        (make_tf_config(task=("worker", 2)), "index` is 2, but the cluster has 2"),
+        (make_tf_config(task=("worker", 2)), "index` must be from 0 to 1 for `worker`; got 2"),
         (make_tf_config(task=("worker", "0")), "whole number"),
         (make_tf_config({"worker": ["a:1", "a:1"]}), "a:1.* is repeated"),
         (make_tf_config({"worker": ["a"]}), "list of `host:port`"),

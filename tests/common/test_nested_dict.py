@@ -15,7 +15,7 @@ def test_unknown_path_names_the_nearest_key() -> None:
 
 
 def test_a_dictionary_is_no_leaf() -> None:
-    with pytest.raises(KeyError, match="not a leaf"):
+    with pytest.raises(KeyError, match="leads to a dictionary with"):
         nested_dict.get_leaf_nested_dict(LOGS, ["digits"])
 
 

@@ -39,7 +39,7 @@ def test_later_source_counts_and_the_log_says_what_it_replaces(
     assert [record.message for record in caplog.records] == [
         f"{file}: `trainer.train_epochs` (3 epochs) replaces `trainer.train_steps` (600 steps).",
         "--set: `trainer.train_steps` (7 steps) replaces `trainer.train_epochs` (3 epochs).",
-        "--set: `trainer.validate_every_epochs` (1 epochs) replaces "
+        "--set: `trainer.validate_every_epochs` (1 epoch) replaces "
         "`trainer.validation_interval` (300 steps).",
     ]
 

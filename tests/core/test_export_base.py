@@ -72,7 +72,7 @@ def test_a_dict_names_what_is_served(tmp_path):
 
 
 def test_several_functions_need_names(tmp_path):
-    with pytest.raises(errors.ConfigValueError, match="must contain a single element"):
+    with pytest.raises(errors.ConfigValueError, match="must contain exactly one element"):
         export(tmp_path, trained_model(), keys=("serve", "other"))
 
 

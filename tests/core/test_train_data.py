@@ -144,7 +144,7 @@ def test_51_more_replicas_go_on_with_the_same_examples_and_say_so(tmp_path, two_
     unbroken = _train(strategy, params, 20, tmp_path / "unbroken", _PlainTask)
     _train(strategy, params, 8, tmp_path / "broken", _PlainTask)
     resumed = _train(two_replicas, params, 20, tmp_path / "broken", _PlainTask)
-    assert "not bit for bit: replicas 1 → 2." in caplog.text
+    assert "will not be bit for bit the same: replicas 1 → 2." in caplog.text
     for expected, got in zip(unbroken[:2], resumed[0:4:2], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 

@@ -30,8 +30,8 @@ def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
 def get_by_path(config: object, path: str, default: Any = None) -> Any:
     """Return the value at a dotted path, or `default` if a part of the path is absent or None.
 
-    For fields that configs of the Model Garden, or a user's own config classes, may lack. Where
-    the field is known to exist, use the attribute.
+    Use this for fields that Model Garden configs or user-defined config classes may lack. If the
+    field is known to exist, use the attribute.
     """
     value: Any = config
     for name in path.split("."):

@@ -37,7 +37,7 @@ class MultiTaskBaseModel(tf.Module):
 
     def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
         """Return the model of each task, by task name; subclasses override this method."""
-        # Not abstract: the metaclass of `tf.Module` is not compatible with that of `abc`.
+        # This method is not abstract, because `tf.Module` and `abc` have conflicting metaclasses.
         raise NotImplementedError(
             f"{type(self).__name__} has no `_instantiate_sub_tasks`. Override it to return a dict "
             "of Keras models by task name."

@@ -310,7 +310,7 @@ def _refuse_clipping(kwargs: dict[str, Any]) -> None:
 
 
 def _value_of(weight: keras.Variable, shape: Sequence[int], dtype: str) -> tf.Tensor:
-    """Return the value of `weight`; the signature is that of a Keras initializer."""
+    """Return the value of `weight`, with the signature of a Keras initializer."""
     return tf.cast(tf.convert_to_tensor(weight), dtype)
 
 

@@ -16,9 +16,9 @@ class LAMB(keras.optimizers.Lamb):
     """Keras' Lamb with weight decay inside the adapted step and lists of excluded variables.
 
     From "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"
-    (You et al., https://arxiv.org/abs/1904.00962). In the paper, the norm that scales the step is
-    that of Adam's update plus the weight decay. Keras applies its own `weight_decay` outside of the
-    scaled step.
+    (You et al., https://arxiv.org/abs/1904.00962). In the paper, the step is scaled by
+    the norm of the sum of Adam's update and the weight decay. Keras applies its own `weight_decay`
+    outside of the scaled step.
 
     Args:
         learning_rate: A number or a schedule.

@@ -67,7 +67,7 @@ _MAY_BE_NONE = ("staircase",)
 
 _MUST_BE_POSITIVE = ("decay_steps", "total_decay_steps")
 
-# Maps the argument names of the Adafactor authors to those of Keras' Adafactor.
+# Maps the argument names of the Adafactor authors to the argument names in Keras.
 _ADAFACTOR_NAMES = {
     "decay_rate": "beta_2_decay",
     "clipping_threshold": "clip_threshold",
@@ -101,7 +101,7 @@ def register_optimizer_cls(
     """
     if key in OPTIMIZERS_CLS:
         raise errors.ConfigValueError(
-            f"{key} already registered, as {OPTIMIZERS_CLS[key]!r}; choose another name."
+            f"{key!r} is already registered as {OPTIMIZERS_CLS[key]!r}. Choose another name."
         )
     OPTIMIZERS_CLS[key] = optimizer_config_cls
 
