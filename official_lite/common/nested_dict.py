@@ -24,13 +24,13 @@ def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
         if not isinstance(leaf, Mapping) or key not in leaf:
             known = leaf if isinstance(leaf, Mapping) else ()
             raise errors.UnknownKeyError(
-                f"The path `{'|'.join(keys)}` does not exist in the dictionary. "
+                f"Path not exist while traversing the dictionary: `{'|'.join(keys)}`. "
                 f"{suggestions.did_you_mean(key, known)}"
             )
         leaf = leaf[key]
     if isinstance(leaf, Mapping):
         raise errors.UnknownKeyError(
-            f"The path `{'|'.join(keys)}` must lead to a value, but it leads to a dictionary with "
+            f"The value extracted with keys `{'|'.join(keys)}` is a dictionary, not a leaf: "
             f"{', '.join(leaf)}."
         )
     return leaf

@@ -15,7 +15,7 @@ def test_unknown_path_names_the_nearest_key() -> None:
 
 
 def test_a_dictionary_is_no_leaf() -> None:
-    with pytest.raises(KeyError, match="leads to a dictionary with"):
+    with pytest.raises(KeyError, match="is a dictionary, not a leaf"):
         nested_dict.get_leaf_nested_dict(LOGS, ["digits"])
 
 

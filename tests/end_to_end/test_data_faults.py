@@ -268,7 +268,7 @@ def test_43_bad_records_may_be_left_out_one_by_one(
     _run(model_dir, task=files)
     assert caplog.text.count("Skipping it") == 2
     files["train_data"]["skip_bad_records"] = 1
-    with pytest.raises(errors.DataError, match="one more than the 1 of `skip_bad_records`"):
+    with pytest.raises(errors.DataError, match="exceeds the 1 allowed by `skip_bad_records`"):
         _run(model_dir.with_name("other"), task=files)
 
 

@@ -184,7 +184,7 @@ def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib
     assert run.exit_code() == 130
     assert run.saved_step() > 0
     *_, last = run.said.splitlines()
-    assert last.endswith(f"goes on with it, from {tmp_path / 'run'}/ckpt-{run.saved_step()}.")
+    assert last.endswith(f"to resume it, from {tmp_path / 'run'}/ckpt-{run.saved_step()}.")
     run = Run(tmp_path, *LONG, SLOW="trace")
     run.wait_for("slow trace")
     run.send(signal.SIGINT)
@@ -211,5 +211,5 @@ def test_49_sigterm_of_one_worker_saves_the_same_step_on_all(tmp_path: pathlib.P
     workers[1].wait_for("train | step 50")
     workers[1].send(signal.SIGTERM)
     assert [worker.exit_code() for worker in workers] == [42, 42]
-    ends = [worker.said.partition("Stopped at step ")[2].split(",")[0] for worker in workers]
+    ends = [worker.said.partition("Stopped at step ")[2].split(" ")[0] for worker in workers]
     assert ends == [str(workers[0].saved_step())] * 2

@@ -142,7 +142,7 @@ def test_one_command_runs_phases_and_leaves_out_the_finished_ones(tmp_path: path
 @pytest.mark.slow
 def test_dry_run_takes_one_step_of_each_phase(tmp_path: pathlib.Path) -> None:
     told = _phases_told(_train(tmp_path, SHORT + PHASES, "--dry_run"))
-    assert [line[-6:] for line in told if "finished" in line] == ["step=1", "step=1", "step=0"]
+    assert [line[-7:] for line in told if "finished" in line] == ["step=1.", "step=1.", "step=0."]
     assert not (tmp_path / "run").exists()
 
 

@@ -35,7 +35,7 @@ def test_diff_tells_what_a_restart_would_refuse_from_what_it_takes(
     assert shown.splitlines() == [
         "task.train_data.global_batch_size: 64 -> 8",
         "",
-        "With these a run would go on when it is started again:",
+        "A restarted run may continue with these differences:",
         "trainer.train_steps: 600 -> 7",
     ]
     document = json.loads(_out(capsys, "diff", NAME, str(file), "--json"))

@@ -30,7 +30,7 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
     def decorator(builder: _Builder) -> _Builder:
         if config_cls.__dict__.get("_BUILDER") is not None:
             raise errors.ConfigValueError(
-                "A config class can be bound only once; "
+                "Inside a program, we should not bind a config to a class twice; "
                 f"{config_cls.__name__} is already bound to {config_cls._BUILDER!r}."
             )
         if not (inspect.isclass(builder) or inspect.isfunction(builder)):

@@ -192,7 +192,7 @@ def test_bound_builder_belongs_to_one_class():
 
     assert Bound().BUILDER(1) == 2
     assert TrainerConfig().BUILDER is None
-    with pytest.raises(ValueError, match=r"bound only once; .* is already bound to"):
+    with pytest.raises(ValueError, match=r"twice; .* is already bound to"):
         hyperparams.bind(Bound)(build)
     with pytest.raises(AttributeError, match="`BUILDER` is a property"):
         Bound().BUILDER = build
