@@ -46,7 +46,7 @@ EXCLUDED = {
 }
 _OPTIONS = {"optimizers": [], "callbacks": ["--fit-with-controller"]}
 _PASSING = {"optimizers": 245, "callbacks": 55}
-# Need packages that are not installed.
+# These need Orbax, and the `conftest.py` of Keras' repository, which the wheel lacks.
 _WITHOUT = ("orbax_checkpoint_test.py", "remote_monitor_test.py")
 
 
