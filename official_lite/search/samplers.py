@@ -49,12 +49,10 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
         base=samplers.BaseSampler,
         kind="strategy",
     )
-    sampler = SeededSampler(create, config.seed)
     try:
-        sampler.reseed(0)
+        return SeededSampler(create, config.seed)
     except (ImportError, TypeError, ValueError) as error:
         raise errors.ConfigValueError(f"`search.strategy` {name!r}: {error}") from error
-    return sampler
 
 
 def num_points(config: search_config.SearchConfig, space: Space) -> int:
@@ -82,6 +80,8 @@ class SeededSampler(samplers.BaseSampler):
         self._seed = seed
         self._sampler: samplers.BaseSampler
         self._relative: dict[str, Any] | None = None
+        # `before_trial` is optional: Optuna may ask for a value without having called it.
+        self.reseed(0)
 
     def reseed(self, trial_number: int) -> None:
         """Rebuild the sampler for a trial."""

@@ -13,12 +13,7 @@ Create = Callable[[], optuna.samplers.BaseSampler]
 
 
 def _seeded(create: Callable[..., optuna.samplers.BaseSampler]) -> Create:
-    def build() -> optuna.samplers.BaseSampler:
-        sampler = samplers.SeededSampler(create, 0)
-        sampler.reseed(0)
-        return sampler
-
-    return build
+    return lambda: samplers.SeededSampler(create, 0)
 
 
 class TestEvolution(
@@ -54,7 +49,26 @@ class TestSeededTpe(pytest_samplers.BasicSamplerTestCase):
         return _seeded(optuna.samplers.TPESampler)
 
 
-class TestSeededNsga2(pytest_samplers.MultiObjectiveSamplerTestCase):
+class TestSeededMultivariateTpe(pytest_samplers.RelativeSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        def create(seed: int) -> optuna.samplers.TPESampler:
+            return optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=0)
+
+        return _seeded(create)
+
+
+class TestSeededCmaEs(
+    pytest_samplers.BasicSamplerTestCase, pytest_samplers.SingleOnlySamplerTestCase
+):
+    @pytest.fixture
+    def sampler(self) -> Create:
+        return _seeded(optuna.samplers.CmaEsSampler)
+
+
+class TestSeededNsga2(
+    pytest_samplers.BasicSamplerTestCase, pytest_samplers.MultiObjectiveSamplerTestCase
+):
     @pytest.fixture
     def sampler(self) -> Create:
         return _seeded(optuna.samplers.NSGAIISampler)
@@ -66,6 +80,7 @@ class TestJournalOfAStudy(pytest_storages.StorageTestCase):
         return storage._open_storage(search_config.SearchConfig(), str(tmp_path))
 
 
+@pytest.mark.slow
 class TestSqliteOfAStudy(pytest_storages.StorageTestCase):
     @pytest.fixture
     def storage(self, tmp_path: pathlib.Path) -> optuna.storages.BaseStorage:

@@ -1,0 +1,372 @@
+"""What detectron2's tests of hooks, event storage and schedulers promise, for the classes here.
+
+The promises are written here in our own words; nothing of detectron2 is needed or stored.
+"""
+
+import contextlib
+import math
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit, telemetry
+from official_lite.modeling.optimization import lr_schedule
+from official_lite.orbit import hooks
+
+
+class _Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
+    """Counts its steps and reports the count as its loss."""
+
+    def __init__(self) -> None:
+        self.global_step = orbit.utils.create_global_step()
+        self.weight = tf.Variable(0.0)
+        orbit.StandardTrainer.__init__(self, tf.data.Dataset.from_tensors(1.0).repeat())
+        orbit.StandardEvaluator.__init__(self, tf.data.Dataset.from_tensors(1.0))
+
+    def train_step(self, iterator: Any) -> None:
+        self.weight.assign_add(next(iterator))
+        self.global_step.assign_add(1)
+
+    def train_loop_end(self) -> dict[str, Any]:
+        return {"loss": self.weight.read_value()}
+
+    def eval_step(self, iterator: Any) -> None:
+        next(iterator)
+
+    def eval_end(self) -> dict[str, Any]:
+        return {"accuracy": -abs(self.weight.read_value() - 4.0)}
+
+
+class _Events(orbit.Hook):
+    """Writes down what it is called for."""
+
+    every_n_steps = 1
+
+    def __init__(self, name: str, log: list[str], fails_at: int | None = None) -> None:
+        self.name, self.log, self.fails_at = name, log, fails_at
+
+    def before_train(self) -> None:
+        self.log.append(f"{self.name} before_train")
+
+    def before_step(self) -> None:
+        self.log.append(f"{self.name} before_step {self.iter}")
+
+    def after_step(self) -> None:
+        self.log.append(f"{self.name} after_step {self.iter}")
+        if self.iter == self.fails_at:
+            raise FloatingPointError("the loss is NaN")
+
+    def after_train(self, success: bool) -> None:
+        self.log.append(f"{self.name} after_train {success}")
+
+
+class _Records(telemetry.Writer):
+    def __init__(self) -> None:
+        self.records: list[telemetry.Record] = []
+
+    def write(self, record: telemetry.Record) -> None:
+        self.records.append(record)
+
+
+def _controller(*all_hooks: orbit.Hook, trainer: Any = None, **kwargs: Any) -> orbit.Controller:
+    trainer = trainer or _Trainer()
+    return orbit.Controller(
+        global_step=trainer.global_step,
+        trainer=trainer,
+        evaluator=trainer,
+        hooks=all_hooks,
+        **{"steps_per_loop": 100, "writers": [_Records()], **kwargs},
+    )
+
+
+def _manager(trainer: _Trainer, path: pathlib.Path, interval: int) -> tf.train.CheckpointManager:
+    return tf.train.CheckpointManager(
+        tf.train.Checkpoint(step=trainer.global_step, weight=trainer.weight),
+        str(path),
+        max_to_keep=None,
+        step_counter=trainer.global_step,
+        checkpoint_interval=interval,
+    )
+
+
+# Hooks.
+
+
+def test_hooks_frame_the_training_and_each_step() -> None:
+    log: list[str] = []
+    _controller(_Events("a", log)).train(2)
+    assert log == [
+        "a before_train",
+        "a before_step 0",
+        "a after_step 0",
+        "a before_step 1",
+        "a after_step 1",
+        "a after_train True",
+    ]
+
+
+@pytest.mark.parametrize("event", ["before_train", "before_step 0", "after_step 0"])
+def test_hooks_run_in_the_order_of_their_registration(event: str) -> None:
+    log: list[str] = []
+    _controller(_Events("a", log), _Events("b", log), _Events("c", log)).train(1)
+    assert [line for line in log if line.endswith(event)] == [f"{n} {event}" for n in "abc"]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 4])
+def test_after_train_runs_after_a_failure(fails_at: int) -> None:
+    log: list[str] = []
+    with pytest.raises(FloatingPointError):
+        _controller(_Events("a", log, fails_at), _Events("b", log)).train(5)
+    assert log[-2:] == ["a after_train False", "b after_train False"]
+    assert f"a before_step {fails_at + 1}" not in log
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 5])
+def test_hook_with_a_period_runs_at_its_multiples(period: int) -> None:
+    log: list[str] = []
+    hook = _Events("a", log)
+    hook.every_n_steps = period
+    _controller(hook).train(7)
+    steps = [int(line.split()[-1]) + 1 for line in log if "after_step" in line]
+    assert steps == [step for step in range(1, 8) if step % period == 0]
+
+
+def test_hook_knows_its_trainer_and_iteration() -> None:
+    seen: list[Any] = []
+    trainer = _Trainer()
+    hook = hooks.LambdaHook(after_step=lambda hook: seen.append((hook.iter, hook.trainer)))
+    _controller(hook, trainer=trainer).train(3)
+    assert [step for step, _ in seen] == [0, 1, 2]
+    assert all(one is trainer for _, one in seen)
+
+
+def test_callbacks_may_be_given_as_functions() -> None:
+    log: list[str] = []
+    hook = hooks.LambdaHook(
+        before_train=lambda hook: log.append("before"),
+        after_train=lambda hook: log.append("after"),
+    )
+    _controller(hook).train(2)
+    assert log == ["before", "after"]
+
+
+@pytest.mark.parametrize(("steps", "period"), [(6, 2), (5, 2), (3, 10)])
+def test_evaluation_runs_each_period_and_at_the_end(steps: int, period: int) -> None:
+    records = _Records()
+    _controller(writers=[records]).train_and_evaluate(steps, eval_interval=period)
+    evaluated = [record.step for record in records.records if record.split == "validation"]
+    assert evaluated == sorted({*range(period, steps + 1, period), steps})
+
+
+def test_no_evaluation_follows_a_failure() -> None:
+    records = _Records()
+    with pytest.raises(FloatingPointError):
+        _controller(_Events("a", [], 2), writers=[records]).train_and_evaluate(5)
+    assert not [record for record in records.records if record.split == "validation"]
+
+
+@pytest.mark.parametrize(("steps", "interval"), [(6, 2), (5, 2), (4, 4)])
+def test_checkpoints_are_periodic_and_final(
+    tmp_path: pathlib.Path, steps: int, interval: int
+) -> None:
+    trainer = _Trainer()
+    manager = _manager(trainer, tmp_path, interval)
+    _controller(trainer=trainer, checkpoint_manager=manager).train(steps)
+    saved = [int(path.rpartition("-")[2]) for path in manager.checkpoints]
+    assert sorted({*saved} - {0}) == sorted({*range(interval, steps + 1, interval), steps})
+
+
+def test_resumed_training_counts_on_from_its_checkpoint(tmp_path: pathlib.Path) -> None:
+    trainer = _Trainer()
+    manager = _manager(trainer, tmp_path, 3)
+    _controller(trainer=trainer, checkpoint_manager=manager).train(3)
+    log: list[str] = []
+    again = _Trainer()
+    manager = _manager(again, tmp_path, 3)
+    _controller(_Events("a", log), trainer=again, checkpoint_manager=manager).train(5)
+    assert [line for line in log if "after_step" in line] == ["a after_step 3", "a after_step 4"]
+    assert float(again.weight) == 5.0
+
+
+def test_state_of_a_hook_is_in_the_checkpoint(tmp_path: pathlib.Path) -> None:
+    class Remembers(orbit.Hook):
+        every_n_steps = 1
+        total = 0
+
+        def after_step(self) -> None:
+            self.total += 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"total": self.total}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.total = state["total"]
+
+    for steps in (2, 5):
+        hook, trainer = Remembers(), _Trainer()
+        manager = _manager(trainer, tmp_path, 1)
+        _controller(hook, trainer=trainer, checkpoint_manager=manager).train(steps)
+        assert hook.total == steps
+
+
+@pytest.mark.parametrize(("direction", "best"), [("maximize", 4), ("minimize", 8)])
+def test_best_checkpoint_is_the_largest_or_smallest(
+    tmp_path: pathlib.Path, direction: str, best: int
+) -> None:
+    trainer = _Trainer()
+    manager = _manager(trainer, tmp_path, 2)
+    hook = hooks.BestCheckpoint("accuracy", direction)
+    controller = _controller(hook, trainer=trainer, checkpoint_manager=manager)
+    controller.train_and_evaluate(8, eval_interval=2)
+    [index] = (tmp_path).rglob("best*.index")
+    assert index.stem.endswith(f"-{best}")
+
+
+@pytest.mark.parametrize("interval", [1, 2, 5])
+def test_writers_get_each_report_and_the_last_one(interval: int) -> None:
+    records = _Records()
+    _controller(writers=[records], log_interval=interval, steps_per_loop=1).train(5)
+    steps = [record.step for record in records.records if record.split == "train"]
+    assert steps == sorted({*range(interval, 6, interval), 5})
+
+
+def test_what_a_hook_puts_in_after_a_step_is_in_the_report_of_that_step() -> None:
+    records = _Records()
+    hook = hooks.LambdaHook(
+        after_step=lambda hook: telemetry.put_scalar("twice", 2.0 * hook.controller.step)
+    )
+    _controller(hook, writers=[records], log_interval=1, steps_per_loop=1).train(3)
+    assert [record.values["twice"] for record in records.records] == [2.0, 4.0, 6.0]
+
+
+# The event storage.
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_latest_value_and_history_of_a_scalar(count: int) -> None:
+    storage = telemetry.EventStorage()
+    for step in range(count):
+        storage.step = step
+        storage.put_scalar("loss", float(step))
+    assert storage.history("loss").latest() == count - 1
+    assert storage.history("loss").values() == [(float(s), s) for s in range(count)]
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 20])
+def test_median_and_mean_are_of_the_window(window: int) -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 8.0, 3.0]
+    history = telemetry.ScalarHistory()
+    for step, value in enumerate(values):
+        history.add(value, step)
+    assert history.median(window) == np.median(values[-window:])
+    assert history.mean(window) == pytest.approx(np.mean(values[-window:]))
+    assert history.global_mean() == pytest.approx(np.mean(values))
+
+
+def test_history_forgets_the_oldest_values_but_not_their_mean() -> None:
+    history = telemetry.ScalarHistory(max_length=3)
+    for step in range(10):
+        history.add(float(step), step)
+    assert history.values() == [(7.0, 7), (8.0, 8), (9.0, 9)]
+    assert history.global_mean() == 4.5
+
+
+def test_smoothing_hint_tells_a_mean_from_the_latest_value() -> None:
+    storage = telemetry.EventStorage()
+    for value in (1.0, 2.0, 6.0):
+        storage.put_scalar("loss", value)
+        storage.put_scalar("lr", value, smoothing_hint=False)
+    assert storage.take().scalars == {"loss": 3.0, "lr": 6.0}
+
+
+def test_scalar_that_was_not_put_in_again_is_not_reported_again() -> None:
+    storage = telemetry.EventStorage()
+    storage.put_scalar("loss", 1.0)
+    storage.take()
+    assert storage.take().scalars == {}
+
+
+@pytest.mark.parametrize("scopes", [[], ["a"], ["a", "b"], ["a", "b", "c"]])
+def test_name_scopes_are_prefixes(scopes: list[str]) -> None:
+    storage = telemetry.EventStorage()
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(telemetry.name_scope(scope))
+        storage.put_scalar("loss", 1.0)
+    storage.put_scalar("outside", 1.0)
+    assert set(storage.take().scalars) == {"/".join([*scopes, "loss"]), "outside"}
+
+
+def test_innermost_storage_is_the_current_one() -> None:
+    with telemetry.EventStorage() as outer:
+        with telemetry.EventStorage() as inner:
+            assert telemetry.get_event_storage() is inner
+        assert telemetry.get_event_storage() is outer
+
+
+def test_storage_is_left_after_an_error() -> None:
+    with telemetry.EventStorage() as outer:
+        with pytest.raises(ZeroDivisionError), telemetry.EventStorage():
+            raise ZeroDivisionError
+        assert telemetry.get_event_storage() is outer
+
+
+def test_unknown_history_is_a_key_error() -> None:
+    with pytest.raises(LookupError):
+        telemetry.EventStorage().history("loss")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.uint8])
+def test_images_are_kept_until_they_are_taken(kind: type) -> None:
+    storage = telemetry.EventStorage()
+    image = np.ones([4, 5, 3], kind) * (255 if kind is np.uint8 else 1)
+    storage.put_image("i", image)
+    np.testing.assert_array_equal(storage.take().images["i"], np.full([4, 5, 3], 255))
+    assert storage.take().images == {}
+
+
+def test_histograms_are_kept_until_they_are_taken() -> None:
+    storage = telemetry.EventStorage()
+    storage.put_histogram("h", np.arange(10.0))
+    assert storage.take().histograms["h"].counts.sum() == 10
+    assert storage.take().histograms == {}
+
+
+# Schedules: 30 steps at a rate of 5, of which 5 are a warm-up from a thousandth.
+
+_START, _RATE, _WARMUP, _STEPS = 0.005, 5.0, 5, 30
+
+
+@pytest.mark.parametrize("step", range(_STEPS))
+def test_multi_step_rate_with_a_warm_up(step: int) -> None:
+    values = [_RATE, _RATE / 10, _RATE / 100, _RATE / 1000]
+    steps = lr_schedule.PiecewiseConstantDecayWithOffset(boundaries=[9, 14, 19], values=values)
+    schedule = lr_schedule.LinearWarmup(steps, _WARMUP, _START)
+    wanted = values[sum(step >= milestone for milestone in (10, 15, 20))]
+    if step < _WARMUP:
+        wanted = [0.005, 1.004, 2.003, 3.002, 4.001][step]
+    assert float(schedule(step)) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("step", range(_STEPS + 1))
+def test_cosine_rate_with_a_warm_up(step: int) -> None:
+    cosine = lr_schedule.CosineDecayWithOffset(initial_learning_rate=_RATE, decay_steps=_STEPS)
+    schedule = lr_schedule.LinearWarmup(cosine, _WARMUP, _START)
+    wanted = _RATE * (1 + math.cos(math.pi * max(step, _WARMUP) / _STEPS)) / 2
+    if step < _WARMUP:
+        wanted = _START + (wanted - _START) * step / _WARMUP
+    assert float(schedule(step)) == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("step", range(0, _STEPS, 3))
+def test_rate_of_an_optimizer_is_that_of_its_updates(step: int) -> None:
+    schedule = lr_schedule.ExponentialDecayWithOffset(
+        initial_learning_rate=_RATE, decay_steps=1, decay_rate=0.9
+    )
+    optimizer = keras.optimizers.SGD(schedule)
+    optimizer.iterations.assign(step)
+    assert float(optimizer.learning_rate) == pytest.approx(_RATE * 0.9**step, rel=1e-5)

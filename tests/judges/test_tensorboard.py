@@ -1,0 +1,251 @@
+"""TensorBoard's own readers judge the event files: tags, steps, wall times and values as read."""
+
+import math
+import pathlib
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("tensorboard", reason="needs `pip install tensorboard`")
+
+from tensorboard import context
+from tensorboard.backend.event_processing import (
+    data_provider,
+    event_accumulator,
+    plugin_event_multiplexer,
+)
+from tensorboard.plugins.histogram import metadata as histogram_metadata
+from tensorboard.plugins.image import metadata as image_metadata
+from tensorboard.plugins.scalar import metadata as scalar_metadata
+from tensorboard.plugins.text import metadata as text_metadata
+
+from official_lite import telemetry
+from official_lite.telemetry import record
+
+_CONTEXT = context.RequestContext()
+_STEPS = [0, 1, 10, 2**31, 2**40]
+_SCALARS = {
+    "loss": 0.5,
+    "a/b/c": -1.0,
+    "a b": 1.0,
+    "größe": 2.0,
+    "of_numpy": np.float64(0.25),
+    "of_bfloat16": tf.bfloat16.as_numpy_dtype(1.5),
+    "of_int": 3,
+    "of_bool": True,
+    "large": 1e30,
+    "small": 1e-30,
+}
+_IMAGES = {
+    "gray": np.arange(6, dtype=np.uint8).reshape(2, 3, 1),
+    "rgb": np.arange(18, dtype=np.uint8).reshape(2, 3, 3),
+    "rgba": np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+    "tall": np.full([9, 1, 3], 7, np.uint8),
+}
+_SAMPLES = {
+    "normal": np.random.default_rng(0).normal(size=1000),
+    "constant": np.full(10, 3.0),
+    "zeros": np.zeros(10),
+    "negative": -np.geomspace(1e-3, 1e3, 50),
+    "of_ints": np.arange(-5, 6),
+}
+
+
+def _provide(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
+    """The provider behind TensorBoard's pages."""
+    multiplexer = plugin_event_multiplexer.EventMultiplexer(
+        tensor_size_guidance={"scalars": 0, "images": 0, "histograms": 0, "text": 0}
+    ).AddRunsFromDirectory(str(directory))
+    return data_provider.MultiplexerDataProvider(multiplexer.Reload(), str(directory))
+
+
+def _accumulate(directory: pathlib.Path) -> event_accumulator.EventAccumulator:
+    guidance = {event_accumulator.TENSORS: 0}
+    return event_accumulator.EventAccumulator(str(directory), guidance).Reload()
+
+
+def _histogram(values: np.ndarray) -> telemetry.Histogram:
+    return record.histogram_of(record.bucket_counts(values).numpy())
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("events")
+    with telemetry.TensorBoardWriter(directory) as writer:
+        for step in _STEPS:
+            writer.write_values(
+                {**_SCALARS, "step": float(step)},
+                step=tf.constant(step, tf.int64),
+                relative_path="train",
+            )
+        for step in (1, 2):
+            writer.write(
+                telemetry.Record(
+                    step=step,
+                    split="validation",
+                    values={"loss": 1.0 / step, "other": {"loss": 2.0}},
+                    images=_IMAGES,
+                    histograms={name: _histogram(one) for name, one in _SAMPLES.items()},
+                )
+            )
+        writer.write_values(
+            {"note": "**bold**"}, step=3, relative_path="text", summary_fn=tf.summary.text
+        )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def provider(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
+    return _provide(directory)
+
+
+def test_runs_are_splits_and_nested_names(provider: Any) -> None:
+    runs = provider.list_runs(_CONTEXT, experiment_id="")
+    assert {run.run_name for run in runs} == {"train", "validation", "validation/other", "text"}
+
+
+def test_runs_have_the_time_of_their_first_event(provider: Any) -> None:
+    for run in provider.list_runs(_CONTEXT, experiment_id=""):
+        assert 0 <= time.time() - run.start_time < 3600
+
+
+def test_each_plugin_is_active(provider: Any) -> None:
+    plugins = provider.list_plugins(_CONTEXT, experiment_id="")
+    assert set(plugins) == {"scalars", "images", "histograms", "text"}
+
+
+@pytest.mark.parametrize("tag", _SCALARS)
+def test_scalar_is_read_as_written(provider: Any, tag: str) -> None:
+    read = provider.read_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=100
+    )["train"][tag]
+    assert [each.step for each in read] == _STEPS
+    np.testing.assert_allclose([each.value for each in read], float(_SCALARS[tag]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tag", _SCALARS)
+def test_wall_times_increase_and_are_of_now(provider: Any, tag: str) -> None:
+    read = provider.read_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=100
+    )["train"][tag]
+    times = [each.wall_time for each in read]
+    assert times == sorted(times)
+    assert 0 <= time.time() - times[-1] < 3600
+
+
+@pytest.mark.parametrize("tag", _SCALARS)
+def test_list_of_scalars_knows_the_last_step(provider: Any, tag: str) -> None:
+    listed = provider.list_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME
+    )["train"][tag]
+    assert (listed.max_step, listed.display_name, listed.description) == (_STEPS[-1], "", "")
+
+
+@pytest.mark.parametrize("tag", _SCALARS)
+def test_accumulator_reads_the_same(directory: pathlib.Path, tag: str) -> None:
+    events = _accumulate(directory / "train").Tensors(tag)
+    assert [event.step for event in events] == _STEPS
+    values = [float(tf.make_ndarray(event.tensor_proto)) for event in events]
+    np.testing.assert_allclose(values, float(_SCALARS[tag]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_value_that_is_not_finite_is_read_as_such(tmp_path: pathlib.Path, value: float) -> None:
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        writer.write_values({"loss": value}, step=1)
+    [event] = _accumulate(tmp_path).Tensors("loss")
+    np.testing.assert_equal(float(tf.make_ndarray(event.tensor_proto)), value)
+
+
+@pytest.mark.parametrize("tag", _IMAGES)
+def test_image_is_read_as_written(provider: Any, tag: str) -> None:
+    read = provider.read_blob_sequences(
+        _CONTEXT, experiment_id="", plugin_name=image_metadata.PLUGIN_NAME, downsample=100
+    )["validation"][tag]
+    assert [each.step for each in read] == [1, 2]
+    for each in read:
+        width, height, png = (
+            provider.read_blob(_CONTEXT, blob_key=one.blob_key) for one in each.values
+        )
+        pixels = tf.io.decode_png(png).numpy()
+        assert (int(height), int(width)) == pixels.shape[:2]
+        np.testing.assert_array_equal(pixels, _IMAGES[tag])
+
+
+@pytest.mark.parametrize("tag", _SAMPLES)
+def test_histogram_counts_each_value_once(provider: Any, tag: str) -> None:
+    read = provider.read_tensors(
+        _CONTEXT, experiment_id="", plugin_name=histogram_metadata.PLUGIN_NAME, downsample=100
+    )["validation"][tag]
+    assert [each.step for each in read] == [1, 2]
+    buckets = read[-1].numpy
+    left, right, counts = buckets.T
+    assert buckets.shape[1] == 3
+    assert counts.sum() == _SAMPLES[tag].size
+    assert (left < right).all()
+    np.testing.assert_array_equal(left[1:], right[:-1])
+
+
+@pytest.mark.parametrize("tag", _SAMPLES)
+def test_histogram_has_the_values_between_its_edges(provider: Any, tag: str) -> None:
+    read = provider.read_tensors(
+        _CONTEXT, experiment_id="", plugin_name=histogram_metadata.PLUGIN_NAME, downsample=100
+    )["validation"][tag]
+    left, right, counts = read[-1].numpy.T
+    inside = (_SAMPLES[tag] >= left[0]) & (_SAMPLES[tag] <= right[-1])
+    assert inside.all()
+    assert counts[0] > 0
+    assert counts[-1] > 0
+
+
+def test_text_is_read_as_written(provider: Any) -> None:
+    [note] = provider.read_tensors(
+        _CONTEXT, experiment_id="", plugin_name=text_metadata.PLUGIN_NAME, downsample=100
+    )["text"]["note"]
+    assert (note.step, note.numpy.item()) == (3, b"**bold**")
+
+
+@pytest.mark.parametrize("tag", ["loss"])
+def test_nested_values_are_a_run_of_their_own(provider: Any, tag: str) -> None:
+    read = provider.read_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=100
+    )
+    assert [each.value for each in read["validation"][tag]] == [1.0, 0.5]
+    assert [each.value for each in read["validation/other"][tag]] == [2.0, 2.0]
+
+
+def test_downsampling_keeps_the_last_step(provider: Any) -> None:
+    read = provider.read_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=2
+    )["train"]["step"]
+    assert len(read) == 2
+    assert (read[-1].step, read[-1].value) == (_STEPS[-1], float(_STEPS[-1]))
+
+
+def test_reader_follows_a_file_that_is_being_written(tmp_path: pathlib.Path) -> None:
+    read = event_accumulator.EventAccumulator(str(tmp_path))
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.write_values({"loss": 1.0}, step=step)
+            writer.flush()
+            assert [event.step for event in read.Reload().Tensors("loss")][-1] == step
+
+
+@pytest.mark.parametrize("back_to", [10, 20, 30])
+def test_steps_after_a_resume_are_read_once(tmp_path: pathlib.Path, back_to: int) -> None:
+    def write(writer: telemetry.TensorBoardWriter, steps: list[int]) -> None:
+        for step in steps:
+            writer.write(telemetry.Record(step=step, split="train", values={"loss": float(step)}))
+        writer.flush()
+
+    write(telemetry.TensorBoardWriter(tmp_path), [10, 20, 30])
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        writer.rewind(back_to)
+        write(writer, [step for step in (10, 20, 30, 40) if step > back_to])
+    read = _provide(tmp_path).read_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=100
+    )
+    assert [each.step for each in read["train"]["loss"]] == [10, 20, 30, 40]
