@@ -20,7 +20,8 @@ Examples are different descriptions of the cluster, an address that is in use, a
 with the same index.
 
 If the environment variable `OFFICIAL_LITE_CLUSTER_TOKEN` is set, each message proves that its
-sender knows the token. Other connections are ignored and counted. `launch` sets the variable.
+sender knows the token and that nothing in it was changed. Other connections are ignored and
+counted. `launch` sets the variable.
 """
 
 import asyncio
@@ -58,8 +59,9 @@ _SECONDS_OF_FAREWELL = 1.0
 
 _MOST_BYTES = 2**22
 
-# More connections are closed at once, so that idle ones don't use up all file descriptors.
-_MOST_CONNECTIONS = 128
+# More connections close the oldest, so that idle ones neither use up all file descriptors nor keep
+# workers out, which speak at once.
+_MOST_CONNECTIONS = 64
 
 # The keys of our messages.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
@@ -101,7 +103,7 @@ class _RollCall:
         self._id = uuid.uuid4().hex
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._token = os.environ.get(reachability.TOKEN_VARIABLE, "").encode()
-        self._num_connections = 0
+        self._connections: dict[asyncio.StreamWriter, None] = {}  # The oldest first.
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
         # `_missing` holds the workers that have not answered, and why. `_unready` holds those that
@@ -138,7 +140,9 @@ class _RollCall:
             # which others find this process. In a cluster on one machine, no one else can connect.
             hosts = {tf_config.split_address(each)[0] for each in self._addresses.values()}
             host = "127.0.0.1" if all(map(_is_loopback, hosts)) else None
-            return await asyncio.start_server(self._answer, host, port, limit=_MOST_BYTES)
+            return await asyncio.start_server(
+                self._answer, host, port, limit=_MOST_BYTES, backlog=_MOST_CONNECTIONS
+            )
         except OSError as error:
             raise errors.ConfigValueError(
                 f"{self._name} can't listen at its address {address}: "
@@ -148,17 +152,20 @@ class _RollCall:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            if self._num_connections >= _MOST_CONNECTIONS:
-                return
-            self._num_connections += 1
+            self._connections[writer] = None
+            if len(self._connections) > max(_MOST_CONNECTIONS, len(self._addresses)):
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                oldest.transport.abort()
             try:
                 await self._converse(reader, writer)
             except (RecursionError, ValueError):
                 self._num_strangers += 1
-            except (OSError, TimeoutError):
+            except (OSError, asyncio.CancelledError):
+                # Those that are open at the end are canceled; asyncio would log each as an error.
                 pass
             finally:
-                self._num_connections -= 1
+                self._connections.pop(writer, None)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await asyncio.wait_for(reader.readline(), _SECONDS_PER_CALL)
@@ -171,7 +178,7 @@ class _RollCall:
             "problem": str(self._problem) if self._problem else None,
             "is_config": isinstance(self._problem, errors.ConfigError),
         }
-        writer.write(json.dumps(answer).encode() + b"\n")
+        writer.write(self._signed(answer))
         await writer.drain()
         # The other side closes the connection when it has read the answer.
         await asyncio.wait_for(reader.read(), _SECONDS_PER_CALL)
@@ -184,11 +191,14 @@ class _RollCall:
             "id": self._id,
             "process": self._process,
             "cluster": self._digest,
-            "proof": self._proof(self._name, self._id),
         }
 
-    def _proof(self, name: object, id_: object) -> str:
-        return hmac.new(self._token, f"{name} {id_}".encode(), hashlib.sha256).hexdigest()
+    def _signed(self, message: Mapping[str, Any]) -> bytes:
+        return json.dumps({**message, "proof": self._proof(message)}).encode() + b"\n"
+
+    def _proof(self, message: Mapping[str, Any]) -> str:
+        text = json.dumps(message, sort_keys=True)
+        return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
     def _read(self, line: bytes, keys: set[str]) -> dict[str, Any]:
         """Return a message of another worker.
@@ -199,8 +209,8 @@ class _RollCall:
         message = json.loads(line)
         if not isinstance(message, dict) or not message.keys() >= keys:
             raise ValueError("not a message of a worker")
-        proof = self._proof(message["name"], message["id"])
-        if not hmac.compare_digest(proof, str(message["proof"])):
+        proof = str(message.pop("proof")).encode()
+        if not hmac.compare_digest(self._proof(message).encode(), proof):
             raise ValueError("a different token")
         return message
 
@@ -238,7 +248,7 @@ class _RollCall:
         reader, writer = await asyncio.open_connection(host, port, limit=_MOST_BYTES)
         with contextlib.closing(writer):
             question = {**self._introduction(), "jobs": self._jobs}
-            writer.write(json.dumps(question).encode() + b"\n")
+            writer.write(self._signed(question))
             await writer.drain()
             return self._read(await reader.readline(), _QUESTION | _ANSWER)
 

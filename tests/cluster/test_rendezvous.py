@@ -109,16 +109,26 @@ def _write_when_it_listens(address: str, line: bytes) -> None:
             return
 
 
-def test_idle_connections_do_not_keep_workers_apart() -> None:
+def test_idle_connections_do_not_keep_workers_apart(caplog: pytest.LogCaptureFixture) -> None:
     addresses = _addresses(2)
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(rendezvous.meet, _worker(addresses, 0), 20.0)
         _write_when_it_listens(addresses[0], b"")
-        for _ in range(rendezvous._MOST_CONNECTIONS + 50):
+        for _ in range(350):
             address = tf_config.split_address(addresses[0])
             stack.enter_context(socket.create_connection(address))
         second = pool.submit(rendezvous.meet, _worker(addresses, 1), 20.0)
         assert (first.exception(), second.exception()) == (None, None)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_changed_message_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "secret")
+    call = rendezvous._RollCall(_worker(_addresses(2), 0), 1.0)
+    line = call._signed({**call._introduction(), "jobs": {}})
+    assert call._read(line, rendezvous._QUESTION - {"proof"})["name"] == "worker 0"
+    with pytest.raises(ValueError, match="a different token"):
+        call._read(line.replace(b"worker 0", b"worker 1"), rendezvous._QUESTION)
 
 
 def test_worker_with_another_token_is_missing_and_the_error_says_why(
