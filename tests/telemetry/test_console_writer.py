@@ -13,6 +13,13 @@ def test_terminal_gets_a_bar_and_a_file_gets_lines():
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
 
+def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
+    monkeypatch.setattr("builtins.get_ipython", lambda: None, raising=False)
+    writer = telemetry.build_console_writer(10, io.StringIO())
+    writer.write(telemetry.Record(step=3, split="train", values={"loss": 0.5}))
+    assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
+
+
 def test_bar_shows_steps_metrics_rate_and_time_left(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
