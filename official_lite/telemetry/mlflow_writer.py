@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -138,7 +138,8 @@ def _own_store(model_dir: str) -> str | None:
         from mlflow import tracking
     except ModuleNotFoundError:
         return None  # `_open_client` raises the error.
-    if tracking.is_tracking_uri_set() or files.is_remote(model_dir):
+    is_set: Callable[[], bool] = tracking.is_tracking_uri_set
+    if is_set() or files.is_remote(model_dir):
         return None
     return "sqlite:///" + os.path.join(os.path.abspath(model_dir), "mlflow.db")
 
