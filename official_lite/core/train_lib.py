@@ -291,7 +291,7 @@ class OrbitExperimentRunner:
     def show_summary(self) -> None:
         """Print the last metrics of each split, if the run has writers."""
         if self._writers:
-            telemetry.summary_table(dict(self._last_records.rows()), title=self.model_dir)
+            telemetry.summary_table(dict(self._last_records.rows()))
 
     def _build_trainer(
         self, task: base_task.Task, train: bool, evaluate: bool
