@@ -36,6 +36,9 @@ __all__ = [
 # Below this width, metrics are more useful than the bar and the elapsed time.
 _WIDTH_FOR_DECORATION = 100
 
+# Below this width, the pace and the remaining time would leave no room for a metric.
+_WIDTH_FOR_PACE = 60
+
 ETA = "eta"
 
 RATE = "steps_per_second"
@@ -169,10 +172,11 @@ class ProgressWriter(writer.Writer):
             rich.progress.BarColumn(bar_width=max(10, console.width // 6)),
             rich.progress.TimeElapsedColumn(),
         ]
+        pace = rich.progress.TextColumn("{task.fields[pace]}", markup=False)
         self._progress = rich.progress.Progress(
             rich.progress.MofNCompleteColumn(),
             *(decoration if console.width >= _WIDTH_FOR_DECORATION else []),
-            rich.progress.TextColumn("{task.fields[pace]}", markup=False),
+            *([pace] if console.width >= _WIDTH_FOR_PACE else []),
             # On a narrow terminal the metrics are truncated, not the step and the remaining time.
             rich.progress.TextColumn(
                 "{task.fields[metrics]}",

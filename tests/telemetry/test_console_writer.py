@@ -82,3 +82,11 @@ def test_narrow_terminal_shows_the_metric_and_no_bar(monkeypatch):
         writer.flush()
     assert "loss 0.5" in terminal.getvalue()
     assert "━" not in terminal.getvalue()
+
+
+def test_40_columns_show_the_loss(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    with telemetry.ProgressWriter(1500, stream) as writer:
+        writer.write(telemetry.Record(step=900, split="train", values={"training_loss": 0.034025}))
+    assert "training_loss 0.034025" in stream.getvalue()
