@@ -128,8 +128,8 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
         return changes
     raise errors.ConfigValueError(
         f"The checkpoints in {model_dir} were saved with a different config:\n{listed}\nPass "
-        "--allow_config_change to resume anyway. To start a new run from their weights, use "
-        "another --model_dir and set `task.init_checkpoint`."
+        "--allow_config_change (in Python: `allow_config_change=True`) to resume anyway. To start "
+        "a new run from their weights, use another --model_dir and set `task.init_checkpoint`."
     )
 
 

@@ -291,10 +291,7 @@ class OrbitExperimentRunner:
     def show_summary(self) -> None:
         """Print the last metrics of each split, if the run has writers."""
         if self._writers:
-            rows = dict(self._last_records.rows())
-            if self._execution_record is not None:
-                rows["execution"] = self._execution_record.describe()
-            telemetry.summary_table(rows, title=self.model_dir)
+            telemetry.summary_table(dict(self._last_records.rows()))
 
     def _build_trainer(
         self, task: base_task.Task, train: bool, evaluate: bool

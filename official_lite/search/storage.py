@@ -133,7 +133,11 @@ def _check_origin(
             f"{study_dir} contains a study with a different config:\n{shown}\nIts values can't be "
             "compared with the values of this study. Use another --model_dir"
         )
-        + (", or pass --allow_config_change." if can_be_allowed else ".")
+        + (
+            ", or pass --allow_config_change (in Python: `allow_config_change=True`)."
+            if can_be_allowed
+            else "."
+        )
     )
 
 

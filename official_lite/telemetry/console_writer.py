@@ -1,5 +1,6 @@
 """The console output of a run: log lines, a progress bar, and a final table."""
 
+import builtins
 import dataclasses
 import datetime
 import fnmatch
@@ -34,6 +35,9 @@ __all__ = [
 
 # Below this width, metrics are more useful than the bar and the elapsed time.
 _WIDTH_FOR_DECORATION = 100
+
+# Below this width, the pace and the remaining time would leave no room for a metric.
+_WIDTH_FOR_PACE = 60
 
 ETA = "eta"
 
@@ -87,18 +91,28 @@ class ConsoleWriter(writer.Writer):
         the remaining time. By default all values are shown. An evaluation record that matches no
         field is shown in full.
       total_steps: The step at which training ends, for records that do not contain it.
+      stream: Where to print instead of logging, for example in a notebook, which shows no log.
     """
 
     def __init__(
-        self, fields: Sequence[str] | None = None, *, total_steps: int | None = None
+        self,
+        fields: Sequence[str] | None = None,
+        *,
+        total_steps: int | None = None,
+        stream: TextIO | None = None,
     ) -> None:
         self._fields = fields
+        self._stream = stream
         self._total_steps = total_steps
 
     def write(self, record: Record) -> None:
         if record.split == "train" and record.total_steps is None:
             record = dataclasses.replace(record, total_steps=self._total_steps)
-        logging.info("%s", format_record(record, self._fields))
+        line = format_record(record, self._fields)
+        if self._stream is None:
+            logging.info("%s", line)
+        else:
+            print(line, file=self._stream, flush=True)
 
 
 def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
@@ -114,6 +128,8 @@ def build_console_writer(
 ) -> writer.Writer:
     """Build a progress bar if `stream` is a terminal, or else a `ConsoleWriter`.
 
+    In a notebook, the lines are printed to stdout, because absl's log is not shown there.
+
     Args:
       total_steps: The step at which the run ends.
       stream: Where to draw the bar. Defaults to stderr.
@@ -122,7 +138,10 @@ def build_console_writer(
     stream = stream or sys.stderr
     if stream.isatty():
         return ProgressWriter(total_steps, stream, fields=fields)
-    return ConsoleWriter(fields, total_steps=total_steps)
+    in_notebook = hasattr(builtins, "get_ipython")
+    return ConsoleWriter(
+        fields, total_steps=total_steps, stream=sys.stdout if in_notebook else None
+    )
 
 
 class ProgressWriter(writer.Writer):
@@ -153,10 +172,11 @@ class ProgressWriter(writer.Writer):
             rich.progress.BarColumn(bar_width=max(10, console.width // 6)),
             rich.progress.TimeElapsedColumn(),
         ]
+        pace = rich.progress.TextColumn("{task.fields[pace]}", markup=False)
         self._progress = rich.progress.Progress(
             rich.progress.MofNCompleteColumn(),
             *(decoration if console.width >= _WIDTH_FOR_DECORATION else []),
-            rich.progress.TextColumn("{task.fields[pace]}", markup=False),
+            *([pace] if console.width >= _WIDTH_FOR_PACE else []),
             # On a narrow terminal the metrics are truncated, not the step and the remaining time.
             rich.progress.TextColumn(
                 "{task.fields[metrics]}",
@@ -247,7 +267,7 @@ def summary_table(
       stream: Where to print. Defaults to stderr, which keeps stdout free for results.
     """
     shown_title = None if title is None else _text(title)
-    table = rich.table.Table(title=shown_title, show_header=False, title_justify="left")
+    table = rich.table.Table(title=shown_title, show_header=False, title_justify="left", box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in nested_dict.flatten_nested_dict(rows, "/").items():

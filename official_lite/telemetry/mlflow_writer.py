@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -30,7 +30,9 @@ class MlflowWriter(writer.Writer):
       model_dir: Directory that holds the run ID. Its name becomes the name of the run.
       experiment: Name of the MLflow experiment, which is created if it does not exist. Defaults to
         `MLFLOW_EXPERIMENT_NAME`, or else `Default`.
-      tracking_uri: Server, database or directory. By default MLflow uses `MLFLOW_TRACKING_URI`.
+      tracking_uri: Server, database or directory. Defaults to `MLFLOW_TRACKING_URI` or what
+        `mlflow.set_tracking_uri` has set. If neither is set, the database `mlflow.db` and the
+        directory `mlartifacts` in a local `model_dir` hold the run, in the experiment `runs`.
       params: Parameters of the run.
 
     Raises:
@@ -46,8 +48,13 @@ class MlflowWriter(writer.Writer):
         tracking_uri: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        self._client = _open_client(tracking_uri)
-        self._run_id = self._resume_or_create(os.fspath(model_dir), experiment)
+        directory = os.fspath(model_dir)
+        own_store = _own_store(directory) if tracking_uri is None else None
+        if own_store is not None:
+            # MLflow would otherwise leave `mlflow.db` and `mlruns` in the working directory.
+            files.makedirs(directory)
+        self._client = _open_client(own_store or tracking_uri)
+        self._run_id = self._resume_or_create(directory, experiment, own_store is not None)
         self._log_params(params or {})
         self._is_open = True
 
@@ -76,13 +83,20 @@ class MlflowWriter(writer.Writer):
             self._client.set_terminated(self._run_id, status)
             self._is_open = False
 
-    def _resume_or_create(self, model_dir: str, experiment: str | None) -> str:
+    def _resume_or_create(self, model_dir: str, experiment: str | None, is_own_store: bool) -> str:
         path = os.path.join(model_dir, "mlflow_run_id")
         if files.exists(path):
             return self._resume(files.read_text(path).strip(), path)
-        name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        # MLflow creates `Default` itself, with its files in the working directory.
+        default = "runs" if is_own_store else "Default"
+        name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or default
+        location = os.path.abspath(os.path.join(model_dir, "mlartifacts")) if is_own_store else None
         found = self._client.get_experiment_by_name(name)
-        experiment_id = found.experiment_id if found else self._client.create_experiment(name)
+        experiment_id = (
+            found.experiment_id
+            if found
+            else self._client.create_experiment(name, artifact_location=location)
+        )
         run_name = os.path.basename(os.path.abspath(model_dir))
         run_id = str(self._client.create_run(experiment_id, run_name=run_name).info.run_id)
         files.makedirs(model_dir)
@@ -116,6 +130,18 @@ class MlflowWriter(writer.Writer):
         new = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
         for some in _batches(new, _PARAMS_AT_ONCE):
             self._client.log_batch(self._run_id, params=some)
+
+
+def _own_store(model_dir: str) -> str | None:
+    """Return the URI of the database in `model_dir`, or None if the user has set another store."""
+    try:
+        from mlflow import tracking
+    except ModuleNotFoundError:
+        return None  # `_open_client` raises the error.
+    is_set: Callable[[], bool] = tracking.is_tracking_uri_set
+    if is_set() or files.is_remote(model_dir):
+        return None
+    return "sqlite:///" + os.path.join(os.path.abspath(model_dir), "mlflow.db")
 
 
 def _open_client(tracking_uri: str | None) -> Any:

@@ -119,7 +119,7 @@ def _take_verbosity(arguments: Sequence[str], prog: str) -> tuple[int | None, li
 
 def _help() -> str:
     width = max(map(len, _COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items()]
+    lines = [f"  {name:<{width}}  {text}" for name, text in sorted(_COMMANDS.items())]
     return "\n".join([f"{_PROGRAM} COMMAND [--help] …", f"{_PROGRAM} --version", "", *lines])
 
 

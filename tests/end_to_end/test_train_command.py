@@ -118,6 +118,21 @@ def test_terminal_shows_a_few_lines_and_a_bar_that_moves(tmp_path) -> None:
     assert "Versions: python" in (tmp_path / "log.txt").read_text()
 
 
+@pytest.mark.slow
+def test_first_command_of_the_readme_prints_less_than_40_lines_to_a_pipe(tmp_path) -> None:
+    # A new process: one that is forked has imported TensorFlow already.
+    command = [sys.executable, "train.py", "--experiment=vision/digits_cnn"]
+    result = subprocess.run(
+        [*command, "--mode=train_and_eval", f"--model_dir={tmp_path}"],
+        cwd=commands.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Experiment finished: status=done, step=1500." in result.stderr
+    assert len((result.stdout + result.stderr).splitlines()) < 40
+
+
 def _on_a_terminal(command: list[str]) -> str:
     """Return what a command shows on a terminal of 120 columns."""
     ours, theirs = pty.openpty()

@@ -13,6 +13,13 @@ def test_terminal_gets_a_bar_and_a_file_gets_lines():
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
 
+def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
+    monkeypatch.setattr("builtins.get_ipython", lambda: None, raising=False)
+    writer = telemetry.build_console_writer(10, io.StringIO())
+    writer.write(telemetry.Record(step=3, split="train", values={"loss": 0.5}))
+    assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
+
+
 def test_bar_shows_steps_metrics_rate_and_time_left(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
@@ -75,3 +82,11 @@ def test_narrow_terminal_shows_the_metric_and_no_bar(monkeypatch):
         writer.flush()
     assert "loss 0.5" in terminal.getvalue()
     assert "━" not in terminal.getvalue()
+
+
+def test_40_columns_show_the_loss(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    with telemetry.ProgressWriter(1500, stream) as writer:
+        writer.write(telemetry.Record(step=900, split="train", values={"training_loss": 0.034025}))
+    assert "training_loss 0.034025" in stream.getvalue()

@@ -90,6 +90,22 @@ def test_run_that_is_not_there_is_named(uri, model_dir):
         telemetry.MlflowWriter(model_dir, tracking_uri=uri)
 
 
+# MLflow's own queries cause it.
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+def test_default_store_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    for step in (1, 2):
+        with telemetry.MlflowWriter(model_dir) as writer:
+            histogram = telemetry.Histogram(edges=np.array([0.0, 1.0]), counts=np.array([2.0]))
+            writer.write(record(step, histograms={"h": histogram}))
+    assert {path.name for path in tmp_path.iterdir()} == {model_dir.name}
+    assert {"mlflow.db", "mlartifacts"} <= {path.name for path in model_dir.iterdir()}
+    run = found_run(f"sqlite:///{model_dir}/mlflow.db", model_dir)
+    assert run.data.metrics == {"train/loss": 0.5}
+
+
 def test_store_that_can_not_be_opened_is_explained(model_dir):
     with pytest.raises(errors.ConfigValueError, match="MLflow can't open nowhere://x"):
         telemetry.MlflowWriter(model_dir, tracking_uri="nowhere://x")

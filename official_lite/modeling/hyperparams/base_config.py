@@ -130,6 +130,10 @@ class Config(params_dict.ParamsDict):
     def __repr__(self) -> str:
         return f"Config({self.as_dict()!r})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the config as YAML in IPython and notebooks."""
+        printer.text("..." if cycle else yaml_io.to_yaml(self.as_dict()).rstrip("\n"))
+
     def replace(self, **kwargs: Any) -> Self:
         """Return an unlocked copy with some fields overridden; this config does not change."""
         replaced = self._copy()

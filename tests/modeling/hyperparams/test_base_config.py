@@ -70,6 +70,11 @@ def test_loose_override_adds_keys():
     assert config.as_dict()["note"] == "x"
 
 
+def test_notebook_shows_a_config_as_yaml():
+    pretty = pytest.importorskip("IPython.lib.pretty")
+    assert pretty.pretty(hyperparams.Config({"a": {"b": 1}, "c": 2})) == "a:\n  b: 1\nc: 2"
+
+
 def test_bare_config_is_open_until_it_is_built():
     config = hyperparams.Config({"a": {"b": [{"c": 1}]}})
     assert config.a.b[0].c == 1
