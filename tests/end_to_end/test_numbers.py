@@ -134,5 +134,5 @@ def test_20_infinite_or_high_loss_is_a_blow_up_too(tmp_path: pathlib.Path, facto
     done = _train(tmp_path, 25, 26, factor, loss_upper_bound=20, recovery_max_trials=0)
     assert done.returncode == 4
     assert "(bound: 20.0) at step 30" in done.stderr
-    assert "Step 20 was good" in done.stderr
+    assert "Step 20 was still finite" in done.stderr
     assert _saved_steps(tmp_path) == [10, 20]

@@ -42,4 +42,4 @@ def test_batch_size_is_found_in_processes_of_their_own(capsys):
     assert found["largest"] == 128
     assert [trial["batch_size"] for trial in found["trials"]] == [64, 128]
     assert tools.main(["tune", "batch_size", *arguments, "--memory_limit=1MB"]) == 1
-    assert "No batch fits into 0.001 GB, not even of 1" in capsys.readouterr().err
+    assert "No batch fits into 0.001 GB, not even 1" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def _run_act(sender, args, size):
     ("what", "why"),
     [
         ("hungry_from", "above the limit"),
-        pytest.param("slow_from", "not done in 10 s", marks=pytest.mark.slow),
+        pytest.param("slow_from", "not finished in 10 s", marks=pytest.mark.slow),
         ("killed_from", "killed by SIGKILL"),
         ("wrong_from", "DataError: no data"),
     ],
