@@ -59,11 +59,15 @@ def without_startup_messages() -> Iterator[None]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        # Ctrl-C is sent to both processes; this one ends when the other closes the pipe.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        os.close(writing)
-        _filter_lines(reading, stderr)
-        os._exit(0)
+        try:
+            # A signal may be sent to both processes; this one ends when the other closes the pipe.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            os.close(writing)
+            _filter_lines(reading, stderr)
+        finally:
+            # Whatever happens, the rest of the program is not for this process.
+            os._exit(0)
     os.close(reading)
     os.dup2(writing, 2)
     os.close(writing)
