@@ -39,7 +39,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.cluster import reachability, tf_config
-from official_lite.common import errors
+from official_lite.common import errors, files
 
 __all__ = ["meet"]
 
@@ -134,14 +134,17 @@ class _RollCall:
 
     async def _listen(self) -> asyncio.Server:
         address = self._addresses[self._name]
-        _, port = tf_config.split_address(address)
+        host, port = tf_config.split_address(address)
         try:
-            # Listen on all interfaces, as TensorFlow does, because the host is only the name under
-            # which others find this process. In a cluster on one machine, no one else can connect.
-            hosts = {tf_config.split_address(each)[0] for each in self._addresses.values()}
-            host = "127.0.0.1" if all(map(_is_loopback, hosts)) else None
+            # A host name is only the name under which others find this process, so listen on all
+            # interfaces, as TensorFlow does. A loopback address means a cluster on one machine, to
+            # which no other machine should connect.
             return await asyncio.start_server(
-                self._answer, host, port, limit=_MOST_BYTES, backlog=_MOST_CONNECTIONS
+                self._answer,
+                host if _is_loopback(host) else None,
+                port,
+                limit=_MOST_BYTES,
+                backlog=_MOST_CONNECTIONS,
             )
         except OSError as error:
             raise errors.ConfigValueError(
@@ -159,7 +162,7 @@ class _RollCall:
                 oldest.transport.abort()
             try:
                 await self._converse(reader, writer)
-            except (RecursionError, ValueError):
+            except ValueError:
                 self._num_strangers += 1
             except (OSError, asyncio.CancelledError):
                 # Those that are open at the end are canceled; asyncio would log each as an error.
@@ -206,8 +209,8 @@ class _RollCall:
         Raises:
             ValueError: The message is not from a worker of this cluster.
         """
-        message = json.loads(line)
-        if not isinstance(message, dict) or not message.keys() >= keys:
+        message = files.parse_json(line)
+        if not message.keys() >= keys:
             raise ValueError("not a message of a worker")
         proof = str(message.pop("proof")).encode()
         if not hmac.compare_digest(self._proof(message).encode(), proof):
@@ -328,4 +331,4 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return False

@@ -43,7 +43,7 @@ def get_distribution_strategy(
     devices: Sequence[str] | None = None,
     **kwargs: Any,
 ) -> tf.distribute.Strategy:
-    """Build the strategy with this name, in any case.
+    """Build the strategy with this name, in upper or lower case.
 
     Args:
         distribution_strategy: `off` returns the current strategy. `one_device` and `mirrored` use

@@ -438,9 +438,7 @@ class OrbitExperimentRunner:
     def _note_results(self, record: run_record.RunRecord, error: BaseException | None) -> None:
         model = getattr(self.trainer, "model", None)
         step = self.trainer.global_step
-        # A custom controller may have no `stop_reason`.
-        reason = getattr(self.controller, "stop_reason", None)
-        driver.note_results(record, error, lambda: int(step.numpy()), model, reason)
+        driver.note_results(record, error, lambda: int(step.numpy()), model, self.controller)
 
     def _save_a_point_to_recover_to(self) -> None:
         """Save the initial state if recovery is enabled, which needs a checkpoint to restore."""

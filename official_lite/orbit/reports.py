@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.orbit import runner, triggers, utils
+
+_SECONDS_BETWEEN_PROGRESS = 0.1
 
 
 class Summaries:
@@ -108,12 +111,16 @@ class Reports:
         self._writer = telemetry.MultiWriter(writers or [telemetry.ConsoleWriter()])
         self._summary_managers = {"train": summary_manager, "validation": eval_summary_manager}
         self._records: list[telemetry.Record] = []
+        self._next_progress = 0.0
         self.train_logs: runner.Output = {}
         self.eval_logs: runner.Output = {}
 
     def progress(self, step: int) -> None:
-        """Tell the writers which step training has reached."""
-        self._writer.progress(step)
+        """Tell the writers which step training has reached, unless they were told just before."""
+        # The loop may consist of single steps, which a terminal need not show.
+        if (now := time.monotonic()) >= self._next_progress:
+            self._next_progress = now + _SECONDS_BETWEEN_PROGRESS
+            self._writer.progress(step)
 
     def report_training(
         self, logs: runner.Output, *, step: int, total_steps: int, from_graphs: bool = True

@@ -59,8 +59,7 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
     def note_results(record: run_record.RunRecord, error: BaseException | None) -> None:
         controller = ctx.runner.controller if ctx.runner else None
-        reason = getattr(controller, "stop_reason", None)
-        driver.note_results(record, error, lambda: ctx.global_step, ctx.model, reason)
+        driver.note_results(record, error, lambda: ctx.global_step, ctx.model, controller)
 
     driver.drive(
         work,

@@ -125,7 +125,7 @@ def note_results(
     error: BaseException | None,
     global_step: Callable[[], int],
     model: keras.Model | None,
-    stop_reason: str | None = None,
+    controller: object,
 ) -> None:
     """Record how far the run has come, why it stopped, and the size of the model.
 
@@ -134,13 +134,15 @@ def note_results(
         error: The error that has ended the run, if any.
         global_step: Function that returns the number of completed steps.
         model: The model, if there is one.
-        stop_reason: Why the run was requested to stop early, for example by early stopping.
+        controller: The controller, whose `stop_reason` says why the run was requested to stop
+            early, for example by early stopping. None if there is none.
     """
     # If a worker is lost, so are the values of its variables.
     if isinstance(error, errors.ClusterError):
         return
     record.note(global_step=global_step())
-    if stop_reason:
-        record.note(exit_reason=stop_reason)
+    # A custom controller may have no `stop_reason`.
+    if reason := getattr(controller, "stop_reason", None):
+        record.note(exit_reason=reason)
     if model is not None:
         record.note(num_parameters=model_summary.try_count_params(model))

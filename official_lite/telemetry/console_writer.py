@@ -148,14 +148,15 @@ class ProgressWriter(writer.Writer):
     """A live progress bar: step, elapsed time, steps per second, remaining time and metrics.
 
     The bar appears when training begins, and moves between the records, too. Records of other
-    splits, such as those of an evaluation, are printed above the bar. A narrow terminal shows no
-    bar and no elapsed time, so that metrics have room.
+    splits, such as those of an evaluation, are printed above the bar. To leave room for metrics, a
+    terminal of fewer than 100 columns shows no bar and no elapsed time, and one of fewer than 60
+    columns no steps per second and no remaining time either.
 
     Args:
       total_steps: The step at which the run ends.
       stream: Where to draw. Defaults to stderr.
       fields: Which metrics to show, as in `ConsoleWriter`. Steps per second and the remaining time
-        are always shown.
+        do not depend on it.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class ProgressWriter(writer.Writer):
             rich.progress.MofNCompleteColumn(),
             *(decoration if console.width >= _WIDTH_FOR_DECORATION else []),
             *([pace] if console.width >= _WIDTH_FOR_PACE else []),
-            # On a narrow terminal the metrics are truncated, not the step and the remaining time.
+            # If the line is too long, the metrics are truncated, not the step.
             rich.progress.TextColumn(
                 "{task.fields[metrics]}",
                 markup=False,
@@ -207,12 +208,12 @@ class ProgressWriter(writer.Writer):
         now = time.monotonic()
         if self._start is None:
             self._start = step, now
-        self._progress.update(self._started_task(), completed=step)
+        task = self._started_task()
+        self._progress.update(task, completed=step)
         first, began = self._start
         if not self._has_pace and step > first and now > began:
             rate = (step - first) / (now - began)
-            pace = _pace(rate, (self._total_steps - step) / rate)
-            self._progress.update(self._started_task(), pace=pace)
+            self._progress.update(task, pace=_pace(rate, (self._total_steps - step) / rate))
 
     def flush(self) -> None:
         if self._task is not None:

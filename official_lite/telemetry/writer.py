@@ -24,10 +24,11 @@ class Writer(abc.ABC):
     def write(self, record: Record) -> None:
         """Write one record, which may be buffered until `flush`."""
 
-    def progress(self, step: int) -> None:  # noqa: B027 - only a terminal shows it
+    def progress(self, step: int) -> None:  # noqa: B027 - most writers show nothing between records
         """Show that training has reached `step`, between two records.
 
-        The controller calls this method when training begins, and about twice a second.
+        A controller calls this method when training begins, and then between two calls of the
+        trainer, but not more than ten times a second. An `AsyncWriter` does not pass the call on.
         """
 
     def flush(self) -> None:  # noqa: B027 - most writers buffer nothing
@@ -151,10 +152,6 @@ class AsyncWriter(Writer):
 
     def write(self, record: Record) -> None:
         self._started().put(lambda: self._inner.write(record))
-        self._raise_errors()
-
-    def progress(self, step: int) -> None:
-        self._started().put(lambda: self._inner.progress(step))
         self._raise_errors()
 
     def flush(self) -> None:

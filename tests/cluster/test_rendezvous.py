@@ -145,3 +145,22 @@ def test_worker_with_another_token_is_missing_and_the_error_says_why(
     assert isinstance(ends[0], errors.ClusterError)
     assert f"or {reachability.TOKEN_VARIABLE} differs" in str(ends[0])
     assert "Ignored " in str(ends[0])
+
+
+@pytest.mark.parametrize("answer", [b"\xff\n", b"[" * 200_000 + b"\n", b"[]\n"])
+def test_program_that_answers_something_else_is_named(answer: bytes) -> None:
+    addresses = _addresses(2)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, *tf_config.split_address(addresses[1]))
+        with contextlib.closing(server):
+            await rendezvous._RollCall(_worker(addresses, 0), 1.0).run()
+
+    with pytest.raises(errors.ClusterError, match="another run or program uses this port"):
+        asyncio.run(run())

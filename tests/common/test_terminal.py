@@ -1,4 +1,5 @@
 import io
+import logging as python_logging
 import subprocess
 import sys
 
@@ -21,15 +22,14 @@ os.write(2, b"afterwards\\n")
 
 def test_short_lines_have_no_prefix_and_no_details(monkeypatch) -> None:
     handler = logging.get_absl_handler().python_handler
-    for name in ("formatter", "filters"):
-        monkeypatch.setattr(handler, name, getattr(handler, name))
+    # Restored after the test.
+    monkeypatch.setattr(handler, "formatter", handler.formatter)
     monkeypatch.setattr(handler, "filters", [])
     monkeypatch.setattr(handler, "stream", stream := io.StringIO())
     terminal.show_short_lines()
-    for method in (logging.info, logging.warning):
-        record = logging.get_absl_logger().makeRecord(
-            "absl", 20 if method is logging.info else 30, __file__, 1, "a %s", ("text",), None
-        )
+    for level in ("INFO", "WARNING"):
+        number = python_logging.getLevelName(level)
+        record = python_logging.LogRecord("absl", number, __file__, 1, "a %s", ("text",), None)
         handler.handle(record)
         record.is_detail = True
         handler.handle(record)
@@ -52,7 +52,7 @@ def test_message_of_a_crash_is_not_lost() -> None:
 def test_details_reach_the_log() -> None:
     records: list[bool] = []
 
-    class Handler(logging.logging.Handler):
+    class Handler(python_logging.Handler):
         def emit(self, record) -> None:
             records.append(record.is_detail)
 

@@ -1,5 +1,7 @@
 import io
 
+import pytest
+
 from official_lite import telemetry
 
 
@@ -20,16 +22,30 @@ def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
 
 
-def test_bar_shows_steps_metrics_rate_and_time_left(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    terminal = Terminal()
-    with telemetry.ProgressWriter(1000, terminal) as writer:
-        values = {"loss": 0.5, "steps_per_second": 10.0}
-        writer.write(telemetry.Record(step=400, split="train", values=values))
-        writer.flush()
+@pytest.fixture
+def drawn(monkeypatch):
+    """Draws records on a terminal of a number of columns, and returns what it shows."""
+
+    def draw(columns, *records, fields=None):
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", str(columns))
+        terminal = Terminal()
+        with telemetry.build_console_writer(1000, terminal, fields=fields) as writer:
+            for record in records:
+                if isinstance(record, int):
+                    writer.progress(record)
+                else:
+                    writer.write(telemetry.Record(step=400, split="train", values=record))
+            writer.flush()
+        return terminal.getvalue()
+
+    return draw
+
+
+def test_bar_shows_steps_metrics_rate_and_time_left(drawn):
+    shown = drawn(160, {"loss": 0.5, "steps_per_second": 10.0})
     for part in ("400/1000", "loss 0.5", "10.0 steps/s", "ETA 0:01:00"):
-        assert part in terminal.getvalue()
+        assert part in shown
 
 
 def test_evaluation_stays_above_the_bar(monkeypatch):
@@ -47,46 +63,22 @@ def test_closed_bar_can_be_closed_again():
     writer.close()
 
 
-def test_bar_shows_the_chosen_fields(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    terminal = Terminal()
-    with telemetry.build_console_writer(10, terminal, fields=["loss", "eta"]) as writer:
-        values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 1.0}
-        writer.write(telemetry.Record(step=5, split="train", values=values))
-        writer.flush()
-    assert "loss 0.5" in terminal.getvalue()
-    assert "ETA 0:00:05" in terminal.getvalue()
-    assert "accuracy" not in terminal.getvalue()
+def test_bar_shows_the_chosen_fields(drawn):
+    values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 1.0}
+    shown = drawn(160, values, fields=["loss", "eta"])
+    assert "loss 0.5" in shown
+    assert "ETA 0:10:00" in shown
+    assert "accuracy" not in shown
 
 
-def test_bar_moves_between_records(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "160")
-    terminal = Terminal()
-    with telemetry.ProgressWriter(1000, terminal) as writer:
-        writer.progress(100)
-        writer.progress(300)
-        writer.flush()
-    assert "300/1000" in terminal.getvalue()
-    assert "steps/s, ETA" in terminal.getvalue()
+def test_bar_moves_between_records(drawn):
+    shown = drawn(160, 100, 300)
+    assert "300/1000" in shown
+    assert "steps/s, ETA" in shown
 
 
-def test_narrow_terminal_shows_the_metric_and_no_bar(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "60")
-    terminal = Terminal()
-    with telemetry.ProgressWriter(1000, terminal) as writer:
-        values = {"loss": 0.5, "steps_per_second": 10.0}
-        writer.write(telemetry.Record(step=400, split="train", values=values))
-        writer.flush()
-    assert "loss 0.5" in terminal.getvalue()
-    assert "━" not in terminal.getvalue()
-
-
-def test_40_columns_show_the_loss(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    stream = Terminal()
-    with telemetry.ProgressWriter(1500, stream) as writer:
-        writer.write(telemetry.Record(step=900, split="train", values={"training_loss": 0.034025}))
-    assert "training_loss 0.034025" in stream.getvalue()
+@pytest.mark.parametrize("columns", [40, 80])
+def test_narrow_terminal_shows_the_metric_and_no_bar(drawn, columns):
+    shown = drawn(columns, {"training_loss": 0.034025, "steps_per_second": 10.0})
+    assert "training_loss 0.034025" in shown
+    assert "━" not in shown
