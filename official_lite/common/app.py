@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging as python_logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,12 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from official_lite.common import error_report, errors, escapes, terminal
+from official_lite.common import error_report, errors, escapes, suggestions, terminal
 
 __all__ = ["run", "show_error", "lasting_imports"]
+
+# What absl says if a required flag is missing.
+_MISSING_FLAG = re.compile(r"Flag --(\w+) must have a value other than None")
 
 
 def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None:
@@ -86,11 +90,30 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return list(flags.FLAGS(argv))
     except flags.Error as error:
-        escapes.say(f"{error}\nPass --help for the flags, --helpfull for all of them.")
+        escapes.say(f"{_explain(error)}\nPass --help for the flags, --helpfull for all of them.")
         sys.exit(int(errors.ExitCode.CONFIG))
     except SystemExit:
         # `--help`, after which absl exits with 1 although nothing has failed.
         sys.exit(int(errors.ExitCode.DONE))
+
+
+def _explain(error: flags.Error) -> str:
+    if missing := _MISSING_FLAG.search(str(error)):
+        name = missing[1]
+        return f"The required flag --{name} is missing: {flags.FLAGS[name].help}"
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return str(error)
+    name = error.flagname
+    path = name if "." in name else suggestions.counterpart(name)
+    if path.startswith("--"):
+        return f"There is no flag --{name}. Use {path}."
+    if path and "set" in flags.FLAGS:
+        value = str(error.flagvalue).partition("=")[2]
+        return f"There is no flag --{name}. To set it in the config, use --set={path}={value or '…'}."
+    known = [flag for flag in flags.FLAGS if len(flag) > 1]
+    near = suggestions.nearest(name, known)
+    hint = f" Did you mean {' or '.join(f'--{one}' for one in near)}?" if near else ""
+    return f"There is no flag --{name}.{hint}"
 
 
 def show_error(

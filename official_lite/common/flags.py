@@ -21,10 +21,12 @@ def define_flags() -> None:
 
 
 def _define_model_garden_flags() -> None:
-    flags.DEFINE_string("experiment", None, "Name of a registered experiment.")
+    flags.DEFINE_string("experiment", None, "Name of a registered experiment; see `official-lite experiments`.")
     flags.DEFINE_enum("mode", None, MODES, "What to run.")
     flags.DEFINE_string(
-        "model_dir", None, "Model directory of the run: checkpoints, metrics, config and log."
+        "model_dir",
+        None,
+        "Model directory of the run, for checkpoints, metrics, config and log, such as /tmp/my_run.",
     )
     flags.DEFINE_multi_string(
         "config_file",

@@ -1,7 +1,62 @@
-"""Suggestions of known names for an unknown name."""
+"""Suggestions of known names for an unknown name, also for names of Keras and Lightning."""
 
 import difflib
 from collections.abc import Iterable
+
+# What the arguments and flags of Keras, Lightning and common scripts are called here: a path in the
+# config of an experiment, or a flag.
+_ELSEWHERE = {
+    **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "n_epochs"), "trainer.train_epochs"),
+    **dict.fromkeys(("steps", "max_steps", "num_steps", "iterations"), "trainer.train_steps"),
+    "train_epochs": "trainer.train_epochs",
+    "train_steps": "trainer.train_steps",
+    "steps_per_epoch": "trainer.steps_per_epoch",
+    "steps_per_execution": "trainer.steps_per_loop",
+    "validation_freq": "trainer.validate_every_epochs",
+    "check_val_every_n_epoch": "trainer.validate_every_epochs",
+    "val_check_interval": "trainer.validation_interval",
+    "eval_steps": "trainer.validation_interval",
+    **dict.fromkeys(("limit_val_batches", "validation_batches"), "trainer.validation_steps"),
+    **dict.fromkeys(("log_every_n_steps", "logging_steps"), "trainer.log_interval"),
+    **dict.fromkeys(("save_steps", "save_freq"), "trainer.checkpoint_interval"),
+    **dict.fromkeys(
+        ("accumulate_grad_batches", "gradient_accumulation_steps"), "trainer.grad_accum_steps"
+    ),
+    **dict.fromkeys(("callbacks", "callback", "early_stopping"), "trainer.hooks"),
+    **dict.fromkeys(("logger", "loggers"), "trainer.writers"),
+    "monitor": "trainer.best_checkpoint_eval_metric",
+    **dict.fromkeys(("save_top_k", "save_total_limit"), "trainer.max_to_keep"),
+    **dict.fromkeys(
+        ("lr", "learning_rate"), "trainer.optimizer_config.learning_rate.constant.learning_rate"
+    ),
+    **dict.fromkeys(
+        ("scheduler", "lr_scheduler", "lr_schedule"), "trainer.optimizer_config.learning_rate"
+    ),
+    "optimizer": "trainer.optimizer_config.optimizer.type",
+    **dict.fromkeys(("warmup", "warmup_steps"), "trainer.optimizer_config.warmup"),
+    **dict.fromkeys(("batch_size", "batch", "train_batch_size"), "task.train_data.global_batch_size"),
+    **dict.fromkeys(
+        ("eval_batch_size", "val_batch_size", "validation_batch_size"),
+        "task.validation_data.global_batch_size",
+    ),
+    "shuffle": "task.train_data.shuffle_buffer_size",
+    **dict.fromkeys(("data", "data_dir", "train_data", "dataset"), "task.train_data.input_path"),
+    "validation_data": "task.validation_data.input_path",
+    **dict.fromkeys(("gpus", "num_gpus", "gpu"), "runtime.num_gpus"),
+    **dict.fromkeys(("devices", "accelerator"), "runtime.devices"),
+    **dict.fromkeys(("strategy", "distribution_strategy"), "runtime.distribution_strategy"),
+    **dict.fromkeys(("precision", "fp16", "bf16", "amp"), "runtime.mixed_precision_dtype"),
+    **dict.fromkeys(("seed", "random_seed"), "runtime.seed"),
+    "jit_compile": "runtime.execution",
+    "run_eagerly": "runtime.execution",
+    **dict.fromkeys(("ckpt_path", "checkpoint", "weights", "pretrained"), "task.init_checkpoint"),
+    **dict.fromkeys(
+        ("output_dir", "log_dir", "logdir", "save_dir", "default_root_dir", "workdir"),
+        "--model_dir",
+    ),
+    **dict.fromkeys(("resume", "resume_from_checkpoint", "resume_from"), "--model_dir"),
+    **dict.fromkeys(("config", "cfg", "config_path", "config_name"), "--config_file"),
+}
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
@@ -27,3 +82,8 @@ def did_you_mean(name: str, known: Iterable[str], *, count: int = 3) -> str:
         return ""
     shown = ", ".join(f"`{candidate}`" for candidate in names[:20])
     return f"Known: {shown}{', …' if len(names) > 20 else ''}."
+
+
+def counterpart(name: str) -> str:
+    """Return the path or flag that does here what `name` does in Keras or Lightning; else ""."""
+    return _ELSEWHERE.get(name.replace("-", "_"), "")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from official_lite.common import app, terminal
+from official_lite.common import app, errors, terminal
 from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions
@@ -66,7 +66,8 @@ def _define_flags() -> None:
         )
 
 
-def _main(_: list[str]) -> None:
+def _main(argv: list[str]) -> None:
+    _refuse_positional(argv[1:])
     registrations.load(FLAGS["import"].value or [])
     gin_config.parse_gin_flags(FLAGS)
     params = parsing.parse_configuration(FLAGS, print_return=not FLAGS.print_config)
@@ -79,6 +80,15 @@ def _main(_: list[str]) -> None:
     elif not run_record.is_finished(params, FLAGS.mode, FLAGS.model_dir):
         run_record.check_model_dir(FLAGS.model_dir)
         _run(params, FLAGS.mode, FLAGS.model_dir)
+
+
+def _refuse_positional(arguments: Sequence[str]) -> None:
+    """Refuse arguments without `--`, which absl passes on and nothing would read."""
+    for argument in arguments:
+        hint = f" To override the config, pass --set={argument}." if "=" in argument else ""
+        raise errors.ConfigValueError(
+            f"The argument {argument!r} is not a flag; all arguments start with `--`.{hint}"
+        )
 
 
 def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> None:

@@ -223,7 +223,8 @@ class ConfigType(FieldType):
                 f"got {_full_name(type(value))}."
             )
         if not _is_mapping(value):
-            raise self.mismatch(value, cursor)
+            hint = self._class._explain_mismatch(value, cursor.path)
+            raise errors.ConfigTypeError(f"{self.mismatch(value, cursor)}{hint}")
         target = current if isinstance(current, params_dict.ParamsDict) else self._class()
         is_new = target is not current
         is_strict = cursor.strict and not (is_new and target._is_open())

@@ -50,6 +50,16 @@ class OneOfConfig(base_config.Config):
             if key not in ("type", self.type):
                 raise self._no_effect(key, cursor.key("type"), cursor.key(key, params))
 
+    def choices(self) -> str:
+        """Return the alternatives as a sentence for an error message."""
+        return f"Choose one of {', '.join(f'`{name}`' for name in sorted(self._alternatives()))}."
+
+    @classmethod
+    def _explain_mismatch(cls, value: object, path: str) -> str:
+        if isinstance(value, str) and value in cls()._alternatives():
+            return f" To choose `{value}`, set `{path}.type`."
+        return f" Set `{path}.type` and the fields of that choice. {cls().choices()}"
+
     def _active_items(self) -> Iterator[tuple[str, Any]]:
         return ((key, value) for key, value in self._items() if key in ("type", self.type))
 

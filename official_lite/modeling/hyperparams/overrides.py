@@ -9,12 +9,16 @@ from official_lite.common import errors
 
 
 class LocatedDict(dict[str, Any]):
-    """Mapping read from a text that records the line of each key for error messages."""
+    """Mapping read from a text that records the line of each key for error messages.
+
+    `empty` holds the keys after whose colon the text has nothing, not even `null`.
+    """
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.source = source
         self.lines: dict[str, int] = {}
+        self.empty: set[str] = set()
 
 
 class ListItems(dict[int, Any]):
@@ -110,4 +114,5 @@ def rename(
         renamed[key] = value
         if isinstance(renamed, LocatedDict) and isinstance(mapping, LocatedDict):
             renamed.lines[key] = mapping.lines[given]
+            renamed.empty |= {key} if given in mapping.empty else set()
     return renamed

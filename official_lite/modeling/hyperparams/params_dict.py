@@ -145,7 +145,14 @@ class ParamsDict:
                 raise errors.UnknownKeyError(f"{below}: The key {key!r} is internally reserved.")
             if cursor.strict and key not in self:
                 raise self._unknown_key(key, below)
-            self._set(key, value, self.__dict__.get(key), below)
+            current = self.__dict__.get(key)
+            if isinstance(current, ParamsDict) and key in getattr(params, "empty", ()):
+                raise errors.ConfigValueError(
+                    f"{below}: the block is empty. Indent its keys below `{key}:`, remove the line "
+                    f"to keep the values of {type(current).__name__}, or write `{key}: null` to "
+                    "have no such block."
+                )
+            self._set(key, value, current, below)
 
     def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
         """Store `value`; merge a dict into `current`, or replace the value if `current` is None."""
@@ -164,6 +171,12 @@ class ParamsDict:
     def _is_open(cls) -> bool:
         """Return whether the class has no declared fields, like a plain dict."""
         return True
+
+    @classmethod
+    def _explain_mismatch(cls, value: object, path: str) -> str:
+        """Return a hint, with a space before it, for a value given in place of this config."""
+        del value, path
+        return ""
 
     def _copy(self: _Params) -> _Params:
         """Return an unlocked deep copy of the same class; private, because `copy` may be a key."""
@@ -208,12 +221,21 @@ class ParamsDict:
 
     def _unknown_key(self, key: object, cursor: Cursor) -> errors.UnknownKeyError:
         name = str(key)
-        hint = self.UNKNOWN_KEY_HINTS.get(name) or suggestions.did_you_mean(name, self._keys())
+        hint = self.UNKNOWN_KEY_HINTS.get(name) or _hint_for(name, self._keys())
         if "." in name:
             hint = f"Write a path as `{name}=value` on the command line, or nest it in YAML."
         return errors.UnknownKeyError(
             f"{cursor}: The key {name!r} does not exist in {type(self).__name__}. {hint}".rstrip()
         )
+
+
+def _hint_for(name: str, keys: list[str]) -> str:
+    counterpart = suggestions.counterpart(name)
+    if counterpart.rpartition(".")[2] in keys:
+        return f"Did you mean `{counterpart.rpartition('.')[2]}`?"
+    if counterpart:
+        return f"For an experiment, set `{counterpart}`."
+    return suggestions.did_you_mean(name, keys)
 
 
 _Params = TypeVar("_Params", bound=ParamsDict)

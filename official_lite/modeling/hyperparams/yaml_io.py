@@ -244,10 +244,13 @@ class _Builder:
                 )
             result[key] = value
             result.lines[key] = _line(key_node)
+            if isinstance(value_node, yaml.ScalarNode) and not (value_node.value or value_node.style):
+                result.empty.add(key)
         for mapping in merged:
             for key in mapping.keys() - result.keys():
                 result[key] = mapping[key]
                 result.lines[key] = mapping.lines[key]
+                result.empty |= mapping.empty & {key}
         return result
 
     def _key(self, node: yaml.Node) -> str:
@@ -313,8 +316,11 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
-        hint = _hint(text.splitlines()[line - 1 : line])
-        raise errors.ConfigValueError(f"{source}:{line}: {_explain(error)}.{hint}") from error
+        lines = text.splitlines()[line - 1 : line]
+        shown = f" The line is {lines[0].strip()[:60]!r}." if lines and lines[0].strip() else ""
+        raise errors.ConfigValueError(
+            f"{source}:{line}: {_explain(error)}.{shown}{_hint(lines)}"
+        ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise errors.ConfigValueError(
@@ -339,7 +345,24 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
         return "found a tab where YAML allows only spaces; indent with spaces"
     if "another document" in problem:
         return "a second document starts here; a config file can contain only one"
+    for said, meaning in _MEANINGS.items():
+        if said in problem:
+            return meaning
     return problem
+
+
+# What PyYAML says about common mistakes, and what a user has to change.
+_MEANINGS = {
+    "mapping values are not allowed": (
+        "a key is indented deeper than the key above it, which already has a value, or a text that "
+        "contains `: ` has no quotes. Start all keys of a block in the same column"
+    ),
+    "expected <block end>": (
+        "the indentation does not match that of the lines above. Start all keys of a block in the "
+        "same column"
+    ),
+    "could not find expected ':'": "a key has no `:` after it. Write `key: value`",
+}
 
 
 def _problem(problem: str, mark: Any) -> yaml.composer.ComposerError:
