@@ -3,11 +3,13 @@
 A file that was loaded by its path has a generated module name, which users never see.
 """
 
+import inspect
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["FILE_MODULES", "module_of", "name_of"]
+__all__ = ["FILE_MODULES", "described", "module_of", "name_of"]
 
 # The prefix of generated module names of files.
 FILE_MODULES = "official_lite_plugin_"
@@ -25,3 +27,11 @@ def name_of(thing: Any) -> str:
     """Return `package.module.Class` or `path/to/file.py:Class`."""
     separator = ":" if thing.__module__.startswith(FILE_MODULES) else "."
     return f"{module_of(thing)}{separator}{thing.__qualname__}"
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Return the name of a function, and the file and line where it starts, for a message."""
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(inner, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"`{getattr(inner, '__qualname__', inner)}`{place}"

@@ -375,7 +375,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             # may fail for another reason.
             self._is_loss_checked = True
         with keras_losses.undivided():
-            return build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
+            loss = build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
+        return step_checks.returned(self.build_losses, loss, "the loss of the batch, a scalar")
 
 
 def split_features_and_labels(inputs: types.Nest) -> tuple[types.Nest, types.Nest]:

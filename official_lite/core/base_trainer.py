@@ -45,6 +45,9 @@ ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
 
+# What a step of a task must return.
+_LOGS = "a dictionary of logs, such as `{self.loss: loss}`"
+
 
 class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     """Trainer whose loops are made by an executor; see `execution.executors`.
@@ -459,6 +462,7 @@ class Trainer(_AsyncTrainer):
             logs = step(
                 inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]
             )
+        logs = step_checks.returned(self.task.train_step, logs, _LOGS)
         self.train_loss.update_state(logs[self.task.loss])
         for hook in self._graph_hooks:
             user_code.converted(hook.call)(logs)
@@ -545,6 +549,7 @@ class Trainer(_AsyncTrainer):
         logs = user_code.converted(self.task.validation_step)(
             inputs, model=self.model, metrics=self._task_metrics[False]
         )
+        logs = step_checks.returned(self.task.validation_step, logs, _LOGS)
         if self.task.loss in logs:
             self.validation_loss.update_state(logs[self.task.loss], batch=inputs)
         return logs
@@ -646,7 +651,7 @@ class Trainer(_AsyncTrainer):
 
     def _init_training(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
-        self._task_metrics[True] = list(self.task.build_metrics(training=True))
+        self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
         if dataset is None:
             self._built_train_dataset = self._train_data.build()
         compiles = self.execution != "eager"
@@ -662,7 +667,7 @@ class Trainer(_AsyncTrainer):
 
     def _init_evaluation(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
-        self._task_metrics[False] = list(self.task.build_metrics(training=False))
+        self._task_metrics[False] = step_checks.build_metrics(self.task, training=False)
         compiles = self.execution != "eager"
         orbit.StandardEvaluator.__init__(
             self,

@@ -1,6 +1,6 @@
-"""Checks for mistakes in a task's step that TensorFlow does not report.
+"""Checks for mistakes in the methods of a task that TensorFlow does not report, or reports late.
 
-Each check runs once, while a step is traced, and adds no per-step cost.
+Each check runs once, while a step is built or traced, and adds no per-step cost.
 """
 
 import contextlib
@@ -13,9 +13,15 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors, types
+from official_lite.common import errors, origins, types
 
-__all__ = ["check_class_labels", "check_pairing", "watched_for_training_mode"]
+__all__ = [
+    "build_metrics",
+    "check_class_labels",
+    "check_pairing",
+    "returned",
+    "watched_for_training_mode",
+]
 
 # Two batch sizes that no other axis is likely to have.
 _SIZES = (10007, 10009)
@@ -32,6 +38,44 @@ _DIFFER_IN_TRAINING = (
 
 # The models and metrics for which a warning was logged.
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
+    """Return the value that a method of a task has returned, unless it is None.
+
+    Args:
+        method: The method, which the message names with its file and line.
+        value: The value that it returned.
+        expected: What it must return, for the message.
+
+    Raises:
+        errors.ConfigTypeError: If the value is None.
+    """
+    if value is None:
+        raise errors.ConfigTypeError(
+            f"{origins.described(method)} returned None; expected {expected}. Does it end with `return`?"
+        )
+    return value
+
+
+def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
+    """Return the metrics that `task.build_metrics` builds.
+
+    Raises:
+        errors.ConfigTypeError: If it does not return a list of metrics.
+    """
+    method, expected = task.build_metrics, "a list of Keras metrics, which may be empty"
+    metrics = returned(method, method(training=training), expected)
+    is_single = not isinstance(metrics, Sequence | set | dict) or isinstance(metrics, str)
+    wrong = [one for one in (() if is_single else metrics) if not hasattr(one, "update_state")]
+    if is_single or wrong:
+        got = wrong[0] if wrong else metrics
+        hint = " Build it by `keras.metrics.get(name)`." if isinstance(got, str) else ""
+        raise errors.ConfigTypeError(
+            f"{origins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; expected "
+            f"{expected}.{hint}"
+        )
+    return list(metrics)
 
 
 def check_pairing(

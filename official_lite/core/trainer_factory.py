@@ -16,9 +16,9 @@ import gin
 import keras
 
 from official_lite.common import errors, plugins, registry
-from official_lite.core import base_task, base_trainer, config_definitions
+from official_lite.core import base_task, base_trainer, config_definitions, step_checks
 
-__all__ = ["create_optimizer", "create_trainer", "get_trainer_cls", "register_trainer_cls"]
+__all__ = ["build_model", "create_optimizer", "create_trainer", "get_trainer_cls", "register_trainer_cls"]
 
 TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
@@ -38,6 +38,15 @@ def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:
     return registry.register(_REGISTERED_TRAINER_CLS, name)
 
 
+def build_model(task: base_task.Task) -> keras.Model:
+    """Return the model that the task builds.
+
+    Raises:
+        errors.ConfigTypeError: If `build_model` returns None.
+    """
+    return step_checks.returned(task.build_model, task.build_model(), "a Keras model")
+
+
 def create_optimizer(
     task: base_task.Task, params: config_definitions.ExperimentConfig
 ) -> keras.optimizers.Optimizer:
@@ -47,14 +56,16 @@ def create_optimizer(
     """
     dp_config = params.task.differential_privacy_config
     args = (params.trainer.optimizer_config, params.runtime)
-    if "dp_config" in inspect.signature(task.create_optimizer).parameters:
-        return task.create_optimizer(*args, dp_config=dp_config)
+    create = task.create_optimizer
+    if "dp_config" in inspect.signature(create).parameters:
+        optimizer = create(*args, dp_config=dp_config)
+        return step_checks.returned(create, optimizer, "a Keras optimizer")
     if dp_config is not None:
         raise errors.ConfigValueError(
             "`task.differential_privacy_config` is set, but the task's `create_optimizer` takes "
             "no `dp_config`."
         )
-    return task.create_optimizer(*args)
+    return step_checks.returned(create, create(*args), "a Keras optimizer")
 
 
 @gin.configurable
@@ -89,7 +100,7 @@ def create_trainer(
     return trainer_cls(
         params,
         task,
-        model=task.build_model() if model is None else model,
+        model=build_model(task) if model is None else model,
         optimizer=create_optimizer(task, params) if optimizer is None else optimizer,
         train=train,
         evaluate=evaluate,

@@ -116,7 +116,7 @@ class Build(Stage):
     def make_model(self, ctx: ExperimentContext) -> keras.Model:
         """Let the task create its model. The model may not be built yet."""
         task: base_task.Task = ctx.require("task")
-        return task.build_model()
+        return trainer_factory.build_model(task)
 
     def make_optimizer(self, ctx: ExperimentContext) -> keras.optimizers.Optimizer:
         """Let the task create its optimizer."""

@@ -117,9 +117,10 @@ class TaskModel:
         self._params = params.replace(search=None)
 
     def __call__(self, tried: Mapping[str, Any]) -> Any:
-        from official_lite.core import task_factory
+        from official_lite.core import task_factory, trainer_factory
 
-        return task_factory.get_task(apply_params(self._params, tried).task).build_model()
+        task = task_factory.get_task(apply_params(self._params, tried).task)
+        return trainer_factory.build_model(task)
 
 
 def evaluator_of(

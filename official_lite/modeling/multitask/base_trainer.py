@@ -12,7 +12,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions
-from official_lite.core import base_task, model_building, step_metrics
+from official_lite.core import base_task, model_building, step_checks, step_metrics
 from official_lite.data import length, position
 from official_lite.execution import modes
 from official_lite.modeling import distributed_gradients, step_seeds
@@ -83,7 +83,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             for name in ("total_loss", *self.multi_task.tasks)
         }
         self._training_metrics = {
-            name: list(task.build_metrics(training=True))
+            name: step_checks.build_metrics(task, training=True)
             for name, task in self.multi_task.tasks.items()
         }
         self._build_models()

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, model_building, step_metrics
+from official_lite.core import base_task, model_building, step_checks, step_metrics
 from official_lite.core import base_trainer as core_trainer
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
@@ -171,7 +171,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         self._model = model
         self._global_step = global_step
         self.loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        self.metrics = list(task.build_metrics(training=False))
+        self.metrics = step_checks.build_metrics(task, training=False)
         super().__init__(
             orbit.utils.make_distributed_dataset(
                 self._strategy, task.build_inputs, task.task_config.validation_data

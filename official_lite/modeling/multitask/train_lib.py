@@ -14,7 +14,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.common import errors, suggestions
 from official_lite.common.run_mode import Mode
-from official_lite.core import base_task, task_factory, trainer_factory
+from official_lite.core import base_task, step_checks, task_factory, trainer_factory
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
 from official_lite.execution import modes
@@ -416,8 +416,9 @@ def _optimizer(
 
 def _build_model(task: Any) -> base_trainer.Model:
     if isinstance(task, multitask.MultiTask):
-        return task.build_multitask_model()
-    return task.build_model()
+        model = task.build_multitask_model()
+        return step_checks.returned(task.build_multitask_model, model, "a Keras model")
+    return trainer_factory.build_model(task)
 
 
 def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:

@@ -1,13 +1,14 @@
 """Helpers for the step counter, distributed input, and reading tensor values."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, types
+from official_lite.common import errors, origins, types
 from official_lite.data import tf_data_options
 
 
@@ -69,7 +70,15 @@ def make_distributed_dataset(
 
     def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
-        return tf_data_options.without_idle_autotuner(dataset_or_fn(*args, **kwargs, **context))
+        dataset = dataset_or_fn(*args, **kwargs, **context)
+        # Other types are not refused, because a function may return an object that reads itself.
+        if dataset is None or isinstance(dataset, np.ndarray | list | tuple | Generator):
+            got = "None" if dataset is None else f"a {type(dataset).__name__}"
+            raise errors.ConfigTypeError(
+                f"{origins.described(dataset_or_fn)} returned {got}; expected a `tf.data.Dataset`."
+                " Does it end with `return dataset`?"
+            )
+        return tf_data_options.without_idle_autotuner(dataset)
 
     if is_single:
         return dataset_fn(tf.distribute.InputContext())
