@@ -45,9 +45,6 @@ ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
 
-# What a step of a task must return.
-_LOGS = "a dictionary of logs, such as `{self.loss: loss}`"
-
 
 class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     """Trainer whose loops are made by an executor; see `execution.executors`.
@@ -459,11 +456,13 @@ class Trainer(_AsyncTrainer):
     def _learn(self, inputs: Any, optimizer: Any) -> None:
         step = self._executor.replica_step(self.task.train_step, self._task_metrics[True])
         with step_checks.watched_for_training_mode(self.model, type(self.task).__name__):
-            logs = step(
-                inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]
-            )
-        logs = step_checks.returned(self.task.train_step, logs, _LOGS)
-        self.train_loss.update_state(logs[self.task.loss])
+            with step_checks.naming_the_inputs(
+                self.task, self.task.train_step, self.model, inputs
+            ):
+                logs = step(
+                    inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]
+                )
+        self.train_loss.update_state(step_checks.training_loss(self.task, logs))
         for hook in self._graph_hooks:
             user_code.converted(hook.call)(logs)
 
@@ -546,10 +545,13 @@ class Trainer(_AsyncTrainer):
 
     def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
         """Evaluate a replica's part of a batch, which may be empty."""
-        logs = user_code.converted(self.task.validation_step)(
-            inputs, model=self.model, metrics=self._task_metrics[False]
-        )
-        logs = step_checks.returned(self.task.validation_step, logs, _LOGS)
+        with step_checks.naming_the_inputs(
+            self.task, self.task.validation_step, self.model, inputs
+        ):
+            logs = user_code.converted(self.task.validation_step)(
+                inputs, model=self.model, metrics=self._task_metrics[False]
+            )
+        logs = step_checks.returned(self.task.validation_step, logs, "a dictionary of logs")
         if self.task.loss in logs:
             self.validation_loss.update_state(logs[self.task.loss], batch=inputs)
         return logs

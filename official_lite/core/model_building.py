@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors, types
-from official_lite.core import base_task
+from official_lite.common import error_report, errors, types, user_code
+from official_lite.core import base_task, step_checks
 from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = ["build_by_task", "build_variables", "has_variables"]
@@ -35,7 +35,13 @@ def build_by_task(
         step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=[])
     else:
         step_fn = functools.partial(task.validation_step, model=model, metrics=[])
-    build_variables(model, step_fn, element_spec)
+
+    @user_code.not_converted
+    def explained(inputs: types.Nest) -> Any:
+        with step_checks.naming_the_inputs(task, step_fn.func, model, inputs):
+            return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
+
+    build_variables(model, explained, element_spec)
 
 
 def build_variables(
@@ -64,10 +70,13 @@ def build_variables(
         # nothing left to build.
         while _stops_at_unbuilt_part(model, step_fn, element_spec):
             pass
+    except errors.ConfigError:
+        raise
     except Exception as error:
         raise errors.ConfigError(
-            f"The model {model.name!r} could not be built from the inputs of its task, which are "
-            f"{element_spec}: {error}"
+            f"The model {model.name!r} could not be built from the inputs of its task. "
+            f"{error_report.summary(error)}\nThe inputs that `build_inputs` returned are "
+            f"{element_spec}."
         ) from error
     if not model.variables:
         raise errors.ConfigError(

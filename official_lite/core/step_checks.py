@@ -4,8 +4,9 @@ Each check runs once, while a step is built or traced, and adds no per-step cost
 """
 
 import contextlib
+import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,13 +14,16 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors, origins, types
+from official_lite.common import error_report, errors, origins, types
+from official_lite.data import input_errors
 
 __all__ = [
     "build_metrics",
     "check_class_labels",
     "check_pairing",
+    "naming_the_inputs",
     "returned",
+    "training_loss",
     "watched_for_training_mode",
 ]
 
@@ -27,6 +31,12 @@ __all__ = [
 _SIZES = (10007, 10009)
 
 _WANT_ONE_HOT = (keras.metrics.CategoricalAccuracy, keras.metrics.TopKCategoricalAccuracy)
+
+# What Keras says if a layer or a model is called on other inputs than it accepts.
+_REFUSES_INPUT = re.compile(
+    r"incompatible with the layer|Missing data for input|expects \d+ input|Invalid input shape"
+    r"|Unrecognized data|Layer .* expected \d+ (?:input|variable)"
+)
 
 _DIFFER_IN_TRAINING = (
     keras.layers.BatchNormalization,
@@ -58,6 +68,21 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
     return value
 
 
+def training_loss(task: Any, logs: Any) -> tf.Tensor:
+    """Return the loss in the logs that `task.train_step` has returned.
+
+    Raises:
+        errors.ConfigError: If it returned None, or logs without the loss.
+    """
+    logs = returned(task.train_step, logs, f"a dictionary of logs with the key {task.loss!r}")
+    if task.loss not in logs:
+        raise errors.ConfigValueError(
+            f"{origins.described(task.train_step)} returned logs with the keys {sorted(logs)}; "
+            f"expected the key {task.loss!r}. Add `self.loss: loss` to them."
+        )
+    return logs[task.loss]
+
+
 def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
     """Return the metrics that `task.build_metrics` builds.
 
@@ -76,6 +101,49 @@ def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
             f"{expected}.{hint}"
         )
     return list(metrics)
+
+
+@contextlib.contextmanager
+def naming_the_inputs(
+    task: Any, step: Callable[..., Any], model: keras.Model | tf.Module, inputs: types.Nest
+) -> Iterator[None]:
+    """Name the inputs, and where they come from, if a step requests others or the model does.
+
+    Args:
+        task: The task.
+        step: The method of the task that is traced inside the context.
+        model: The model.
+        inputs: The inputs of the step, or their specs.
+
+    Raises:
+        KeyError: The step has requested a key that a dictionary of features does not have.
+        errors.ConfigValueError: A layer does not accept the shape of its input.
+    """
+    try:
+        with input_errors.naming_the_keys(step, inputs):
+            yield
+    except ValueError as error:
+        said = error_report.headline(error)
+        if isinstance(error, errors.OfficialLiteError) or not _REFUSES_INPUT.search(said):
+            raise
+        shape = getattr(model, "input_shape", None)
+        wanted = f" The model expects {_shown(shape)}." if shape else ""
+        raise errors.ConfigValueError(
+            f"The model {getattr(model, 'name', '')!r} does not accept the batches of "
+            f"{origins.described(task.build_inputs)}, which are {_shown(inputs)}.{wanted} "
+            f"{said}."
+        ) from error
+
+
+def _shown(inputs: types.Nest) -> str:
+    """Return the shapes and dtypes of a nest of tensors or specs, or a nest of shapes, as text."""
+    if isinstance(inputs, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_shown(value)}" for key, value in inputs.items()) + "}"
+    if isinstance(inputs, list | tuple) and any(hasattr(one, "dtype") for one in inputs):
+        return f"({', '.join(map(_shown, inputs))})"
+    if isinstance(inputs, list | tuple) and any(isinstance(one, Mapping) for one in inputs):
+        return f"({', '.join(map(_shown, inputs))})"
+    return f"{inputs.dtype.name}{inputs.shape}" if hasattr(inputs, "dtype") else str(inputs)
 
 
 def check_pairing(

@@ -79,10 +79,10 @@ def map_examples(
     dataset: tf.data.Dataset, fn: Callable[..., Any], num_parallel_calls: int
 ) -> tf.data.Dataset:
     """Call `dataset.map`; an error about a missing key names the available keys."""
-    with input_errors.naming_the_keys(fn, dataset):
+    with input_errors.naming_the_keys(fn, dataset.element_spec):
         return dataset.map(fn, num_parallel_calls=num_parallel_calls)
 
 
 def _filter(dataset: tf.data.Dataset, fn: Callable[..., tf.Tensor]) -> tf.data.Dataset:
-    with input_errors.naming_the_keys(fn, dataset):
+    with input_errors.naming_the_keys(fn, dataset.element_spec):
         return dataset.filter(fn)

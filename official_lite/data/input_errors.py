@@ -267,6 +267,8 @@ _BAD_VALUES = (
 
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
 
+_KEY_IN_LAYER = re.compile(r"^Exception encountered when calling .*\n\n\x1b\[1m(.+?)\x1b\[0m")
+
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
@@ -294,12 +296,12 @@ def raise_if_of_data(
 
 
 @contextlib.contextmanager
-def naming_the_keys(fn: Callable[..., Any], dataset: tf.data.Dataset) -> Iterator[None]:
+def naming_the_keys(fn: Callable[..., Any], examples: types.Nest) -> Iterator[None]:
     """Name the available keys if a function requests a missing key of its examples.
 
     Args:
         fn: The function, which is traced inside the context.
-        dataset: The dataset of the examples that are passed to `fn`.
+        examples: The examples that are passed to `fn`, or their specs.
 
     Raises:
         KeyError: The examples have no such key.
@@ -307,10 +309,10 @@ def naming_the_keys(fn: Callable[..., Any], dataset: tf.data.Dataset) -> Iterato
     try:
         yield
     except KeyError as error:
-        asked, keys = _asked_key(error), _keys(dataset.element_spec)
+        asked, keys = _asked_key(error), _keys(examples)
         if not keys or asked in (None, *keys):
             raise
-        name = getattr(fn, "__name__", type(fn).__name__)
+        name = getattr(fn, "__qualname__", type(fn).__qualname__).rpartition("<locals>.")[2]
         raise KeyError(
             f"The examples passed to `{name}` have no key {asked!r}. "
             f"{suggestions.did_you_mean(str(asked), keys)}"
@@ -321,7 +323,10 @@ def _asked_key(error: BaseException) -> Any:
     # AutoGraph raises the error again with its text in place of the key.
     while hasattr(error, "ag_error_metadata") and isinstance(error.__context__, KeyError):
         error = error.__context__
-    return error.args[0] if error.args else None
+    asked = error.args[0] if error.args else None
+    # So does each layer of Keras, which prints the key in bold.
+    match = _KEY_IN_LAYER.search(asked) if isinstance(asked, str) else None
+    return match[1] if match else asked
 
 
 def _keys(spec: types.Nest) -> list[str]:

@@ -75,8 +75,8 @@ def make_distributed_dataset(
         if dataset is None or isinstance(dataset, np.ndarray | list | tuple | Generator):
             got = "None" if dataset is None else f"a {type(dataset).__name__}"
             raise errors.ConfigTypeError(
-                f"{origins.described(dataset_or_fn)} returned {got}; expected a `tf.data.Dataset`."
-                " Does it end with `return dataset`?"
+                f"{origins.described(dataset_or_fn)} returned {got}; expected a `tf.data.Dataset`. "
+                "Arrays become one by `data.arrays.from_arrays`, generators by `from_generator`."
             )
         return tf_data_options.without_idle_autotuner(dataset)
 
