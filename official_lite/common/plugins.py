@@ -294,10 +294,30 @@ def _load_file(path: pathlib.Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        _explain_import(error, path)
         raise
     return module
+
+
+def _explain_import(error: BaseException, path: pathlib.Path) -> None:
+    """Raise an error that a user can act on if a file imports its neighbors like a package."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        neighbor = path.parent / error.name.partition(".")[0]
+        if neighbor.is_dir() or neighbor.with_suffix(".py").is_file():
+            raise errors.ConfigValueError(
+                f"`{path}` imports `{error.name}`, which is next to it but not on Python's path. "
+                f"Set PYTHONPATH={path.parent}."
+            ) from error
+    elif isinstance(error, ImportError) and "attempted relative import" in str(error):
+        raise errors.ConfigValueError(
+            f"`{path}` has a relative import, such as `from . import helper`, but a file that is "
+            "loaded by its path belongs to no package. Write `import helper` and set "
+            f"PYTHONPATH={path.parent}, or name the module instead of the file: "
+            f"`{path.parent.name}.{path.stem}`, from the directory that contains "
+            f"`{path.parent.name}`."
+        ) from error
 
 
 def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:

@@ -10,6 +10,7 @@ import fnmatch
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -115,6 +116,13 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
     if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
         return []
     changes = find_changes(params, model_dir)
+    before, now = _experiment_of(_read_run(model_dir).get("argv")), _experiment_of(sys.argv)
+    if before and now and before != now and not is_allowed:
+        raise errors.ConfigValueError(
+            f"The checkpoints in {model_dir} belong to the experiment `{before}`, not to `{now}`; "
+            f"{len(changes)} fields of the config differ. Use another --model_dir for `{now}`, or "
+            f"pass --experiment={before} to resume that run."
+        )
     for change in changes:
         logging.info("Config changes since the last start in %s: %s", model_dir, change)
     harmful = [change for change in changes if not change.is_harmless]
@@ -200,11 +208,25 @@ def _read_params(model_dir: str) -> dict[str, Any]:
 
 
 def _read_given(model_dir: str) -> dict[str, Any]:
-    path = os.path.join(model_dir, "run.json")
+    given = _read_run(model_dir).get("params")
+    return given if isinstance(given, dict) else {}
+
+
+def _read_run(model_dir: str) -> dict[str, Any]:
     try:
-        return dict(files.read_json(path)["params"])
-    except (OSError, KeyError, TypeError, ValueError):
+        return dict(files.read_json(os.path.join(model_dir, "run.json")))
+    except (OSError, TypeError, ValueError):
         return {}
+
+
+def _experiment_of(argv: Any) -> str:
+    """Return the experiment that a command names; empty if there is none."""
+    command = list(map(str, argv)) if isinstance(argv, list) else []
+    for argument, following in zip(command, [*command[1:], ""], strict=True):
+        name, separator, value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name == "experiment":
+            return value if separator else following
+    return ""
 
 
 def _fits(path: str, patterns: Sequence[str]) -> bool:

@@ -127,23 +127,12 @@ def naming_the_inputs(
         if isinstance(error, errors.OfficialLiteError) or not _REFUSES_INPUT.search(said):
             raise
         shape = getattr(model, "input_shape", None)
-        wanted = f" The model expects {_shown(shape)}." if shape else ""
+        wanted = f" The model expects {input_errors.shown(shape)}." if shape else ""
         raise errors.ConfigValueError(
             f"The model {getattr(model, 'name', '')!r} does not accept the batches of "
-            f"{origins.described(task.build_inputs)}, which are {_shown(inputs)}.{wanted} "
+            f"{origins.described(task.build_inputs)}, which are {input_errors.shown(inputs)}.{wanted} "
             f"{said}."
         ) from error
-
-
-def _shown(inputs: types.Nest) -> str:
-    """Return the shapes and dtypes of a nest of tensors or specs, or a nest of shapes, as text."""
-    if isinstance(inputs, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_shown(value)}" for key, value in inputs.items()) + "}"
-    if isinstance(inputs, list | tuple) and any(hasattr(one, "dtype") for one in inputs):
-        return f"({', '.join(map(_shown, inputs))})"
-    if isinstance(inputs, list | tuple) and any(isinstance(one, Mapping) for one in inputs):
-        return f"({', '.join(map(_shown, inputs))})"
-    return f"{inputs.dtype.name}{inputs.shape}" if hasattr(inputs, "dtype") else str(inputs)
 
 
 def check_pairing(

@@ -372,6 +372,7 @@ class OrbitExperimentRunner:
         hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
         best_checkpoint.check_directories(self.params, self.model_dir, keepers)
+        best_checkpoint.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
         return hooks
 
     def _build_controller(

@@ -24,6 +24,7 @@ __all__ = [
     "require",
     "naming_the_keys",
     "raise_if_of_data",
+    "shown",
 ]
 
 
@@ -265,6 +266,8 @@ _BAD_VALUES = (
     r"indices.* = .+ is not in \[0, .+?\)",
 )
 
+_STRING = re.compile(r"Cast string to \w+ is not supported")
+
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
 
 _KEY_IN_LAYER = re.compile(r"^Exception encountered when calling .*\n\n\x1b\[1m(.+?)\x1b\[0m")
@@ -273,7 +276,10 @@ _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 def raise_if_of_data(
-    error: tf.errors.OpError, global_step: tf.Variable | None, split: str = "training"
+    error: tf.errors.OpError,
+    global_step: tf.Variable | None,
+    split: str = "training",
+    batches: Any = None,
 ) -> None:
     """Raise a `DataError` that a user can understand if bad data caused the error.
 
@@ -283,16 +289,36 @@ def raise_if_of_data(
         error: The error that the loop raised.
         global_step: The counter of training steps, or None.
         split: The data that was being read, such as `training`.
+        batches: The dataset that was being read, if it is known.
 
     Raises:
         DataError: The data caused the error.
     """
     reason = _reason(error, is_training=split == "training")
+    if match := _STRING.search(error.message):
+        spec = getattr(batches, "element_spec", None)
+        are = "" if spec is None else f" The batches are {shown(spec)}."
+        reason = (
+            f"a string is used where a number is needed ({match[0]}).{are} Convert the strings in "
+            "`build_inputs`: labels by `keras.layers.StringLookup`, numbers by "
+            "`tf.strings.to_number`."
+        )
     if reason is None:
         return
     # The failed step may have been counted already, so the step number is approximate.
     where = "" if global_step is None else f" around step {int(global_step.numpy())}"
     raise errors.DataError(f"The {split} data can't be used{where}: {reason}") from error
+
+
+def shown(inputs: types.Nest) -> str:
+    """Return the shapes and dtypes of a nest of tensors or specs, or a nest of shapes, as text."""
+    if isinstance(inputs, Mapping):
+        return "{" + ", ".join(f"{key!r}: {shown(value)}" for key, value in inputs.items()) + "}"
+    if isinstance(inputs, list | tuple) and any(hasattr(one, "dtype") for one in inputs):
+        return f"({', '.join(map(shown, inputs))})"
+    if isinstance(inputs, list | tuple) and any(isinstance(one, Mapping) for one in inputs):
+        return f"({', '.join(map(shown, inputs))})"
+    return f"{inputs.dtype.name}{inputs.shape}" if hasattr(inputs, "dtype") else str(inputs)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import best_checkpoints, latest
-from official_lite.common import errors, files, nested_dict, suggestions, terminal
+from official_lite.common import errors, files, nested_dict, terminal
 from official_lite.config import phase_configs
 from official_lite.core import base_task, base_trainer, config_definitions
 from official_lite.orbit.hooks import watched_metric
@@ -21,6 +21,7 @@ from official_lite.orbit.hooks import watched_metric
 __all__ = [
     "BestCheckpointExporter",
     "check_directories",
+    "check_hooks",
     "check_metric",
     "maybe_create_best_ckpt_exporter",
 ]
@@ -160,14 +161,47 @@ def check_metric(
         errors.UnknownNameError: If the evaluation does not report the metric.
     """
     name = params.trainer.best_checkpoint_eval_metric
-    if not name or not _reports_only_its_metrics(trainer):
+    if name:
+        _require_metric(trainer, name, "`trainer.best_checkpoint_eval_metric`")
+
+
+def check_hooks(
+    trainer: orbit.AbstractTrainer, hooks: Sequence[orbit.Hook], *, evaluates: bool
+) -> None:
+    """Check before training that evaluations report the metrics that hooks watch.
+
+    Args:
+        trainer: The trainer.
+        hooks: The hooks of the run.
+        evaluates: Whether the run evaluates; if not, the hooks have no effect, with a warning.
+
+    Raises:
+        errors.UnknownNameError: If the evaluation does not report a metric.
+    """
+    for hook in hooks:
+        if not (name := hook.watched_metric):
+            continue
+        kind = type(hook).__name__
+        if not evaluates:
+            logging.warning(
+                "The hook %s watches the metric `%s`, but this run has no evaluations, so the hook "
+                "has no effect. Use --mode=train_and_eval.",
+                kind,
+                name,
+            )
+        _require_metric(trainer, name, f"The metric of the hook {kind}")
+
+
+def _require_metric(trainer: orbit.AbstractTrainer, name: str, field: str) -> None:
+    if not _reports_only_its_metrics(trainer):
         return
     known = [metric.name for metric in trainer.validation_metrics]
     known.append(trainer.validation_loss.name)
-    if name not in known:
+    best = trainer.config.trainer.best_checkpoint_eval_metric
+    if name not in known and not (best and name == f"best_{best}"):
         raise errors.UnknownNameError(
-            f"`trainer.best_checkpoint_eval_metric` is {name!r}, which the evaluation does not "
-            f"report. {suggestions.did_you_mean(name, known)}"
+            f"{field} is {name!r}, which the evaluation does not report. "
+            f"{watched_metric.did_you_mean(name, known)}"
         )
 
 

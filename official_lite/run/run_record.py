@@ -121,7 +121,13 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def __enter__(self) -> "RunRecord":
         if not self._is_chief:
             return self
-        files.makedirs(self._model_dir)
+        try:
+            files.makedirs(self._model_dir)
+        except OSError as error:
+            raise errors.ConfigValueError(
+                f"--model_dir={self._model_dir} can't be created: {error}. Use a directory in "
+                "which you can create files."
+            ) from error
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self._lock.close)
             changes = self._claim() if self._is_training else []

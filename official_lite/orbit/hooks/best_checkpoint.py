@@ -39,6 +39,7 @@ class BestCheckpoint(Hook):
         max_to_keep: int = 1,
     ) -> None:
         self._metric = WatchedMetric(metric, direction)
+        self.watched_metric = metric
         self.metric = metric
         self.directory = directory
         self._max_to_keep = max_to_keep

@@ -45,6 +45,7 @@ class EarlyStopping(Hook):
                 f"{min_delta}."
             )
         self._metric = WatchedMetric(metric, direction)
+        self.watched_metric = metric
         self._patience = patience
         self._min_delta = min_delta
         self._baseline = baseline

@@ -73,12 +73,15 @@ class Hook:
         there, so larger numbers cost less. 0 disables both methods. If a hook overrides one of them
         and leaves this attribute at `None`, it runs at every step and a warning is logged.
       name: The name of the hook's state in checkpoints. Defaults to the class name.
+      watched_metric: The name of the metric that the hook needs in the results of evaluations.
+        It is checked before training starts. Empty if there is none.
       controller: The controller that runs the hook. Set by the controller.
       trainer: The trainer of that controller. Set by the controller.
     """
 
     every_n_steps: int | None = None
     name: str | None = None
+    watched_metric: str = ""
     controller: RunningController
     trainer: runner.AbstractTrainer | None
 

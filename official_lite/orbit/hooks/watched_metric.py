@@ -1,6 +1,6 @@
 """A metric that a hook watches: its place in the logs, and which direction is better."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,16 @@ _MAXIMIZES = {
     "max": True,
     "higher": True,
 }
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that suggests a metric of an evaluation, also for Keras' `val_` names."""
+    names = list(known)
+    bare = name.removeprefix("val_")
+    for candidate in (bare, f"validation_{bare}"):
+        if candidate in names and candidate != name:
+            return f"Did you mean `{candidate}`?"
+    return suggestions.did_you_mean(name, names)
 
 
 class WatchedMetric:
@@ -49,8 +59,7 @@ class WatchedMetric:
         name = self.name if self.name in flat else self.name.replace("|", "/")
         if name not in flat:
             raise errors.UnknownKeyError(
-                f"The evaluation has no metric `{self.name}`. "
-                + suggestions.did_you_mean(name, flat)
+                f"The evaluation has no metric `{self.name}`. {did_you_mean(name, flat)}"
             )
         # JSON files record a value that is not finite as null, which becomes NaN here.
         array = np.asarray(utils.get_value(flat[name]), dtype=float)
