@@ -398,7 +398,11 @@ def _check_arguments(
     try:
         inspect.signature(found).bind(*[None] * num_args, **arguments)
     except TypeError as error:
-        raise errors.ConfigTypeError(f"The {described} can't be created: {error}.") from error
+        required = [p.name for p in parameters.values() if p.default is p.empty and p.name in named]
+        wanted = "".join(f", {name}: …" for name in required)
+        raise errors.ConfigTypeError(
+            f"The {described} can't be created: {error}. Expected {{name: …{wanted}}}."
+        ) from error
 
 
 def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:

@@ -8,9 +8,27 @@ from collections.abc import Iterable
 _ELSEWHERE = {
     **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "n_epochs"), "trainer.train_epochs"),
     **dict.fromkeys(("steps", "max_steps", "num_steps", "iterations"), "trainer.train_steps"),
-    "train_epochs": "trainer.train_epochs",
-    "train_steps": "trainer.train_steps",
-    "steps_per_epoch": "trainer.steps_per_epoch",
+    **{
+        name: f"trainer.{name}"
+        for name in (
+            "best_checkpoint_eval_metric",
+            "checkpoint_interval",
+            "hooks",
+            "log_interval",
+            "optimizer_config",
+            "steps_per_epoch",
+            "steps_per_loop",
+            "train_epochs",
+            "train_steps",
+            "validation_interval",
+            "validation_steps",
+            "writers",
+        )
+    },
+    **{name: f"task.{name}" for name in ("init_checkpoint", "model")},
+    "global_batch_size": "task.train_data.global_batch_size",
+    "input_path": "task.train_data.input_path",
+    "mixed_precision_dtype": "runtime.mixed_precision_dtype",
     "steps_per_execution": "trainer.steps_per_loop",
     "validation_freq": "trainer.validate_every_epochs",
     "check_val_every_n_epoch": "trainer.validate_every_epochs",

@@ -20,7 +20,7 @@ from official_lite.core import (
     step_metrics,
     train_data,
 )
-from official_lite.data import length, tf_data_options
+from official_lite.data import input_errors, length, tf_data_options
 from official_lite.execution import executors, modes, parameter_server, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
@@ -192,6 +192,8 @@ class Trainer(_AsyncTrainer):
         requested = modes.execution_of(config.runtime)
         self._execution = self._eval_execution = "graph" if requested == "auto" else requested
         self._use_executor(self._create_executor(self._execution))
+        for block in ("train_data", "validation_data"):
+            input_errors.remember_folder(hyperparams.get_by_path(config.task, f"{block}.input_path"))
         self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
         if train:
             self._init_training(train_dataset)

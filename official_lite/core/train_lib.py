@@ -456,7 +456,7 @@ class OrbitExperimentRunner:
     def _stop_after_the_last_checkpoint(self, _: orbit.runner.Output) -> None:
         step = int(self.trainer.global_step.numpy())
         if step >= self.params.trainer.train_steps:
-            self.controller.request_stop(f"Evaluated the last checkpoint at step {step}.")
+            self.controller.request_stop(f"completed: evaluated the last checkpoint at step {step}")
 
 
 maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporter

@@ -1,6 +1,7 @@
 """Clear errors about input data: damaged files, and features that do not match the decoder."""
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,9 @@ from official_lite.data.whole_batches import FeatureDecoder
 __all__ = [
     "describe",
     "find_damage",
+    "find_damaged_image",
     "remember",
+    "remember_folder",
     "remembered",
     "require_records",
     "find_culprit",
@@ -33,6 +36,11 @@ DatasetFn = Callable[..., tf.data.Dataset]
 # Limit the search, so that a failed run reports its error soon.
 _MOST_SECONDS = 60.0
 
+# The directories that data are read from, in the order in which they were remembered.
+_FOLDERS: dict[str, None] = {}
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
+
 _READ: dict[tuple[str, ...], tuple[DatasetFn, bool]] = {}
 
 
@@ -41,6 +49,34 @@ def remember(files: Sequence[str], dataset_fn: DatasetFn, is_training: bool = Fa
     # Insert the files again so that they are the newest entry.
     _READ.pop(tuple(files), None)
     _READ[tuple(files)] = (dataset_fn, is_training)
+
+
+def remember_folder(path: object) -> None:
+    """Remember a local directory that data are read from, in which images may be damaged."""
+    if isinstance(path, str) and os.path.isdir(path):
+        _FOLDERS[path] = None
+
+
+def find_damaged_image() -> str | None:
+    """Decode the images of the remembered directories up to the first one that is damaged.
+
+    Returns:
+        A sentence that names the file. None if no damage was found within the time limit.
+    """
+    deadline = time.monotonic() + _MOST_SECONDS
+    for folder in reversed(_FOLDERS):
+        for directory, _, names in os.walk(folder):
+            for path in (os.path.join(directory, name) for name in sorted(names)):
+                if not path.lower().endswith(_IMAGES):
+                    continue
+                try:
+                    tf.io.decode_image(tf.io.read_file(path))
+                except tf.errors.OpError:
+                    size = os.path.getsize(path)
+                    return f"the image `{path}` is damaged ({size} bytes). Replace or remove it."
+                if time.monotonic() > deadline:
+                    return None
+    return None
 
 
 def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn]]:
@@ -266,6 +302,8 @@ _BAD_VALUES = (
     r"indices.* = .+ is not in \[0, .+?\)",
 )
 
+_OF_IMAGE = re.compile(r"image file format|Invalid (?:PNG|JPEG|GIF|BMP)|(?:PNG|JPEG) data")
+
 _STRING = re.compile(r"Cast string to \w+ is not supported")
 
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
@@ -373,6 +411,9 @@ def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
         return find_damage() or _said(error)
+    if _OF_IMAGE.search(error.message):
+        hint = "Set `input_path` to the directory of the images to have the file named here."
+        return find_damaged_image() or f"{_said(error)} {hint}"
     if match := _PYTHON_ERROR.search(error.message):
         return f"{match[1]}{_place(error)}"
     return _said(error)

@@ -13,7 +13,10 @@ from official_lite.core import config_definitions
 from official_lite.modeling import model_summary
 from official_lite.run import preemption, run_record
 
-__all__ = ["drive", "is_driven", "note_results"]
+__all__ = ["STOPS", "drive", "is_driven", "note_results"]
+
+# How a run can end before its last step without an error, beside `stop_requested`.
+STOPS = ("early stopping", "pruned", "completed")
 
 # A part of a run. It is called with the record, and with the error that has ended the run, if any.
 Part: TypeAlias = Callable[[run_record.RunRecord, BaseException | None], None]
@@ -135,7 +138,8 @@ def note_results(
         global_step: Function that returns the number of completed steps.
         model: The model, if there is one.
         controller: The controller, whose `stop_reason` says why the run was requested to stop
-            early, for example by early stopping. None if there is none.
+            early. A text that starts with one of `STOPS` and a colon is recorded under that name;
+            any other as `stop_requested: …`. None if there is none.
     """
     # If a worker is lost, so are the values of its variables.
     if isinstance(error, errors.ClusterError):
@@ -143,6 +147,13 @@ def note_results(
     record.note(global_step=global_step())
     # A custom controller may have no `stop_reason`.
     if reason := getattr(controller, "stop_reason", None):
-        record.note(exit_reason=reason)
+        record.note(exit_reason=_exit_reason(reason))
     if model is not None:
         record.note(num_parameters=model_summary.try_count_params(model))
+
+
+def _exit_reason(stop_reason: str) -> str:
+    kind, colon, text = stop_reason.partition(": ")
+    if colon and kind in STOPS:
+        return f"{kind.replace(' ', '_')}: {text}"
+    return f"stop_requested: {stop_reason}"

@@ -30,7 +30,7 @@ class ReportTrial(Hook):
         if self._was_pruned:
             # The process was killed after the trial was pruned, before it could record the outcome.
             self._trial.is_pruned = True
-            self.controller.request_stop("pruned before")
+            self.controller.request_stop("pruned: before the run was resumed")
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         if self._trial is None or self._trial.is_pruned:

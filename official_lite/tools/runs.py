@@ -103,12 +103,17 @@ def _list(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> None:
     rows = [{name: facts.get(name) for name in full} for facts in shown]
     if "step" in full and not args.columns:
         rows = [{**row, "step": _progress(facts)} for row, facts in zip(rows, shown, strict=True)]
+    if "exit_reason" in full and not args.columns:
+        # There is room for the kind only, such as `early_stopping`; the report has the whole text.
+        rows = [{**row, "exit_reason": _kind(facts)} for row, facts in zip(rows, shown, strict=True)]
     listing.print_table(rows, full, formats=_FORMATS)
 
 
 def _usual_columns(runs: Sequence[run_queries.Facts]) -> list[str]:
     metrics = sorted(filter(_is_a_result, run_queries.metric_names(runs)), key=_rank_of(runs))
     more = [name for name in _MORE if any(facts.get(name) not in (None, "") for facts in runs)]
+    if any(facts.get("exit_reason") not in (None, "", "completed") for facts in runs):
+        more.insert(0, "exit_reason")
     return [*_ALWAYS, *metrics[:_MOST_METRICS], *more]
 
 
@@ -127,6 +132,10 @@ def _rank_of(runs: Sequence[run_queries.Facts]) -> Callable[[str], tuple[bool, i
 def _progress(facts: run_queries.Facts) -> str:
     total = facts.run.train_steps
     return f"{facts.run.step}/{total}" if total else str(facts.run.step)
+
+
+def _kind(facts: run_queries.Facts) -> str:
+    return str(facts.get("exit_reason") or "").partition(":")[0]
 
 
 def _as_json(facts: run_queries.Facts) -> dict[str, Any]:

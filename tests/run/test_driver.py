@@ -154,7 +154,7 @@ def test_run_that_stops_early_says_why(door: Door, tmp_path: pathlib.Path) -> No
     hooks = [f"{StopEarly.__module__}:StopEarly"]
     door(_params(trainer={"hooks": hooks}), tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (record["status"], record["exit_reason"]) == ("done", "seen enough")
+    assert (record["status"], record["exit_reason"]) == ("done", "stop_requested: seen enough")
     assert record["global_step"] == 4
 
 

@@ -37,7 +37,7 @@ def test_metric_is_reported_at_its_step(tmp_path) -> None:
 def test_pruner_stops_the_loop_and_not_by_an_error(tmp_path) -> None:
     def act(hook: report_hook.ReportTrial) -> None:
         hook.after_eval({"a": {"loss": 3.0}})
-        assert "pruned at step 7" in hook.controller.stopped
+        assert "pruned: at step 7" in hook.controller.stopped
         assert hook.state_dict() == {"is_pruned": True}
 
     trial = _run(act, tmp_path, pruner={"name": "threshold", "upper": 2.0})

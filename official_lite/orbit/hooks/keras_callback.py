@@ -119,6 +119,7 @@ class KerasCallback(Hook):
         **arguments: Any,
     ) -> None:
         self.callback = create(callback, arguments)
+        self.watched_metric = self._find_watched_metric()
         self.every_n_steps = every_n_steps
         if every_n_steps is None:
             self.every_n_steps = self._default_interval()
@@ -128,6 +129,18 @@ class KerasCallback(Hook):
         self._has_ended = False
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
+
+    def _find_watched_metric(self) -> str:
+        """Return the metric of an evaluation that a callback of Keras monitors, by its name here.
+
+        Keras itself only warns if there is no such metric.
+        """
+        is_of_keras = type(self.callback).__module__.startswith("keras.")
+        monitor = getattr(self.callback, "monitor", None)
+        if not is_of_keras or not isinstance(monitor, str) or not monitor.startswith("val_"):
+            return ""
+        name = monitor.removeprefix("val_")
+        return f"validation_{name}" if f"validation_{name}" in _LOSSES else name
 
     def before_train(self) -> None:
         self._set_model()
@@ -237,7 +250,13 @@ class KerasCallback(Hook):
     def _call(self, event: str, *args: Any) -> None:
         getattr(self.callback, event)(*args)
         if self._is_training and self.callback.model.stop_training:
-            self.controller.request_stop(f"{type(self.callback).__name__} set `stop_training`")
+            kind = (
+                "early stopping: "
+                if isinstance(self.callback, keras.callbacks.EarlyStopping)
+                else ""
+            )
+            name = type(self.callback).__name__
+            self.controller.request_stop(f"{kind}{name} set `stop_training`")
 
     def _set_model(self) -> None:
         runner = self.trainer or self.controller.evaluator

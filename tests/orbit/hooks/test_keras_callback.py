@@ -193,7 +193,7 @@ def test_early_stopping_stops_at_its_epoch(train, make_scripted_trainer, make_ke
         keras.callbacks.EarlyStopping("val_loss", patience=2), 20, eval_interval=2, trainer=trainer
     )
     assert controller.step == 8
-    assert controller.stop_reason == "EarlyStopping set `stop_training`"
+    assert controller.stop_reason == "early stopping: EarlyStopping set `stop_training`"
 
 
 def test_epoch_that_stops_is_the_last_one(train):
