@@ -237,3 +237,13 @@ def _explain_misfit(
         f"{' or '.join(map(repr, items))}, but the checkpoint contains {top or 'no objects'}. If "
         f"Keras 2 wrote it, `official_lite.checkpoint.keras2_converter` can load it.\n{report}"
     )
+
+
+def remedy(path: str) -> str:
+    """Return what to do about a path without a checkpoint, as a sentence with a space before it."""
+    if path.endswith((".keras", ".h5", ".hdf5")):
+        return (
+            " It is a file of Keras. Load it in the task: `keras.models.load_model(path)` in "
+            "`build_model`, or `model.load_weights(path)` in `initialize`."
+        )
+    return " Pass a directory with a checkpoint, or a path such as `dir/ckpt-1000`."

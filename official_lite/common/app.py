@@ -109,7 +109,9 @@ def _explain(error: flags.Error) -> str:
         return f"There is no flag --{name}. Use {path}."
     if path and "set" in flags.FLAGS:
         value = str(error.flagvalue).partition("=")[2]
-        return f"There is no flag --{name}. To set it in the config, use --set={path}={value or '…'}."
+        return (
+            f"There is no flag --{name}. To set it in the config, use --set={path}={value or '…'}."
+        )
     known = [flag for flag in flags.FLAGS if len(flag) > 1]
     near = suggestions.nearest(name, known)
     hint = f" Did you mean {' or '.join(f'--{one}' for one in near)}?" if near else ""

@@ -21,7 +21,9 @@ def define_flags() -> None:
 
 
 def _define_model_garden_flags() -> None:
-    flags.DEFINE_string("experiment", None, "Name of a registered experiment; see `official-lite experiments`.")
+    flags.DEFINE_string(
+        "experiment", None, "Name of a registered experiment; see `official-lite experiments`."
+    )
     flags.DEFINE_enum("mode", None, MODES, "What to run.")
     flags.DEFINE_string(
         "model_dir",

@@ -52,7 +52,9 @@ _ELSEWHERE = {
     ),
     "optimizer": "trainer.optimizer_config.optimizer.type",
     **dict.fromkeys(("warmup", "warmup_steps"), "trainer.optimizer_config.warmup"),
-    **dict.fromkeys(("batch_size", "batch", "train_batch_size"), "task.train_data.global_batch_size"),
+    **dict.fromkeys(
+        ("batch_size", "batch", "train_batch_size"), "task.train_data.global_batch_size"
+    ),
     **dict.fromkeys(
         ("eval_batch_size", "val_batch_size", "validation_batch_size"),
         "task.validation_data.global_batch_size",

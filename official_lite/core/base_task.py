@@ -54,6 +54,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     loss = "loss"
 
     _is_loss_checked = False
+    _are_logits_checked = False
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
+        step_checks.warn_of_lookalikes(type(self), Task)
         step_metrics.install()
         self._task_config = params
         self._logging_dir = logging_dir or ""
@@ -129,8 +131,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         found = warm_start.find_checkpoint(path)
         if found is None:
             raise errors.CheckpointError(
-                f"`task.init_checkpoint` is {path!r}, which contains no checkpoint. Pass a "
-                "directory with a checkpoint, or a path such as `dir/ckpt-1000`."
+                f"`task.init_checkpoint` is {path!r}, which contains no checkpoint."
+                f"{warm_start.remedy(path)}"
             )
         warm_start.load_weights(
             model,
@@ -278,6 +280,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             training: Whether this is a training step.
             aux_losses: Losses to use instead of `model.losses`.
         """
+        if not self._are_logits_checked:
+            self._are_logits_checked = True
+            step_checks.check_logits(self, model, labels, outputs)
         if not _has_compiled_loss(model):
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
         with keras_losses.undivided():
@@ -396,6 +401,14 @@ def split_batch(
     """
     if isinstance(inputs, tuple) and len(inputs) == 3 and _has_compiled_loss(model):
         return inputs
+    if isinstance(inputs, tuple) and len(inputs) == 3:
+        log_once.warn_once(
+            "The batches are triples. Their third part would be the weights of the examples for a "
+            "model that is compiled with a loss. The model %r is not, so its features and labels "
+            "are the whole triple each. Return pairs from `build_inputs`, compile the model, or "
+            "override `train_step` and `validation_step`.",
+            getattr(model, "name", type(model).__name__),
+        )
     return *split_features_and_labels(inputs), None
 
 

@@ -193,7 +193,9 @@ class Trainer(_AsyncTrainer):
         self._execution = self._eval_execution = "graph" if requested == "auto" else requested
         self._use_executor(self._create_executor(self._execution))
         for block in ("train_data", "validation_data"):
-            input_errors.remember_folder(hyperparams.get_by_path(config.task, f"{block}.input_path"))
+            input_errors.remember_folder(
+                hyperparams.get_by_path(config.task, f"{block}.input_path")
+            )
         self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
         if train:
             self._init_training(train_dataset)
@@ -201,6 +203,8 @@ class Trainer(_AsyncTrainer):
             self._init_evaluation(validation_dataset)
         self._build_model(train)
         freezing.freeze(model, config.trainer.freeze)
+        if train:
+            step_checks.warn_of_compiled_optimizer(model, optimizer)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         runner.set_untracked(
             self,
@@ -458,9 +462,7 @@ class Trainer(_AsyncTrainer):
     def _learn(self, inputs: Any, optimizer: Any) -> None:
         step = self._executor.replica_step(self.task.train_step, self._task_metrics[True])
         with step_checks.watched_for_training_mode(self.model, type(self.task).__name__):
-            with step_checks.naming_the_inputs(
-                self.task, self.task.train_step, self.model, inputs
-            ):
+            with step_checks.naming_the_inputs(self.task, self.task.train_step, self.model, inputs):
                 logs = step(
                     inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]
                 )
@@ -637,7 +639,9 @@ class Trainer(_AsyncTrainer):
         )
         if self.config.trainer.validation_steps == -1:
             build_inputs = length.timed(build_inputs)
-        return self.distribute_eval_dataset(build_inputs, data)
+        named = step_checks.naming_the_block(self.task.build_inputs, "task.validation_data", data)
+        with named:
+            return self.distribute_eval_dataset(build_inputs, data)
 
     def _with_private_threads(
         self, dataset_or_fn: Dataset | Callable[..., Dataset]
@@ -655,6 +659,7 @@ class Trainer(_AsyncTrainer):
 
     def _init_training(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
+        self._require_step("train_step", "_learn", model="", optimizer="", metrics="")
         self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
         if dataset is None:
             self._built_train_dataset = self._train_data.build()
@@ -671,6 +676,7 @@ class Trainer(_AsyncTrainer):
 
     def _init_evaluation(self, dataset: Dataset | None) -> None:
         trainer_config = self.config.trainer
+        self._require_step("validation_step", "_replica_eval_step", model="", metrics="")
         self._task_metrics[False] = step_checks.build_metrics(self.task, training=False)
         compiles = self.execution != "eager"
         orbit.StandardEvaluator.__init__(
@@ -681,6 +687,12 @@ class Trainer(_AsyncTrainer):
                 use_tf_while_loop=trainer_config.eval_tf_while_loop and compiles,
             ),
         )
+
+    def _require_step(self, name: str, caller: str, **kwargs: str) -> None:
+        """Check the parameters of a step of the task before training starts."""
+        callers = ("train_step" if name == "train_step" else "eval_step", caller)
+        if all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
+            step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
 
     def _build_model(self, train: bool) -> None:
         if model_building.has_variables(self.model):

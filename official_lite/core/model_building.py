@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import error_report, errors, types, user_code
+from official_lite.common import error_report, errors, origins, types, user_code
 from official_lite.core import base_task, step_checks
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -41,7 +41,16 @@ def build_by_task(
         with step_checks.naming_the_inputs(task, step_fn.func, model, inputs):
             return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
 
-    build_variables(model, explained, element_spec)
+    try:
+        build_variables(model, explained, element_spec)
+    except errors.ConfigError as error:
+        if "Could not interpret" not in str(error):
+            raise
+        raise errors.ConfigValueError(
+            f"{error_report.headline(error.__cause__ or error)}. It was given to `model.compile`, "
+            f"probably in {origins.described(task.build_model)}. Give names of `keras.losses` and "
+            "`keras.metrics`, or objects."
+        ) from error
 
 
 def build_variables(

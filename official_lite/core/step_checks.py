@@ -4,6 +4,8 @@ Each check runs once, while a step is built or traced, and adds no per-step cost
 """
 
 import contextlib
+import difflib
+import inspect
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,16 +16,21 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import error_report, errors, origins, types
+from official_lite.common import error_report, errors, log_once, origins, types
 from official_lite.data import input_errors
 
 __all__ = [
     "build_metrics",
     "check_class_labels",
+    "check_logits",
     "check_pairing",
+    "naming_the_block",
     "naming_the_inputs",
+    "require_signature",
     "returned",
     "training_loss",
+    "warn_of_compiled_optimizer",
+    "warn_of_lookalikes",
     "watched_for_training_mode",
 ]
 
@@ -37,6 +44,34 @@ _REFUSES_INPUT = re.compile(
     r"incompatible with the layer|Missing data for input|expects \d+ input|Invalid input shape"
     r"|Unrecognized data|Layer .* expected \d+ (?:input|variable)"
 )
+
+# What Keras says about losses and names, and what to do about it.
+_REMEDIES = {
+    "must have rank (ndim) `target.ndim - 1`": (
+        "A sparse loss takes class indices as labels, of shape (batch,). For one-hot labels, use "
+        "the loss without `sparse`. If the batches are no pairs, `build_inputs` returned no labels."
+    ),
+    "`target` and `output` must have the same rank": (
+        "This loss takes labels of the shape of the outputs. For class indices, use the loss with "
+        "`sparse`."
+    ),
+}
+
+# The methods of a Lightning module, and what they are called here.
+_LIGHTNING = {
+    "training_step": "train_step",
+    "test_step": "validation_step",
+    "predict_step": "inference_step",
+    "forward": "inference_step",
+    "configure_optimizers": "create_optimizer",
+    "train_dataloader": "build_inputs",
+    "val_dataloader": "build_inputs",
+    "compute_loss": "build_losses",
+    "create_model": "build_model",
+}
+
+# The operations that turn logits into probabilities.
+_MAKE_PROBABILITIES = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "Exp", "Softplus"})
 
 _DIFFER_IN_TRAINING = (
     keras.layers.BatchNormalization,
@@ -103,6 +138,155 @@ def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
     return list(metrics)
 
 
+def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> None:
+    """Check that a method of a task can be called as the trainer is going to call it.
+
+    Args:
+        method: The method.
+        *args: The names of the positional arguments of the call.
+        **kwargs: The keyword arguments of the call; the values do not matter.
+
+    Raises:
+        errors.ConfigTypeError: If the method does not accept these arguments.
+    """
+    try:
+        inspect.signature(method).bind(*args, **kwargs)
+    except TypeError as error:
+        call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
+        raise errors.ConfigTypeError(
+            f"{origins.described(method)} is called as `{method.__name__}({call})`, but does not "
+            f"accept these arguments: {error}. Give it the parameters that it has in "
+            "`base_task.Task`."
+        ) from error
+
+
+def warn_of_lookalikes(task_cls: type, base: type) -> None:
+    """Warn about methods that nothing calls, because their names are Lightning's or misspelled."""
+    methods = [name for name, value in vars(base).items() if callable(value) and name[0] != "_"]
+    for name, value in vars(task_cls).items():
+        if name.startswith("_") or not callable(value) or hasattr(base, name):
+            continue
+        meant = _LIGHTNING.get(name) or next(
+            iter(difflib.get_close_matches(name, methods, n=1, cutoff=0.9)), None
+        )
+        # A helper may be named like the method that it helps.
+        if meant and getattr(task_cls, meant, None) is getattr(base, meant, None):
+            log_once.warn_once(
+                "`%s.%s` is never called by the trainer. Did you mean `%s`?",
+                task_cls.__name__,
+                name,
+                meant,
+            )
+
+
+def warn_of_compiled_optimizer(
+    model: keras.Model | tf.Module, optimizer: keras.optimizers.Optimizer
+) -> None:
+    """Warn about an optimizer that was given to `compile`, because the trainer's one is used."""
+    given = getattr(model, "optimizer", None) if getattr(model, "compiled", False) else None
+    # RMSprop is what `compile` chooses if it is given no optimizer.
+    if given is None or type(given) is keras.optimizers.RMSprop or given is optimizer:
+        return
+    logging.warning(
+        "The model was compiled with the optimizer %s, which is not used. The optimizer of the run "
+        "is %s, as `trainer.optimizer_config` says. Remove the one in `compile`.",
+        type(given).__name__,
+        optimizer.name,
+    )
+
+
+def check_logits(task: Any, model: keras.Model, labels: types.Nest, outputs: types.Nest) -> None:
+    """Warn if a loss takes the outputs of a linear layer for probabilities.
+
+    The loss of `compile` says what it takes. For `build_losses`, its graph says so: Keras clips
+    probabilities and takes their logarithm.
+    """
+    if not _is_linear(model) or not isinstance(outputs, tf.Tensor):
+        return
+    loss = getattr(model, "loss", None) if getattr(model, "compiled", False) else None
+    if loss is None:
+        takes_probabilities = _clips_and_logs(task.build_losses, labels, outputs)
+    else:
+        takes_probabilities = _takes_probabilities(loss)
+    if takes_probabilities:
+        logging.warning(
+            "The loss of %s takes probabilities, but the last layer of the model, `%s`, has no "
+            "activation, so its outputs are logits. Pass `from_logits=True` to the loss, or give "
+            "the layer the activation `softmax` or `sigmoid`.",
+            type(task).__name__,
+            model.layers[-1].name,
+        )
+
+
+def _is_linear(model: Any) -> bool:
+    # The last layer of a subclassed model need not be the one that computes its outputs.
+    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
+        return False
+    last = model.layers[-1] if model.layers else None
+    return getattr(last, "activation", None) is keras.activations.linear
+
+
+def _takes_probabilities(loss: Any) -> bool:
+    if isinstance(loss, str):
+        if loss in ("crossentropy", "ce"):
+            return True
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:  # Keras itself reports the unknown name.
+            return False
+    if isinstance(loss, keras.Loss):
+        return loss.get_config().get("from_logits") is False
+    if not callable(loss):
+        return False
+    parameter = inspect.signature(loss).parameters.get("from_logits")
+    return parameter is not None and parameter.default is False
+
+
+def _clips_and_logs(
+    build_losses: Callable[..., Any], labels: types.Nest, outputs: tf.Tensor
+) -> bool:
+    graph = tf.__internal__.FuncGraph("logits")
+    with graph.as_default(), telemetry.get_event_storage().muted():
+        copies = tf.nest.map_structure(
+            lambda tensor: tf.compat.v1.placeholder(tensor.dtype, tensor.shape), (labels, outputs)
+        )
+        try:
+            build_losses(labels=copies[0], model_outputs=copies[1])
+        except Exception:  # The step itself is about to raise it, with its place.
+            return False
+    kinds = {operation.type for operation in graph.get_operations()}
+    is_clipped = {"Minimum", "Maximum"} <= kinds or "ClipByValue" in kinds
+    return is_clipped and "Log" in kinds and not kinds & _MAKE_PROBABILITIES
+
+
+@contextlib.contextmanager
+def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> Iterator[None]:
+    """Name the block of the config in errors of `build_inputs`, which is called for several.
+
+    Args:
+        build_inputs: The method of the task.
+        path: The path of the block in the config, such as `task.validation_data`.
+        data: The block.
+
+    Raises:
+        errors.DataError: The data can't be used.
+        errors.ConfigValueError: The method reads a field of the block, which is null.
+    """
+    try:
+        yield
+    except errors.DataError as error:
+        if path in str(error):
+            raise
+        raise errors.DataError(f"`{path}`: {error}") from error
+    except AttributeError as error:
+        if data is not None or "'NoneType' object" not in str(error):
+            raise
+        raise errors.ConfigValueError(
+            f"`{path}` is null in the config, but {origins.described(build_inputs)} needs it: "
+            f"{error_report.headline(error)}. Set it, or use a mode that does not read it."
+        ) from error
+
+
 @contextlib.contextmanager
 def naming_the_inputs(
     task: Any, step: Callable[..., Any], model: keras.Model | tf.Module, inputs: types.Nest
@@ -124,7 +308,17 @@ def naming_the_inputs(
             yield
     except ValueError as error:
         said = error_report.headline(error)
-        if isinstance(error, errors.OfficialLiteError) or not _REFUSES_INPUT.search(said):
+        if isinstance(error, errors.OfficialLiteError):
+            raise
+        for pattern, remedy in _REMEDIES.items():
+            if pattern in said:
+                place = error_report.user_place(error)
+                where = f" ({error_report.shown(place)})" if place else ""
+                raise errors.ConfigValueError(
+                    f"{said}{where}. The batches of {origins.described(task.build_inputs)} are "
+                    f"{input_errors.shown(inputs)}. {remedy}"
+                ) from error
+        if not _REFUSES_INPUT.search(said):
             raise
         shape = getattr(model, "input_shape", None)
         wanted = f" The model expects {input_errors.shown(shape)}." if shape else ""

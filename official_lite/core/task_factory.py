@@ -34,6 +34,12 @@ def register_task_cls(
     Raises:
         DuplicateNameError: (a `KeyError`) If the config class already has another task.
     """
+    if hasattr(task_config_cls, "build_inputs"):
+        raise errors.ConfigTypeError(
+            f"`register_task_cls` takes the config class of the task, but got the task "
+            f"`{task_config_cls.__qualname__}` itself. Write `@register_task_cls(MyTaskConfig)` "
+            "above it."
+        )
     decorator = registry.register(_REGISTERED_TASK_CLS, task_config_cls)
     return decorator if target is None else decorator(target)
 
@@ -47,7 +53,13 @@ def get_task(task_config: base_config.Config | None, **kwargs: Any) -> Any:
         UnknownNameError: (a `LookupError`) If no task is registered for the class of
             `task_config`.
     """
-    return find_task_cls(task_config)(task_config, **kwargs)
+    task = find_task_cls(task_config)(task_config, **kwargs)
+    if hasattr(type(task), "build_inputs") and not hasattr(task, "task_config"):
+        raise errors.ConfigTypeError(
+            f"{origins.described(type(task).__init__)} does not call the constructor of the base "
+            "class. Add `super().__init__(params, logging_dir, name)` as its first line."
+        )
+    return task
 
 
 def find_task_cls(task_config: base_config.Config | None) -> Any:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
-from official_lite.core import config_definitions
+from official_lite.core import config_definitions, step_checks
 from official_lite.data import length, position
 from official_lite.execution.executors import Dataset
 
@@ -176,6 +176,7 @@ class TrainData:
     def _build_at(self, batch: int) -> tuple[Dataset, bool]:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         data = micro_batch_data(self._config, replicas)
-        with position.begin_at(batch, self._config.runtime.seed) as begin:
+        named = step_checks.naming_the_block(self._build_inputs, "task.train_data", data)
+        with named, position.begin_at(batch, self._config.runtime.seed) as begin:
             dataset = self._distribute(self._build_inputs, data)
         return dataset, begin.is_kept

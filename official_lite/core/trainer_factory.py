@@ -18,7 +18,13 @@ import keras
 from official_lite.common import errors, plugins, registry
 from official_lite.core import base_task, base_trainer, config_definitions, step_checks
 
-__all__ = ["build_model", "create_optimizer", "create_trainer", "get_trainer_cls", "register_trainer_cls"]
+__all__ = [
+    "build_model",
+    "create_optimizer",
+    "create_trainer",
+    "get_trainer_cls",
+    "register_trainer_cls",
+]
 
 TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
@@ -44,6 +50,7 @@ def build_model(task: base_task.Task) -> keras.Model:
     Raises:
         errors.ConfigTypeError: If `build_model` returns None.
     """
+    step_checks.require_signature(task.build_model)
     return step_checks.returned(task.build_model, task.build_model(), "a Keras model")
 
 

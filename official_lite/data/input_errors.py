@@ -402,7 +402,11 @@ def _keys(spec: types.Nest) -> list[str]:
 def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
     for pattern in _BAD_VALUES:
         if match := re.search(pattern, error.message):
-            return f"a label or an index in a batch is out of range. {match[0]}."
+            return (
+                f"a label or an index in a batch is out of range. {match[0]}. Correct the labels, "
+                "or give the last layer as many units as there are classes (an embedding as many "
+                "rows as there are indices)."
+            )
     if is_complaint(error.message):
         found = find_culprit(error.message, is_training=is_training)
         return found or _said(error)

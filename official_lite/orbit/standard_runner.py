@@ -469,10 +469,17 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     Args:
       global_step: The variable that counts the steps, or `None` if unknown.
     """
-    where = "" if global_step is None else f" at step {int(global_step.numpy())}"
+    step = None if global_step is None else int(global_step.numpy())
+    if step == 0:
+        return errors.DataError(
+            "The training data ended at step 0, before training did: they contain no batch. They "
+            "are empty, or `drop_remainder` drops a batch that they can't fill."
+        )
+    where = "" if step is None else f" at step {step}"
     return errors.DataError(
         f"The training data ended{where}, before training did. Repeat the dataset "
-        "(`dataset.repeat()`), or train for fewer steps."
+        "(`dataset.repeat()`), or train for fewer steps. A function given to `from_generator` must "
+        "return a new generator on each call, or the data can be read only once."
     )
 
 

@@ -176,6 +176,7 @@ def check_init_checkpoint(
         hint = f" Did you mean the phase `{nearest[0]}`?" if nearest else ""
         raise errors.CheckpointError(
             f"`task.init_checkpoint` is {path!r}, which contains no checkpoint.{hint}"
+            f"{warm_start.remedy(path)}"
         )
 
 

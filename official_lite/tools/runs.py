@@ -105,7 +105,9 @@ def _list(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> None:
         rows = [{**row, "step": _progress(facts)} for row, facts in zip(rows, shown, strict=True)]
     if "exit_reason" in full and not args.columns:
         # There is room for the kind only, such as `early_stopping`; the report has the whole text.
-        rows = [{**row, "exit_reason": _kind(facts)} for row, facts in zip(rows, shown, strict=True)]
+        rows = [
+            {**row, "exit_reason": _kind(facts)} for row, facts in zip(rows, shown, strict=True)
+        ]
     listing.print_table(rows, full, formats=_FORMATS)
 
 

@@ -85,7 +85,11 @@ def _main(argv: list[str]) -> None:
 def _refuse_positional(arguments: Sequence[str]) -> None:
     """Refuse arguments without `--`, which absl passes on and nothing would read."""
     for argument in arguments:
-        hint = f" To override the config, pass --set={argument}." if "=" in argument else ""
+        hint = ""
+        if "=" in argument.lstrip("="):
+            hint = f" To override the config, pass --set={argument}."
+        elif "=" in argument:
+            hint = " Write --set=path=value without spaces."
         raise errors.ConfigValueError(
             f"The argument {argument!r} is not a flag; all arguments start with `--`.{hint}"
         )

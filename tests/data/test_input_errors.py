@@ -107,7 +107,10 @@ def test_key_that_the_examples_lack_is_named_with_the_nearest(example):
         return row["lable"]
 
     dataset = tf.data.Dataset.from_tensors(example)
-    with pytest.raises(KeyError) as caught, input_errors.naming_the_keys(parse, dataset.element_spec):
+    with (
+        pytest.raises(KeyError) as caught,
+        input_errors.naming_the_keys(parse, dataset.element_spec),
+    ):
         dataset.map(parse)
     assert caught.value.args == (
         "The examples passed to `parse` have no key 'lable'. Did you mean `label`?",
@@ -119,7 +122,10 @@ def test_key_of_something_else_is_left_alone():
         return {"one": row}["two"]
 
     dataset = tf.data.Dataset.range(3)
-    with pytest.raises(KeyError) as caught, input_errors.naming_the_keys(parse, dataset.element_spec):
+    with (
+        pytest.raises(KeyError) as caught,
+        input_errors.naming_the_keys(parse, dataset.element_spec),
+    ):
         dataset.map(parse)
     assert "have no key" not in str(caught.value)
 

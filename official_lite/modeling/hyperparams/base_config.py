@@ -9,6 +9,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
+from absl import logging
+
 from official_lite.common import errors, suggestions
 from official_lite.modeling.hyperparams import field_types, params_dict, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
@@ -240,6 +242,16 @@ def _compile_fields(config_cls: type[Config]) -> dict[str, field_types.FieldType
             f"An annotation of {config_cls.__name__} can't be resolved: {error}. "
             "Import or define the name at the top of the module."
         ) from error
+    declared = {field.name for field in dataclasses.fields(config_cls)}
+    if lost := [n for n in inspect.get_annotations(config_cls) if n in hints and n not in declared]:
+        lost = [name for name in lost if typing.get_origin(hints[name]) is not ClassVar]
+        if lost and "__dataclass_fields__" not in config_cls.__dict__:
+            logging.warning(
+                "%s declares `%s`, but is not a dataclass, so no config can set it. Decorate the "
+                "class with `@dataclasses.dataclass`.",
+                config_cls.__name__,
+                "`, `".join(lost),
+            )
     compiled = {}
     for field in dataclasses.fields(config_cls):
         sequence_class = tuple if isinstance(field.default, tuple) else list

@@ -244,7 +244,9 @@ class _Builder:
                 )
             result[key] = value
             result.lines[key] = _line(key_node)
-            if isinstance(value_node, yaml.ScalarNode) and not (value_node.value or value_node.style):
+            if isinstance(value_node, yaml.ScalarNode) and not (
+                value_node.value or value_node.style
+            ):
                 result.empty.add(key)
         for mapping in merged:
             for key in mapping.keys() - result.keys():

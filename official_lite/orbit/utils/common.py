@@ -66,7 +66,15 @@ def make_distributed_dataset(
             f"`dataset_or_fn` is a {type(dataset_or_fn).__name__}; pass a `tf.data.Dataset` or a "
             "function that returns one."
         )
-    takes_context = "input_context" in inspect.signature(dataset_or_fn).parameters
+    signature = inspect.signature(dataset_or_fn)
+    takes_context = "input_context" in signature.parameters
+    try:
+        signature.bind(*args, **kwargs, **({"input_context": None} if takes_context else {}))
+    except TypeError as error:
+        raise errors.ConfigTypeError(
+            f"{origins.described(dataset_or_fn)} can't be called with {len(args)} argument(s): "
+            f"{error}. A task has `build_inputs(self, params, input_context=None)`."
+        ) from error
 
     def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
