@@ -461,11 +461,12 @@ class Trainer(_AsyncTrainer):
 
     def _learn(self, inputs: Any, optimizer: Any) -> None:
         step = self._executor.replica_step(self.task.train_step, self._task_metrics[True])
-        with step_checks.watched_for_training_mode(self.model, type(self.task).__name__):
-            with step_checks.naming_the_inputs(self.task, self.task.train_step, self.model, inputs):
-                logs = step(
-                    inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True]
-                )
+        task, model = self.task, self.model
+        with (
+            step_checks.watched_for_training_mode(model, type(task).__name__),
+            step_checks.naming_the_inputs(task, task.train_step, model, inputs),
+        ):
+            logs = step(inputs, model=model, optimizer=optimizer, metrics=self._task_metrics[True])
         self.train_loss.update_state(step_checks.training_loss(self.task, logs))
         for hook in self._graph_hooks:
             user_code.converted(hook.call)(logs)

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -98,7 +98,8 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
     """
     if value is None:
         raise errors.ConfigTypeError(
-            f"{origins.described(method)} returned None; expected {expected}. Does it end with `return`?"
+            f"{origins.described(method)} returned None; expected {expected}. Does it end with "
+            "`return`?"
         )
     return value
 
@@ -132,8 +133,8 @@ def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
         got = wrong[0] if wrong else metrics
         hint = " Build it by `keras.metrics.get(name)`." if isinstance(got, str) else ""
         raise errors.ConfigTypeError(
-            f"{origins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; expected "
-            f"{expected}.{hint}"
+            f"{origins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
+            f"expected {expected}.{hint}"
         )
     return list(metrics)
 
@@ -324,8 +325,8 @@ def naming_the_inputs(
         wanted = f" The model expects {input_errors.shown(shape)}." if shape else ""
         raise errors.ConfigValueError(
             f"The model {getattr(model, 'name', '')!r} does not accept the batches of "
-            f"{origins.described(task.build_inputs)}, which are {input_errors.shown(inputs)}.{wanted} "
-            f"{said}."
+            f"{origins.described(task.build_inputs)}, which are {input_errors.shown(inputs)}."
+            f"{wanted} {said}."
         ) from error
 
 
