@@ -23,7 +23,7 @@ from official_lite.checkpoint import (
 )
 from official_lite.common import errors, keras_variables, suggestions
 
-__all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights"]
+__all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights", "remedy"]
 
 WarmStartReport = conversion_report.ConversionReport
 

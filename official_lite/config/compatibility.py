@@ -7,6 +7,7 @@ need TensorFlow.
 
 import dataclasses
 import fnmatch
+import itertools
 import json
 import os
 import re
@@ -222,7 +223,7 @@ def _read_run(model_dir: str) -> dict[str, Any]:
 def _experiment_of(argv: Any) -> str:
     """Return the experiment that a command names; empty if there is none."""
     command = list(map(str, argv)) if isinstance(argv, list) else []
-    for argument, following in zip(command, [*command[1:], ""], strict=True):
+    for argument, following in itertools.pairwise([*command, ""]):
         name, separator, value = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name == "experiment":
             return value if separator else following
