@@ -98,9 +98,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _explain(error: flags.Error) -> str:
-    if missing := _MISSING_FLAG.search(str(error)):
-        name = missing[1]
-        return f"The required flag --{name} is missing: {flags.FLAGS[name].help}"
+    if missing := _MISSING_FLAG.findall(str(error)):
+        return "\n".join(
+            f"The required flag --{name} is missing: {flags.FLAGS[name].help}" for name in missing
+        )
     if not isinstance(error, flags.UnrecognizedFlagError):
         return str(error)
     name = error.flagname

@@ -276,7 +276,8 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
     try:
         yield
     except errors.DataError as error:
-        if path in str(error):
+        # An error that begins with a name, such as that of a file, needs no other.
+        if str(error).startswith("`"):
             raise
         raise errors.DataError(f"`{path}`: {error}") from error
     except AttributeError as error:
@@ -303,6 +304,7 @@ def naming_the_inputs(
     Raises:
         KeyError: The step has requested a key that a dictionary of features does not have.
         errors.ConfigValueError: A layer does not accept the shape of its input.
+        ValueError: A loss does not accept the shape of the labels.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
@@ -313,11 +315,10 @@ def naming_the_inputs(
             raise
         for pattern, remedy in _REMEDIES.items():
             if pattern in said:
-                place = error_report.user_place(error)
-                where = f" ({error_report.shown(place)})" if place else ""
-                raise errors.ConfigValueError(
-                    f"{said}{where}. The batches of {origins.described(task.build_inputs)} are "
-                    f"{input_errors.shown(inputs)}. {remedy}"
+                raise ValueError(
+                    f"{said.removeprefix('ValueError: ')}. The batches of "
+                    f"{origins.described(task.build_inputs)} are {input_errors.shown(inputs)}. "
+                    f"{remedy}"
                 ) from error
         if not _REFUSES_INPUT.search(said):
             raise

@@ -219,7 +219,7 @@ def test_32_what_is_not_set_is_named_all_at_once() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 2
     for flag in ("--experiment", "--mode", "--model_dir"):
-        assert result.stderr.count(f"flag {flag}=None") == 1
+        assert result.stderr.count(f"The required flag {flag} is missing: ") == 1
     with pytest.raises(errors.ConfigError, match=r"`optimizer.type`.*`learning_rate.type`"):
         optimization.OptimizerFactory(cfg.OptimizationConfig())
     stepwise = {"optimizer": {"type": "sgd"}, "learning_rate": {"type": "stepwise"}}

@@ -124,7 +124,7 @@ class OptimizerFactory:
     def __init__(self, config: optimization_config.OptimizationConfig) -> None:
         choices = {"optimizer": config.optimizer, "learning_rate": config.learning_rate}
         missing = [
-            f"`trainer.optimizer_config.{name}.type` is not set. {choice.choices()}"
+            f"`{name}.type` of `trainer.optimizer_config` is not set. {choice.choices()}"
             for name, choice in choices.items()
             if choice.get() is None
         ]
