@@ -28,6 +28,7 @@ __all__ = [
     "check",
     "find_changes",
     "flatten",
+    "other_experiment",
     "own_config",
     "warn_of_another",
 ]
@@ -117,8 +118,8 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
     if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
         return []
     changes = find_changes(params, model_dir)
-    before, now = _experiment_of(_read_run(model_dir).get("argv")), _experiment_of(sys.argv)
-    if before and now and before != now and not is_allowed:
+    if (names := other_experiment(_read_run(model_dir))) and not is_allowed:
+        before, now = names
         raise errors.ConfigValueError(
             f"The checkpoints in {model_dir} belong to the experiment `{before}`, not to `{now}`; "
             f"{len(changes)} fields of the config differ. Use another --model_dir for `{now}`, or "
@@ -140,6 +141,16 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
         "--allow_config_change (in Python: `allow_config_change=True`) to resume anyway. To start "
         "a new run from their weights, use another --model_dir and set `task.init_checkpoint`."
     )
+
+
+def other_experiment(record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the experiments of a recorded run and of this command, if their names differ.
+
+    Args:
+        record: The content of `run.json`.
+    """
+    before, now = _experiment_of(record.get("argv")), _experiment_of(sys.argv)
+    return (before, now) if before and now and before != now else None
 
 
 def own_config(model_dir: str) -> str:
@@ -221,13 +232,14 @@ def _read_run(model_dir: str) -> dict[str, Any]:
 
 
 def _experiment_of(argv: Any) -> str:
-    """Return the experiment that a command names; empty if there is none."""
+    """Return the experiment that a command names, the last one counts; empty if there is none."""
     command = list(map(str, argv)) if isinstance(argv, list) else []
+    found = ""
     for argument, following in itertools.pairwise([*command, ""]):
         name, separator, value = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name == "experiment":
-            return value if separator else following
-    return ""
+            found = value if separator else following
+    return found
 
 
 def _fits(path: str, patterns: Sequence[str]) -> bool:

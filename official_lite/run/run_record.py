@@ -314,6 +314,8 @@ def _has_reached_the_end(
     has_run = mode in (record.get("mode"), "train")
     if record.get("status") != "done" or not has_run or step is None or train_steps is None:
         return False
+    if compatibility.other_experiment(record):
+        return False
     has_checkpoint = files.exists(os.path.join(model_dir, f"ckpt-{step}.index"))
     return has_checkpoint and int(step) >= int(train_steps)
 
