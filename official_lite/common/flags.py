@@ -28,7 +28,7 @@ def _define_model_garden_flags() -> None:
     flags.DEFINE_string(
         "model_dir",
         None,
-        "Model directory of the run, with checkpoints, metrics, config and log: /tmp/my_run.",
+        "Directory of the run for checkpoints, metrics, config and log, such as /tmp/my_run.",
     )
     flags.DEFINE_multi_string(
         "config_file",

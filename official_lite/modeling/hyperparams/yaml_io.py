@@ -356,8 +356,9 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
 # What PyYAML says about common mistakes, and what a user has to change.
 _MEANINGS = {
     "mapping values are not allowed": (
-        "a key is indented deeper than the key above it, which already has a value, or a text that "
-        "contains `: ` has no quotes. Start all keys of a block in the same column"
+        "a key is indented deeper than the key above it, which already has a value; or the line "
+        "above has no `:` after its key; or a text that contains `: ` has no quotes. Start all "
+        "keys of a block in the same column"
     ),
     "expected <block end>": (
         "the indentation does not match that of the lines above. Start all keys of a block in the "

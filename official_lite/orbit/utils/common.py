@@ -82,9 +82,14 @@ def make_distributed_dataset(
         # Other types are not refused, because a function may return an object that reads itself.
         if dataset is None or isinstance(dataset, np.ndarray | list | tuple | Generator):
             got = "None" if dataset is None else f"a {type(dataset).__name__}"
+            remedy = (
+                "Does it end with `return dataset`?"
+                if dataset is None
+                else "Use `data.arrays.from_arrays` for arrays, `from_generator` for generators."
+            )
             raise errors.ConfigTypeError(
                 f"{origins.described(dataset_or_fn)} returned {got}; expected a `tf.data.Dataset`. "
-                "Arrays become one by `data.arrays.from_arrays`, generators by `from_generator`."
+                f"{remedy}"
             )
         return tf_data_options.without_idle_autotuner(dataset)
 
