@@ -256,19 +256,24 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         pairs = list(zip(grads, trainable_variables, strict=True))
-        self._warn_of_missing([v for g, v in pairs if g is None])
         present = [(g, v) for g, v in pairs if g is not None]
+        missing = [keras_variables.path_of(v) for g, v in pairs if g is None]
+        if missing and not present:
+            raise errors.ConfigValueError(
+                f"No gradients provided for any variable: {', '.join(missing)}. Make sure that the "
+                "loss depends on them and is computed under the gradient tape, from tensors."
+            )
+        self._warn_of_missing(missing)
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
             # Keras divides the gradients by the scale, which sparse gradients do not support.
             gradients = self._make_dense(gradients, "the loss is scaled")
         return gradients, [v for _, v in present]
 
-    def _warn_of_missing(self, variables: Sequence[Any]) -> None:
+    def _warn_of_missing(self, names: Sequence[str]) -> None:
         # Bypass `__setattr__`, which would track the set for saving. A step is traced more than
         # once and on every replica; the set prevents repeated warnings.
         warned: set[str] = self.__dict__.setdefault("_warned_of_missing", set())
-        names = [keras_variables.path_of(variable) for variable in variables]
         if set(names) - warned:
             logging.warning(
                 "The variables %s have no gradients and are not updated, because the loss does "

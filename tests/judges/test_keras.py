@@ -14,7 +14,7 @@ from tests import commands
 _KERAS = pathlib.Path(importlib.util.find_spec("keras").origin).parent / "src"
 
 _ROWS = "counts Keras' own scatter calls; here a kernel writes the rows, or the update is dense"
-_LOGGED = "missing gradients are logged once and tolerated, and `warnings` are not used"
+_LOGGED = "some missing gradients are logged once, and `warnings` are not used"
 _RESUME = "a controller resumes from its checkpoints and does not read `model._initial_epoch`"
 _LAST_BIT = "compares the last bit of a sum that two compiled functions compute"
 
