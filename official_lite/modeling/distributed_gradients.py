@@ -181,9 +181,8 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
 
     List the mixin before the Keras optimizer class among the base classes.
 
-    A variable without a gradient is skipped, with one warning that names it. If no variable has a
-    gradient, nothing is updated, but `iterations` still advances so that it matches the caller's
-    step count.
+    A variable without a gradient is skipped, with one warning that names it. An update in which no
+    variable has a gradient raises `ConfigValueError`, a `ValueError` as in Keras.
 
     Attributes:
         gradient_aggregator: Takes the (gradient, variable) pairs of this replica and returns the
