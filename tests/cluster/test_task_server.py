@@ -60,7 +60,7 @@ def test_server_ends_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
     assert second.returncode == errors.ExitCode.CONFIG
     assert f"ps 0 can't listen at its address {jobs['ps'][0]}" in second.stderr
     server.send_signal(signal.SIGTERM)
-    assert server.wait(10) == 0
+    assert server.wait() == 0
     lonely = commands.run([tmp_path / "impatient.py"])
     assert lonely.returncode == errors.ExitCode.CLUSTER
     assert "no chief started at" in lonely.stderr

@@ -104,7 +104,7 @@ def test_tfjob_asks_for_what_the_operator_calls_a_restart(
     while not said.exists():
         time.sleep(0.01)
     process.terminate()
-    assert process.wait(30) == code
+    assert process.wait(300) == code
     assert said.read_text().startswith("train.py --experiment=")
 
 
@@ -154,7 +154,7 @@ def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
         subprocess.Popen([sys.executable, "-c", MEET], env={**os.environ, **environment}, cwd=ROOT)
         for environment in environments
     ]
-    return [process.wait(60) for process in processes]
+    return [process.wait(300) for process in processes]
 
 
 def test_pods_of_a_job_get_a_cluster_in_which_they_meet(

@@ -308,6 +308,11 @@ CODE = [
     )
 ] + [
     Mistake(
+        "build_loss",
+        ["`MyTask.build_loss` is never called", "`build_losses`", "No gradients provided"],
+        edits=[(LOSS_FN, "    def build_loss(")],
+    ),
+    Mistake(
         "train_step returns nothing",
         ["`MyTask.train_step` (FILE:", "returned None"],
         edits=[step("train_step", TRAIN, "super().train_step(inputs, model, optimizer)")],
@@ -429,12 +434,6 @@ WARNINGS = [
                 "SparseCategoricalCrossentropy(from_logits=True)",
             ),
         ],
-    ),
-    Mistake(
-        "build_loss",
-        ["`MyTask.build_loss` is never called", "`build_losses`"],
-        code=0,
-        edits=[(LOSS_FN, "    def build_loss(")],
     ),
     Mistake(
         "training_step",

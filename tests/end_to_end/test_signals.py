@@ -33,7 +33,7 @@ def slow(cls, name, what, first_call=1):
         calls.append(name)
         if len(calls) >= first_call:
             print("slow", what, file=sys.stderr, flush=True)
-            time.sleep(2)
+            time.sleep(float(os.environ.get("SLOW_SECONDS", "2")))
         return method(*args, **kwargs)
 
     setattr(cls, name, wait)
@@ -109,8 +109,8 @@ def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
     run.send(signal.SIGTERM)
     sent = time.monotonic()
     assert run.exit_code() == 42
-    # The loop by itself would take minutes. It is 0.3 s on a quiet machine.
-    assert time.monotonic() - sent < 10
+    # The loop by itself would take many minutes. It is 0.3 s on a quiet machine.
+    assert time.monotonic() - sent < 60
     step = run.saved_step()
     assert 0 < step < 10000000
     assert (run.record()["status"], run.record()["global_step"]) == ("preempted", step)
@@ -121,13 +121,13 @@ def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
 @pytest.mark.slow
 def test_05_same_command_goes_on_exactly(tmp_path: pathlib.Path) -> None:
     settings = ("train_steps=20000", "steps_per_loop=20000", "validation_interval=20000")
+    settings += ("checkpoint_interval=5000",)
     values = []
     for name in ("unbroken", "broken"):
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, *settings)
         if name == "broken":
-            run.wait_for("Training from step 0")
-            time.sleep(1.5)
+            run.wait_for("ckpt-5000")
             run.send(signal.SIGTERM)
             assert run.exit_code() == 42
             assert 0 < run.saved_step() < 20000
@@ -162,10 +162,11 @@ def test_06_sigterm_in_trace_evaluation_save_or_restore_loses_nothing(
 
 @pytest.mark.slow
 def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None:
-    run = Run(tmp_path, *SHORT, SLOW="second save")
+    run = Run(tmp_path, *SHORT, SLOW="second save", SLOW_SECONDS="60")
     run.wait_for("slow second save")
     run.send(signal.SIGTERM)
     run.wait_for("Stopping after the current step")
+    # Sooner it would be taken for the same request.
     time.sleep(0.7)
     run.send(signal.SIGTERM)
     assert run.exit_code() == 143
@@ -185,9 +186,10 @@ def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib
     assert run.saved_step() > 0
     *_, last = run.said.splitlines()
     assert last.endswith(f"to resume it, from {tmp_path / 'run'}/ckpt-{run.saved_step()}.")
-    run = Run(tmp_path, *LONG, SLOW="trace")
+    run = Run(tmp_path, *LONG, SLOW="trace", SLOW_SECONDS="60")
     run.wait_for("slow trace")
     run.send(signal.SIGINT)
+    run.wait_for("Stopping after the current step")
     time.sleep(0.7)
     run.send(signal.SIGINT)
     assert run.exit_code() == 130

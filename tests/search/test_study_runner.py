@@ -1,5 +1,6 @@
 """A study from its config to its results, also through kills."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 import yaml
@@ -31,14 +33,29 @@ def _steps(study_dir: pathlib.Path) -> dict[str, list[str]]:
     return {path.parent.name: path.read_text().split() for path in paths}
 
 
-def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
-    command = [sys.executable, "-c", _STUDY, str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while len(_steps(tmp_path)) < 7:
+def _wait_for_steps(study_dir: pathlib.Path, count: int, process: subprocess.Popen[Any]) -> None:
+    """Until so many trials have written a step."""
+    deadline = time.monotonic() + 120
+    while len(_steps(study_dir)) < count:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def _wait_for_group(number: int) -> None:
+    """Until the last process of a group has ended."""
+    deadline = time.monotonic() + 120
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(number, 0)
+            time.sleep(0.01)
+        raise AssertionError("A process of the study is still running.")
+
+
+def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
+    command = [sys.executable, "-c", _STUDY, str(tmp_path)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    _wait_for_steps(tmp_path, 7, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     subprocess.run(command, cwd=ROOT, check=True)
@@ -72,14 +89,14 @@ def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
 
 def test_study_of_workers_ends_with_sigterm_and_goes_on(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY, str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while len(_steps(tmp_path)) < 3:
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _wait_for_steps(tmp_path, 3, process)
     process.terminate()
-    assert "PreemptedError" in process.communicate()[1]
+    assert "PreemptedError" in process.communicate(timeout=120)[1]
     at_the_end = _steps(tmp_path)
-    time.sleep(0.3)
+    _wait_for_group(process.pid)
     assert _steps(tmp_path) == at_the_end
 
 

@@ -1,3 +1,4 @@
+import threading
 import time
 
 import pytest
@@ -8,11 +9,12 @@ from official_lite.data import tf_data_options
 from official_lite.orbit import hooks
 
 
-def _sleeping(seconds):
+def _sleeping(seconds, then=lambda: None):
     """A function of a tensor that takes so long, in the graph."""
 
     def sleep(x):
         time.sleep(seconds)
+        then()
         return x
 
     return lambda x: tf.ensure_shape(tf.numpy_function(sleep, [x], x.dtype), x.shape)
@@ -24,21 +26,31 @@ def train(make_trainer, make_controller):
 
     class Trainer(make_trainer):
         step_seconds = 0.001
+        at_the_end = staticmethod(lambda: None)
 
         def train_step(self, iterator):
-            self.weight.assign_add(_sleeping(self.step_seconds)(next(iterator["data"])))
+            sleep = _sleeping(self.step_seconds, self.at_the_end)
+            self.weight.assign_add(sleep(next(iterator["data"])))
             self.global_step.assign_add(1)
 
-    def run(data_seconds, step_seconds=0.001, options=None, strategy=None, cls=Trainer):
+    def run(
+        data_seconds,
+        step_seconds=0.001,
+        options=None,
+        strategy=None,
+        cls=Trainer,
+        at_the_end=lambda: None,
+        when_made=lambda: None,
+    ):
         dataset = tf.data.Dataset.from_tensors(1.0).repeat()
         if data_seconds:
-            dataset = dataset.map(_sleeping(data_seconds))
+            dataset = dataset.map(_sleeping(data_seconds, when_made)).prefetch(1)
         if strategy:
             dataset = strategy.experimental_distribute_dataset(
                 tf_data_options.without_idle_autotuner(dataset.batch(2))
             )
         trainer = cls({"data": dataset}, options)
-        trainer.step_seconds = step_seconds
+        trainer.step_seconds, trainer.at_the_end = step_seconds, at_the_end
         controller = make_controller(trainer, hooks=[hooks.InputWait(every_n_steps=10)])
         controller.train(40)
         if not controller.train_logs.get("input_wait_share"):
@@ -58,21 +70,34 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_step_that_waits_for_data_has_a_large_share(train, options):
-    share, seconds = train(data_seconds=0.01, options=options)
+    share, seconds = train(data_seconds=0.02, options=options)
     assert 0.6 < share <= 1
-    assert seconds > 0.005
+    assert seconds > 0.01
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_step_that_finds_its_data_has_a_small_share(train, options):
-    share, seconds = train(data_seconds=0, step_seconds=0.01, options=options)
-    assert 0 < share < 0.2
-    assert seconds < 0.005
+    share, seconds = train(data_seconds=0, step_seconds=0.03, options=options)
+    assert 0 < share < 0.3
+    assert seconds < 0.03
 
 
 def test_data_that_come_while_a_step_runs_are_not_waited_for(train):
-    share, _ = train(data_seconds=0.002, step_seconds=0.02)
-    assert share < 0.2
+    made, first = threading.Semaphore(0), iter([True])
+
+    def wait_for_the_next() -> None:
+        assert made.acquire(timeout=60)
+
+    def when_made() -> None:
+        # Nothing runs while the batch of the first step is made.
+        if not next(first, False):
+            made.release()
+
+    # One after the other would be a share of 0.5.
+    share, _ = train(
+        data_seconds=0.03, step_seconds=0.03, at_the_end=wait_for_the_next, when_made=when_made
+    )
+    assert share < 0.3
 
 
 def test_distributed_data(train, two_replicas, make_trainer):
@@ -82,7 +107,7 @@ def test_distributed_data(train, two_replicas, make_trainer):
             two_replicas.run(lambda x: tf.identity(x), args=(batch,))
             self.global_step.assign_add(1)
 
-    share, _ = train(data_seconds=0.01, strategy=two_replicas, cls=Trainer)
+    share, _ = train(data_seconds=0.02, strategy=two_replicas, cls=Trainer)
     assert share > 0.6
 
 
@@ -95,7 +120,7 @@ def test_warns_once_with_advice(train, log_lines):
 
 
 def test_says_nothing_where_there_is_nothing_to_gain(train, log_lines):
-    train(data_seconds=0, step_seconds=0.01)
+    train(data_seconds=0, step_seconds=0.03)
     assert not any("waiting for data" in line for line in log_lines)
 
 

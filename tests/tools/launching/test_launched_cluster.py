@@ -37,6 +37,24 @@ def _spec(name: str, code: str, role: Role = Role.TRAINER) -> ProcessSpec:
     return ProcessSpec(name=name, role=role, command=command, environment={}, width=8)
 
 
+def _killed(file: pathlib.Path) -> str:
+    """Code that leaves its process number in a file and is killed."""
+    return f"import os, pathlib; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); {KILLED}"
+
+
+def _until_killed(file: pathlib.Path) -> str:
+    """Code that waits until the process of `_killed` has ended."""
+    return f"""
+import pathlib, time
+file = pathlib.Path({str(file)!r})
+while not file.exists() or not file.read_text():
+    time.sleep(0.01)
+stat = pathlib.Path("/proc", file.read_text(), "stat")
+while stat.exists() and ") Z" not in stat.read_text():
+    time.sleep(0.01)
+"""
+
+
 def _run(*specs: ProcessSpec, restarts: int = 0, grace_secs: float = 0.2) -> ProcessEnd | None:
     cluster = launched_cluster.LaunchedCluster(
         specs, restarts=Restarts(restarts), grace_secs=grace_secs
@@ -44,7 +62,7 @@ def _run(*specs: ProcessSpec, restarts: int = 0, grace_secs: float = 0.2) -> Pro
     return cluster.run()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_training_is_done_when_all_trainers_are_and_servers_are_stopped_then() -> None:
     server = _spec("ps 0", WAIT, Role.SERVER)
     assert _run(server, _spec("worker 0", ""), _spec("worker 1", "")) is None
@@ -66,18 +84,20 @@ def test_cause_is_named_and_not_who_has_noticed_it(
     # Nobody looks before both have ended.
     monkeypatch.setattr(launched_cluster, "_SECONDS_BETWEEN_LOOKS", 1.0)
     file = tmp_path / "killed"
-    killed = f"import pathlib; pathlib.Path({str(file)!r}).touch(); {KILLED}"
-    notices = f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)"
     end = _run(
-        _spec("worker 0", f"{notices}\ntime.sleep(0.05)\nraise SystemExit(7)"),
-        _spec("worker 1", killed),
+        _spec("worker 0", f"{_until_killed(file)}\nraise SystemExit(7)"),
+        _spec("worker 1", _killed(file)),
     )
     assert end == ProcessEnd(name="worker 1", code=-9)
 
 
-def test_others_may_end_by_themselves_and_say_how(capfd: pytest.CaptureFixture[str]) -> None:
-    late = "import time; time.sleep(0.5); print('noticed'); raise SystemExit(7)"
-    end = _run(_spec("worker 0", late), _spec("worker 1", KILLED), grace_secs=30)
+def test_others_may_end_by_themselves_and_say_how(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "killed"
+    # Later than the launcher looks.
+    late = f"{_until_killed(file)}\ntime.sleep(0.5); print('noticed'); raise SystemExit(7)"
+    end = _run(_spec("worker 0", late), _spec("worker 1", _killed(file)), grace_secs=60)
     assert end == ProcessEnd(name="worker 1", code=-9)
     captured = capfd.readouterr()
     assert "worker 0 | noticed" in captured.out

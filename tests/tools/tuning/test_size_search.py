@@ -41,9 +41,9 @@ def _act(args, size):
     """In the place of `probe`, in a process of its own."""
     if size >= args.hungry_from:
         kept = [b"x" * 10**8 for _ in range(15)]
-        time.sleep(30 + len(kept))
+        time.sleep(300 + len(kept))
     if size >= args.slow_from:
-        time.sleep(30)
+        time.sleep(300)
     if size >= args.killed_from:
         os.kill(os.getpid(), 9)
     if size >= args.wrong_from:
@@ -59,7 +59,7 @@ def _run_act(sender, args, size):
     ("what", "why"),
     [
         ("hungry_from", "above the limit"),
-        pytest.param("slow_from", "not finished in 10 s", marks=pytest.mark.slow),
+        pytest.param("slow_from", "not finished in 20 s", marks=pytest.mark.slow),
         ("killed_from", "killed by SIGKILL"),
         ("wrong_from", "DataError: no data"),
     ],
@@ -68,7 +68,10 @@ def test_what_does_not_fit_says_why(monkeypatch, what, why):
     monkeypatch.setattr(size_search, "_run", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from", "wrong_from"), 10**9)
     args = argparse.Namespace(**{**never, what: 2})
-    found = size_search.search(args, start=1, most=64, memory_limit=12 * 10**8, timeout_secs=10.0)
+    timeout = 20.0 if what == "slow_from" else 300.0
+    found = size_search.search(
+        args, start=1, most=64, memory_limit=12 * 10**8, timeout_secs=timeout
+    )
     assert (found.largest, found.fastest) == (1, 1)
     assert found.trials[-1].batch_size == 2
     assert found.trials[-1].result == why
