@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
-    ["official_lite.cluster"],
+    ["official_lite.cluster", "official_lite.keras2"],
     ["official_lite.common.distribute_utils", "official_lite.run.preemption"],
     [
         f"official_lite.modeling.{name}"

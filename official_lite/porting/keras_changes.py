@@ -9,6 +9,7 @@ __all__ = [
     "GONE_ARGUMENTS",
     "GONE_METHODS",
     "KERAS_2_ROOTS",
+    "OF_KERAS_2_HABITS",
     "RENAMED",
     "RENAMED_ARGUMENTS",
     "STRINGS",
@@ -138,6 +139,11 @@ GONE_METHODS = {
     "predict_generator": "call `predict`",
     "fit_generator": "call `fit`",
 }
+
+# Those of them that the base classes of `official_lite.keras2` have.
+OF_KERAS_2_HABITS = frozenset(
+    {"_build_from_signature", "_built_from_signature", "_compute_dtype", "add_metric"}
+)
 
 # Advice about removed names; other removed names are reported without advice.
 ADVICE = {

@@ -24,12 +24,17 @@ def rename(module: cst.Module, destinations: Destinations) -> cst.Module:
 
 
 def with_imports(module: cst.Module, names: Iterable[str]) -> cst.Module:
-    """Add missing imports: `keras` before TensorFlow, others before the first import."""
+    """Add missing imports: `keras` before TensorFlow, others before the first import.
+
+    Args:
+        module: The module.
+        names: Names of modules. A name with a dot is imported from its package.
+    """
     bindings = Bindings()
     module.visit(bindings)
     body = list(module.body)
     for name in names:
-        if bindings.imported.get(name) != name:
+        if bindings.imported.get(name.rpartition(".")[2]) != name:
             _insert_import(body, name, 0 if module.get_docstring() is None else 1)
     return module.with_changes(body=body)
 
@@ -37,7 +42,9 @@ def with_imports(module: cst.Module, names: Iterable[str]) -> cst.Module:
 def _insert_import(body: list[_Statement], name: str, top: int) -> None:
     imports = [index for index, one in enumerate(body) if _is_import(one)]
     of_tensorflow = [index for index in imports if _is_import(body[index], "tensorflow")]
-    new = cst.ensure_type(cst.parse_statement(f"import {name}"), cst.SimpleStatementLine)
+    package, _, member = name.rpartition(".")
+    text = f"from {package} import {member}" if package else f"import {name}"
+    new = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
     if not imports:
         body.insert(top, new)
         return

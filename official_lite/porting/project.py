@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import libcst as cst
 
 from official_lite.common import errors
-from official_lite.porting import functional_ops, garden, idioms, names, remaining
+from official_lite.porting import base_classes, functional_ops, garden, idioms, names, remaining
 from official_lite.porting.destinations import Destinations
 
 __all__ = ["Port", "PortedFile", "port_project"]
@@ -112,7 +112,7 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
 
 def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
     module = names.rename(module, destinations)
-    return functional_ops.rewrite(idioms.rewrite(module))
+    return functional_ops.rewrite(base_classes.rewrite(idioms.rewrite(module)))
 
 
 def _on_symbolic(module: cst.Module) -> Iterator[tuple[int, str]]:

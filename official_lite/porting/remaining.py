@@ -63,6 +63,7 @@ class _Finder(ast.NodeVisitor):
         self._imported = dict(_bindings(tree))
         self._locals: list[set[str]] = []
         self._in_keras_class = [False]
+        self._has_habits = [False]
 
     def _tell(self, node: ast.stmt | ast.expr, what: str) -> None:
         self.found.append((node.lineno, what))
@@ -78,7 +79,7 @@ class _Finder(ast.NodeVisitor):
                 self._look_at_name(node, node.module + ending)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        if advice := keras_changes.GONE_METHODS.get(node.attr):
+        if advice := self._advice_for(node.attr):
             self._tell(node, f"`{node.attr}` was removed: {advice}")
         chain = dotted_name(node)
         if name := self._qualified(node):
@@ -88,14 +89,22 @@ class _Finder(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         bases = [self._qualified(base) for base in node.bases]
-        self._in_keras_class.append(any(base.startswith("keras.") for base in bases))
+        has_habits = any(base.startswith("official_lite.keras2.") for base in bases)
+        self._in_keras_class.append(has_habits or any(b.startswith("keras.") for b in bases))
+        self._has_habits.append(has_habits)
         self.generic_visit(node)
+        self._has_habits.pop()
         self._in_keras_class.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if advice := keras_changes.GONE_METHODS.get(node.name):
+        if advice := self._advice_for(node.name):
             self._tell(node, f"nothing calls `{node.name}`: {advice}")
         self._visit_inside(node)
+
+    def _advice_for(self, member: str) -> str | None:
+        if self._has_habits[-1] and member in keras_changes.OF_KERAS_2_HABITS:
+            return None
+        return keras_changes.GONE_METHODS.get(member)
 
     def _visit_inside(self, node: ast.AST) -> None:
         self._locals.append(set(_bound_in(node)))
@@ -114,7 +123,8 @@ class _Finder(ast.NodeVisitor):
         name = self._qualified(node.func)
         if name == "" and dotted_name(node.func) == "isinstance" and len(node.args) == 2:
             kinds = [kind for kind in ast.walk(node.args[1]) if isinstance(kind, ast.expr)]
-            if "tensorflow.TensorShape" in map(self._qualified, kinds):
+            names = map(self._qualified, kinds)
+            if "tensorflow.TensorShape" in names and not self._has_habits[-1]:
                 self._tell(node, "shapes are tuples, not `tf.TensorShape`")
         for keyword in node.keywords:
             self._look_at_argument(node, name, keyword)

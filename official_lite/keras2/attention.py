@@ -1,0 +1,132 @@
+"""Multi-head attention whose subclasses are written for Keras 2."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_lite.keras2 import layers
+
+__all__ = ["MultiHeadAttention"]
+
+
+class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
+    """A `keras.layers.MultiHeadAttention` with the extension points of Keras 2.
+
+    A subclass may override, in the order in which they are called:
+
+    * `_build_from_signature(query, value, key=None)`: creates the layers, from tensors or shapes.
+      It calls `_build_attention(rank)`.
+    * `call(query, value, key=None, attention_mask=None, return_attention_scores=False, ...)`, which
+      may begin with `if not self._built_from_signature`.
+    * `_compute_attention(query, key, value, attention_mask=None, training=None)`: takes the
+      projected tensors and returns the outputs and the scores.
+    * `_masked_softmax(attention_scores, attention_mask=None)`.
+    """
+
+    _built_from_signature = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if "call" in cls.__dict__ and "build" not in cls.__dict__:
+            cls.build = _build_for(cls.__dict__["call"])
+        super().__init_subclass__(**kwargs)
+
+    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+        """Create the layers by `_build_from_signature`."""
+        shapes = map(layers.as_tensor_shapes, (query_shape, value_shape, key_shape))
+        query, value, key = shapes
+        self._build_from_signature(query=query, value=value, key=key)
+
+    def _build_from_signature(self, query: Any, value: Any, key: Any = None) -> None:
+        self._built_from_signature = True
+        self._query_shape, self._value_shape = _shape_of(query), _shape_of(value)
+        self._key_shape = self._value_shape if key is None else _shape_of(key)
+        shapes = (self._query_shape, self._value_shape, self._key_shape)
+        keras.layers.MultiHeadAttention.build(self, *map(tuple, shapes))
+
+    def call(
+        self,
+        query: tf.Tensor,
+        value: tf.Tensor,
+        key: tf.Tensor | None = None,
+        attention_mask: tf.Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        query_mask: tf.Tensor | None = None,
+        value_mask: tf.Tensor | None = None,
+        key_mask: tf.Tensor | None = None,
+    ) -> Any:
+        """Attend; see `keras.layers.MultiHeadAttention.call`, whose arguments have another order.
+
+        Returns:
+            The outputs; with `return_attention_scores`, the outputs and the scores.
+        """
+        key = value if key is None else key
+        attention_mask = self._compute_attention_mask(
+            query,
+            value,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
+        )
+        outputs, scores = self._compute_attention(
+            self._query_dense(query),
+            self._key_dense(key),
+            self._value_dense(value),
+            attention_mask,
+            training,
+        )
+        outputs = self._output_dense(outputs)
+        return (outputs, scores) if return_attention_scores else outputs
+
+    def _compute_attention(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        attention_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        scale = keras.ops.cast(self._key_dim**-0.5, query.dtype)
+        scores = keras.ops.einsum(self._dot_product_equation, key, query * scale)
+        scores = self._masked_softmax(scores, attention_mask)
+        dropped = self._dropout_layer(scores, training=training)
+        return keras.ops.einsum(self._combine_equation, dropped, value), scores
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace `call`, because a subclass may return anything."""
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+def _build_for(call: Callable[..., Any]) -> Callable[..., None]:
+    """Return a `build` that asks for the shapes which Keras can take from the inputs of `call`."""
+    inputs = [name for name in inspect.signature(call).parameters if name != "self"]
+    if "query" not in inputs or "value" not in inputs:
+
+        def build_from_first(self: MultiHeadAttention, input_shape: Any) -> None:
+            self._build_from_signature(query=input_shape, value=input_shape, key=input_shape)
+
+        return build_from_first
+    if "key" not in inputs:
+
+        def build_without_key(self: MultiHeadAttention, query_shape: Any, value_shape: Any) -> None:
+            self._build_from_signature(query=query_shape, value=value_shape)
+
+        return build_without_key
+
+    def build(
+        self: MultiHeadAttention, query_shape: Any, value_shape: Any, key_shape: Any = None
+    ) -> None:
+        self._build_from_signature(query=query_shape, value=value_shape, key=key_shape)
+
+    return build
+
+
+def _shape_of(tensor: Any) -> tf.TensorShape:
+    shape: tf.TensorShape = tf.TensorShape(getattr(tensor, "shape", tensor))
+    return shape

@@ -1,0 +1,135 @@
+"""Layers and models whose subclasses are written for Keras 2."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["Keras2Habits", "Layer", "Model"]
+
+# Arguments of `add_weight` in the order of Keras 2, which begins with the name.
+_ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
+
+
+class Keras2Habits:
+    """Mixin that gives a subclass of `keras.Layer` what Keras 2 offers and Keras 3 does not.
+
+    List the mixin before the Keras class among the base classes.
+
+    * `__init__` accepts slashes in names, which become underscores, and ignores the layer itself as
+      a positional argument.
+    * `build` is called with a `tf.TensorShape`, or a nest of them, instead of tuples.
+    * `add_weight` accepts the name first, and members of `tf.VariableAggregation` and
+      `tf.VariableSynchronization`.
+    * `add_metric` reports the mean of a value under a name.
+    * An attribute that is assigned again no longer tracks its previous layer.
+    * The constructor may be wrapped by `gin.configurable`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "build" in cls.__dict__:
+            cls.build: Any = _with_tensor_shapes(cls.__dict__["build"])
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # Keras looks for the name of the first parameter, which gin's wrapper does not have.
+        init: Any = cls.__init__
+        if hasattr(init, "__wrapped__") and not hasattr(init, "__signature__"):
+            init.__signature__ = inspect.signature(init.__wrapped__)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args and args[0] is self:
+            args = args[1:]
+        if isinstance(name := kwargs.get("name"), str):
+            kwargs["name"] = name.replace("/", "_")
+        super().__init__(*args, **kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        old = self.__dict__.get(name)
+        layers: list[Any] = self.__dict__.get("_layers", [])
+        if isinstance(old, keras.Layer) and old is not value and old in layers:
+            layers.remove(old)
+        super().__setattr__(name, value)
+
+    def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
+        """Add a weight; see `keras.Layer.add_weight`, and the class for what else is accepted."""
+        if args and (args[0] is None or isinstance(args[0], str)):
+            kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
+            args = ()
+        if isinstance(name := kwargs.get("name"), str):
+            kwargs["name"] = name.replace("/", "_")
+        if "experimental_autocast" in kwargs:
+            kwargs["autocast"] = kwargs.pop("experimental_autocast")
+        for ignored in ("partitioner", "use_resource", "collections"):
+            kwargs.pop(ignored, None)
+        synchronization = kwargs.pop("synchronization", None)
+        if synchronization == tf.VariableSynchronization.ON_READ:
+            kwargs["trainable"] = False
+        if "aggregation" in kwargs:
+            kwargs["aggregation"] = _aggregation(kwargs["aggregation"])
+        return super().add_weight(*args, **kwargs)  # type: ignore[misc]
+
+    def add_metric(self, value: tf.Tensor, name: str, aggregation: str = "mean") -> None:
+        """Update the mean of `value` that the layer reports as the metric `name`."""
+        del aggregation  # The mean is what Keras 2 takes for a tensor.
+        metric = self._metric_named(name)
+        metric.update_state(value)
+
+    def _metric_named(self, name: str) -> keras.metrics.Metric:
+        metrics: list[keras.metrics.Metric] = self.__dict__["_metrics"]
+        for metric in metrics:
+            if metric.name == name:
+                return metric
+        # Keras tracks no metrics that are created in `call`.
+        metrics.append(keras.metrics.Mean(name))
+        return metrics[-1]
+
+    @property
+    def _compute_dtype(self) -> str:
+        return self.compute_dtype  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def _activity_regularizer(self) -> Any:
+        return self.activity_regularizer  # type: ignore[attr-defined]
+
+    @_activity_regularizer.setter
+    def _activity_regularizer(self, value: Any) -> None:
+        self.activity_regularizer = value
+
+
+class Layer(Keras2Habits, keras.layers.Layer):
+    """A `keras.layers.Layer` for subclasses that are written for Keras 2; see `Keras2Habits`."""
+
+
+class Model(Keras2Habits, keras.Model):
+    """A `keras.Model` for subclasses that are written for Keras 2; see `Keras2Habits`."""
+
+
+def as_tensor_shapes(shapes: Any) -> Any:
+    """Return a nest of shapes with each shape as a `tf.TensorShape`."""
+    if shapes is None or isinstance(shapes, tf.TensorShape):
+        return shapes
+    if isinstance(shapes, dict):
+        return {key: as_tensor_shapes(value) for key, value in shapes.items()}
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return tf.TensorShape(shapes)
+    return type(shapes)(map(as_tensor_shapes, shapes))
+
+
+def _with_tensor_shapes(build: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(build)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        shapes = [as_tensor_shapes(arg) for arg in args]
+        build(self, *shapes, **{name: as_tensor_shapes(arg) for name, arg in kwargs.items()})
+
+    return wrapper
+
+
+def _aggregation(value: Any) -> str | None:
+    if isinstance(value, tf.VariableAggregation) or hasattr(value, "name"):
+        return str(value.name).lower()
+    return None if value is None else str(value)
