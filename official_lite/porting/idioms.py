@@ -29,6 +29,7 @@ _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
 _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
+_INPUTS = ("keras.Input", "keras.layers.Input")
 _COMPILED = ("compiled_loss", "compiled_metrics")
 _SHARED_ARGUMENTS: dict[str, str | None] = {"experimental_autocast": "autocast"}
 
@@ -37,16 +38,19 @@ def rewrite(module: cst.Module) -> cst.Module:
     """Rewrite a module to Keras 3 idioms."""
     bindings = Bindings()
     module.visit(bindings)
-    idioms = _Idioms(bindings)
+    name_givers = layer_names.NameGivers(bindings)
+    module.visit(name_givers)
+    idioms = _Idioms(bindings, name_givers.found)
     rewritten = module.visit(idioms)
     needed = {"keras": idioms.needs_keras, "functools": idioms.needs_functools}
     return with_imports(rewritten, [name for name, needs in needed.items() if needs])
 
 
 class _Idioms(cst.CSTTransformer):
-    def __init__(self, bindings: Bindings) -> None:
+    def __init__(self, bindings: Bindings, name_givers: set[str]) -> None:
         super().__init__()
         self._bindings = bindings
+        self._name_givers = name_givers
         self._locals = LocalNames()
         self.needs_keras = self.needs_functools = False
         self._called: set[cst.CSTNode] = set()
@@ -101,7 +105,10 @@ class _Idioms(cst.CSTTransformer):
         if name == _SYNCHRONIZED:
             self.needs_keras = True
             return _synchronized(updated_node)
-        return layer_names.without_slash(_with_new_arguments(updated_node, name), name)
+        if name in _INPUTS:
+            return _with_tuple_shape(updated_node)
+        changed = _with_new_arguments(updated_node, name)
+        return layer_names.without_slash(changed, name, self._name_givers)
 
     def leave_Subscript(
         self, original_node: cst.Subscript, updated_node: cst.Subscript
@@ -135,6 +142,22 @@ class _Idioms(cst.CSTTransformer):
         """Return the dotted name of the called function if it is imported; otherwise ""."""
         root = (dotted_name(func) or "").partition(".")[0]
         return "" if root in self._locals else self._bindings.qualified_name(func) or ""
+
+
+def _with_tuple_shape(call: cst.Call) -> cst.Call:
+    """Return `Input(shape=(n,))` for `Input(shape=(n))`, which Keras 2 takes for the same."""
+    args = []
+    for index, arg in enumerate(call.args):
+        value = arg.value
+        is_shape = keyword_of(arg) == "shape" or (index == 0 and not arg.keyword)
+        is_number = isinstance(value, cst.Integer) or (
+            isinstance(value, cst.Name | cst.Attribute) and value.lpar and not _is_shape(value)
+        )
+        if is_shape and is_number:
+            inner = value.with_changes(lpar=[], rpar=[])
+            arg = arg.with_changes(value=cst.Tuple([cst.Element(inner, cst.Comma())]))
+        args.append(arg)
+    return call.with_changes(args=args)
 
 
 def _unscales_gradients(line: cst.SimpleStatementLine) -> bool:

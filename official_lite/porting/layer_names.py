@@ -1,13 +1,14 @@
 """Removal of slashes from layer and weight names, where Keras 3 does not allow them."""
 
 import re
+from collections.abc import Collection
 
 import libcst as cst
 
-from official_lite.porting.bindings import dotted_name
+from official_lite.porting.bindings import Bindings, dotted_name
 from official_lite.porting.calls import keyword_of
 
-__all__ = ["takes_layer_name", "without_slash", "without_slash_in_first"]
+__all__ = ["NameGivers", "takes_layer_name", "without_slash", "without_slash_in_first"]
 
 # Suffixes of the classes whose `name` may contain a slash.
 _NO_LAYERS = re.compile(r"(Config|Data|Dataset|Experiment|Metric|Params|Spec|Task)$")
@@ -29,12 +30,46 @@ def takes_layer_name(called: str, qualified: str) -> bool:
     return bool(_CLASS.search(last)) and not _NO_LAYERS.search(last)
 
 
-def without_slash(call: cst.Call, qualified: str) -> cst.Call:
-    """Replace `/` by `_` in a literal `name` argument that names a layer or a weight."""
+class NameGivers(cst.CSTVisitor):
+    """A visitor that finds the functions and methods that pass their `name` on to a layer.
+
+    Attributes:
+        found: Their names, without `self.`.
+    """
+
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__()
+        self._bindings = bindings
+        self._functions: list[str] = []
+        self.found: set[str] = set()
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._functions.append(node.name.value)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._functions.pop()
+
+    def visit_Call(self, node: cst.Call) -> None:
+        names = [arg.value for arg in node.args if keyword_of(arg) == "name"]
+        if not self._functions or not names or dotted_name(names[0]) != "name":
+            return
+        called = dotted_name(node.func) or ""
+        if takes_layer_name(called, self._bindings.qualified_name(node.func) or ""):
+            self.found.add(self._functions[-1])
+
+
+def without_slash(call: cst.Call, qualified: str, name_givers: Collection[str] = ()) -> cst.Call:
+    """Replace `/` by `_` in a literal `name` argument that names a layer or a weight.
+
+    Args:
+        call: The call.
+        qualified: The full dotted name of the called function, if it is imported.
+        name_givers: The functions and methods of the module that pass their `name` on to a layer.
+    """
     if not any(keyword_of(arg) == "name" for arg in call.args):
         return call
     called = dotted_name(call.func) or _of_super(call.func)
-    if not takes_layer_name(called, qualified):
+    if called.removeprefix("self.") not in name_givers and not takes_layer_name(called, qualified):
         return call
     args = [
         arg.with_changes(value=_without_slash(arg.value)) if keyword_of(arg) == "name" else arg
