@@ -33,6 +33,11 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
             cls.build = _build_for(cls.__dict__["call"])
         super().__init_subclass__(**kwargs)
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self._output_shape:
+            self._output_shape = list(self._output_shape)
+
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Create the layers by `_build_from_signature`."""
         shapes = map(layers.as_tensor_shapes, (query_shape, value_shape, key_shape))
@@ -45,6 +50,18 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
         self._key_shape = self._value_shape if key is None else _shape_of(key)
         shapes = (self._query_shape, self._value_shape, self._key_shape)
         keras.layers.MultiHeadAttention.build(self, *map(tuple, shapes))
+
+    def _build_attention(self, rank: int) -> None:
+        super()._build_attention(rank)
+        self._softmax = _Softmax(axis=self._softmax.axis, dtype=self.dtype_policy)
+
+    def _make_output_dense(
+        self, query_shape: Any, common_kwargs: dict[str, Any], name: str | None = None
+    ) -> keras.Layer:
+        # Keras 2 passes the number of the dimensions before the last one.
+        if isinstance(query_shape, int):
+            query_shape = (None,) * query_shape + (self._query_shape[-1],)
+        return super()._make_output_dense(query_shape, common_kwargs, name)
 
     def call(
         self,
@@ -101,6 +118,13 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """Trace `call`, because a subclass may return anything."""
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+class _Softmax(keras.layers.Softmax):
+    """A softmax that accepts the mask by position, also if it is None."""
+
+    def __call__(self, inputs: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
+        return super().__call__(inputs, mask=mask)
 
 
 def _build_for(call: Callable[..., Any]) -> Callable[..., None]:

@@ -25,6 +25,9 @@ class Keras2Habits:
     * `add_weight` accepts the name first, and members of `tf.VariableAggregation` and
       `tf.VariableSynchronization`.
     * `add_metric` reports the mean of a value under a name.
+    * `add_update` runs an update, if it is a function.
+    * Numbers and strings may be passed to `call` by position.
+    * State may be created in `call`.
     * An attribute that is assigned again no longer tracks its previous layer.
     * The constructor may be wrapped by `gin.configurable`.
     """
@@ -47,6 +50,17 @@ class Keras2Habits:
         if isinstance(name := kwargs.get("name"), str):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        plain = [i for i, arg in enumerate(args) if isinstance(arg, bool | int | float | str)]
+        if plain:
+            names = list(inspect.signature(self.call).parameters)  # type: ignore[attr-defined]
+            kwargs.update(zip(names[plain[0] :], args[plain[0] :], strict=False))
+            args = args[: plain[0]]
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    def _lock_state(self) -> None:
+        """Leave the layer open for state that `call` creates."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         old = self.__dict__.get(name)
@@ -72,6 +86,11 @@ class Keras2Habits:
         if "aggregation" in kwargs:
             kwargs["aggregation"] = _aggregation(kwargs["aggregation"])
         return super().add_weight(*args, **kwargs)  # type: ignore[misc]
+
+    def add_update(self, updates: Any) -> None:
+        """Run `updates` if it is a function; the operations of a step run by themselves."""
+        if callable(updates):
+            updates()
 
     def add_metric(self, value: tf.Tensor, name: str, aggregation: str = "mean") -> None:
         """Update the mean of `value` that the layer reports as the metric `name`."""

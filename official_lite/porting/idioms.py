@@ -40,29 +40,32 @@ def rewrite(module: cst.Module) -> cst.Module:
     module.visit(bindings)
     name_givers = layer_names.NameGivers(bindings)
     module.visit(name_givers)
-    idioms = _Idioms(bindings, name_givers.found)
+    idioms = _Idioms(bindings, name_givers)
     rewritten = module.visit(idioms)
     needed = {"keras": idioms.needs_keras, "functools": idioms.needs_functools}
     return with_imports(rewritten, [name for name, needs in needed.items() if needs])
 
 
 class _Idioms(cst.CSTTransformer):
-    def __init__(self, bindings: Bindings, name_givers: set[str]) -> None:
+    def __init__(self, bindings: Bindings, name_givers: layer_names.NameGivers) -> None:
         super().__init__()
         self._bindings = bindings
         self._name_givers = name_givers
         self._locals = LocalNames()
+        self._functions = [""]
         self.needs_keras = self.needs_functools = False
         self._called: set[cst.CSTNode] = set()
         self._compared_with_none: set[cst.CSTNode] = set()
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._locals.enter(node)
+        self._functions.append(node.name.value)
 
     def leave_FunctionDef(
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.FunctionDef:
         self._locals.leave()
+        self._functions.pop()
         if original_node.name.value == "reset_states":
             return updated_node.with_changes(name=cst.Name("reset_state"))
         return updated_node
@@ -108,7 +111,7 @@ class _Idioms(cst.CSTTransformer):
         if name in _INPUTS:
             return _with_tuple_shape(updated_node)
         changed = _with_new_arguments(updated_node, name)
-        return layer_names.without_slash(changed, name, self._name_givers)
+        return layer_names.without_slash(changed, name, self._name_givers.found)
 
     def leave_Subscript(
         self, original_node: cst.Subscript, updated_node: cst.Subscript
@@ -118,6 +121,12 @@ class _Idioms(cst.CSTTransformer):
         if listed is None or any(isinstance(e.slice, cst.Slice) for e in updated_node.slice):
             return updated_node
         return updated_node.with_changes(value=listed)
+
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
+        target = dotted_name(updated_node.targets[0].target) or ""
+        if (self._functions[-1], target) in self._name_givers.variables:
+            return layer_names.without_slash_in_value(updated_node)
+        return updated_node
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
         test = updated_node.test

@@ -142,7 +142,7 @@ GONE_METHODS = {
 
 # Those of them that the base classes of `official_lite.keras2` have.
 OF_KERAS_2_HABITS = frozenset(
-    {"_build_from_signature", "_built_from_signature", "_compute_dtype", "add_metric"}
+    {"_build_from_signature", "_built_from_signature", "_compute_dtype", "add_metric", "add_update"}
 )
 
 # Advice about removed names; other removed names are reported without advice.

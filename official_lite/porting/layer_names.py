@@ -8,11 +8,17 @@ import libcst as cst
 from official_lite.porting.bindings import Bindings, dotted_name
 from official_lite.porting.calls import keyword_of
 
-__all__ = ["NameGivers", "takes_layer_name", "without_slash", "without_slash_in_first"]
+__all__ = [
+    "NameGivers",
+    "takes_layer_name",
+    "without_slash",
+    "without_slash_in_first",
+    "without_slash_in_value",
+]
 
 # Suffixes of the classes whose `name` may contain a slash.
 _NO_LAYERS = re.compile(r"(Config|Data|Dataset|Experiment|Metric|Params|Spec|Task)$")
-_CLASS = re.compile(r"^_?[A-Z]")
+_CLASS = re.compile(r"^_?[A-Z]|_(class|cls|layer)$")
 
 
 def takes_layer_name(called: str, qualified: str) -> bool:
@@ -31,10 +37,11 @@ def takes_layer_name(called: str, qualified: str) -> bool:
 
 
 class NameGivers(cst.CSTVisitor):
-    """A visitor that finds the functions and methods that pass their `name` on to a layer.
+    """A visitor that finds what is passed on to a layer as its name.
 
     Attributes:
-        found: Their names, without `self.`.
+        found: The functions and methods that pass on their `name`, without `self.`.
+        variables: Pairs of a function, "" for the module, and a local variable that it passes on.
     """
 
     def __init__(self, bindings: Bindings) -> None:
@@ -42,6 +49,7 @@ class NameGivers(cst.CSTVisitor):
         self._bindings = bindings
         self._functions: list[str] = []
         self.found: set[str] = set()
+        self.variables: set[tuple[str, str]] = set()
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._functions.append(node.name.value)
@@ -51,11 +59,15 @@ class NameGivers(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         names = [arg.value for arg in node.args if keyword_of(arg) == "name"]
-        if not self._functions or not names or dotted_name(names[0]) != "name":
+        if not names or not isinstance(names[0], cst.Name):
             return
-        called = dotted_name(node.func) or ""
-        if takes_layer_name(called, self._bindings.qualified_name(node.func) or ""):
-            self.found.add(self._functions[-1])
+        called = dotted_name(node.func) or _of_super(node.func)
+        if not takes_layer_name(called, self._bindings.qualified_name(node.func) or ""):
+            return
+        function = self._functions[-1] if self._functions else ""
+        self.variables.add((function, names[0].value))
+        if function and names[0].value == "name":
+            self.found.add(function)
 
 
 def without_slash(call: cst.Call, qualified: str, name_givers: Collection[str] = ()) -> cst.Call:
@@ -76,6 +88,11 @@ def without_slash(call: cst.Call, qualified: str, name_givers: Collection[str] =
         for arg in call.args
     ]
     return call.with_changes(args=args)
+
+
+def without_slash_in_value(assign: cst.Assign) -> cst.Assign:
+    """Replace `/` by `_` in the assigned value, if it is a literal."""
+    return assign.with_changes(value=_without_slash(assign.value))
 
 
 def without_slash_in_first(call: cst.Call) -> cst.Call:
