@@ -53,7 +53,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
 
     def _build_attention(self, rank: int) -> None:
         super()._build_attention(rank)
-        self._softmax = _Softmax(axis=self._softmax.axis, dtype=self.dtype_policy)
+        self._softmax = _Softmax(axis=self._softmax.axis, dtype=self.dtype_policy, name="softmax")
 
     def _make_output_dense(
         self, query_shape: Any, common_kwargs: dict[str, Any], name: str | None = None
