@@ -5,8 +5,4 @@ Keras 3 does not have. New code should subclass Keras' own classes. See docs/por
 """
 
 from official_lite.keras2.attention import MultiHeadAttention as MultiHeadAttention
-from official_lite.keras2.layers import (
-    Keras2Habits as Keras2Habits,
-    Layer as Layer,
-    Model as Model,
-)
+from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer

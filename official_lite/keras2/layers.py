@@ -1,4 +1,4 @@
-"""Layers and models whose subclasses are written for Keras 2."""
+"""Layers whose subclasses are written for Keras 2, and the mixin for others and for models."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["Keras2Habits", "Layer", "Model"]
+__all__ = ["Keras2Habits", "Layer", "as_tensor_shapes"]
 
 # Arguments of `add_weight` in the order of Keras 2, which begins with the name.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
@@ -17,7 +17,9 @@ _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainabl
 class Keras2Habits:
     """Mixin that gives a subclass of `keras.Layer` what Keras 2 offers and Keras 3 does not.
 
-    List the mixin before the Keras class among the base classes.
+    List the mixin before the Keras class among the base classes. A model needs it in its own list:
+    Keras replaces the base `keras.Model` of a class that calls its constructor with inputs and
+    outputs.
 
     * `__init__` accepts slashes in names, which become underscores, and ignores the layer itself as
       a positional argument.
@@ -122,10 +124,6 @@ class Keras2Habits:
 
 class Layer(Keras2Habits, keras.layers.Layer):
     """A `keras.layers.Layer` for subclasses that are written for Keras 2; see `Keras2Habits`."""
-
-
-class Model(Keras2Habits, keras.Model):
-    """A `keras.Model` for subclasses that are written for Keras 2; see `Keras2Habits`."""
 
 
 def as_tensor_shapes(shapes: Any) -> Any:

@@ -14,9 +14,8 @@ __all__ = ["rewrite"]
 _COUNTERPARTS = {
     "keras.layers.Layer": "keras2.Layer",
     "keras.Layer": "keras2.Layer",
-    "keras.Model": "keras2.Model",
-    "keras.models.Model": "keras2.Model",
 }
+_MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
 # The arguments of a call have another order in Keras 3, so it is replaced everywhere.
 _ATTENTION = "keras.layers.MultiHeadAttention"
 _MIXIN = "keras2.Keras2Habits"
@@ -66,7 +65,7 @@ class _Rewriter(cst.CSTTransformer):
             name = self._name_of(base.value)
             if counterpart := _COUNTERPARTS.get(name):
                 bases[index] = bases[index].with_changes(value=cst.parse_expression(counterpart))
-            elif name.startswith("keras.layers.") and name != _ATTENTION:
+            elif name in _MODELS or (name.startswith("keras.layers.") and name != _ATTENTION):
                 bases.insert(index, cst.Arg(cst.parse_expression(_MIXIN)))
             else:
                 continue

@@ -15,6 +15,12 @@ from official_lite.porting import idioms
         ("super().__init__(name='a/b')", "super().__init__(name='a_b')"),
         ("self.add_weight(name='a/b')", "self.add_weight(name='a_b')"),
         ("model.get_layer('a/b')", "model.get_layer('a_b')"),
+        ("self._norm_cls(name='a/b')", "self._norm_cls(name='a_b')"),
+        ("n = p + '/b'\nlayers.Dense(3, name=n)", "n = p + '_b'\nlayers.Dense(3, name=n)"),
+        (
+            "def make(name):\n  return Dense(3, name=name)\nmake(name='a/b')",
+            "def make(name):\n  return Dense(3, name=name)\nmake(name='a_b')",
+        ),
     ],
 )
 def test_slash_becomes_an_underscore(before: str, after: str) -> None:
@@ -28,6 +34,8 @@ def test_slash_becomes_an_underscore(before: str, after: str) -> None:
         "import keras\nkeras.metrics.Mean(name='a/b')",
         "cfg.TaskConfig(name='a/b')",
         "open_file(name='a/b')",
+        "n = 'a/b'\nopen_file(name=n)",
+        "def make(name):\n  return open_file(name=name)\nmake(name='a/b')",
         "layers.Dense(3, kernel='a/b')",
     ],
 )

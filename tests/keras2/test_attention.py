@@ -1,0 +1,92 @@
+"""Attention with the extension points of Keras 2 computes what that of Keras 3 does."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import keras2
+
+
+@pytest.fixture
+def inputs() -> tf.Tensor:
+    return tf.random.stateless_normal([2, 3, 8], seed=[1, 2])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}, {"masked": True}])
+def test_outputs_and_scores_are_those_of_keras_3(inputs, arguments) -> None:
+    if arguments.pop("masked", False):
+        arguments = {"attention_mask": tf.constant([[[1, 1, 0]] * 3] * 2)}
+    theirs = keras.layers.MultiHeadAttention(2, 4)
+    expected = theirs(inputs, inputs, return_attention_scores=True, **arguments)
+    ours = keras2.MultiHeadAttention(2, 4)
+    ours(inputs, inputs)
+    ours.set_weights(theirs.get_weights())
+    outputs = ours(inputs, inputs, return_attention_scores=True, **arguments)
+    for one, other in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+class Biased(keras2.MultiHeadAttention):
+    """With another projection of keys, a bias of the scores, and a `call` of its own."""
+
+    def _build_from_signature(self, query, value, key=None):
+        super()._build_from_signature(query=query, value=value, key=key)
+        with tf.init_scope():
+            self._key_dense = keras.layers.EinsumDense(
+                "abc,cde->abde", (None, self._num_heads, self._key_dim), name="own_key"
+            )
+            self._output_dense = self._make_output_dense(
+                self._query_shape.rank - 1, self._get_common_kwargs_for_sublayer()
+            )
+
+    def _build_attention(self, rank):
+        super()._build_attention(rank)
+        self.bias = self.add_weight("bias", [self._num_heads, 1, 1], initializer="ones")
+
+    def _compute_attention(self, query, key, value, attention_mask=None, training=None):
+        self.was_called = True
+        return super()._compute_attention(query, key, value, attention_mask, training)
+
+    def _masked_softmax(self, attention_scores, attention_mask=None):
+        return self._softmax(attention_scores + self.bias, attention_mask)
+
+    def call(self, query, value, attention_mask=None, training=False):
+        if not self._built_from_signature:
+            self._build_from_signature(query=query, value=value)
+        return super().call(query, value, None, attention_mask, training=training)
+
+
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_each_extension_point_is_called(inputs, is_functional) -> None:
+    layer = Biased(2, 4, output_shape=5)
+    if is_functional:
+        tensor = keras.Input((3, 8))
+        outputs = keras.Model(tensor, layer(tensor, tensor))(inputs)
+    else:
+        outputs = layer(inputs, inputs, None, True)
+    assert outputs.shape == (2, 3, 5)
+    assert layer.was_called
+    names = {weight.path.split("/", 1)[1] for weight in layer.weights}
+    assert {"bias", "own_key/kernel"} <= names
+    assert not any(name.startswith("key/") for name in names)
+
+
+class TwoStreams(keras2.MultiHeadAttention):
+    def call(self, content_stream, query_stream):
+        return super().call(query_stream, content_stream)
+
+
+def test_inputs_may_have_other_names(inputs) -> None:
+    assert TwoStreams(2, 4)(inputs, inputs[:, :1]).shape == (2, 1, 8)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_saved_model_is_loaded(inputs, tmp_path) -> None:
+    tensor = keras.Input((3, 8))
+    layer = keras2.MultiHeadAttention(2, 4, output_shape=6, name="attention")
+    model = keras.Model(tensor, layer(tensor, tensor))
+    model.save(tmp_path / "model.keras")
+    objects = {"MultiHeadAttention": keras2.MultiHeadAttention}
+    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=objects)
+    np.testing.assert_array_equal(loaded(inputs), model(inputs))

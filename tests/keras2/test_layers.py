@@ -1,0 +1,127 @@
+"""A subclass that is written for Keras 2 builds, runs and reports as it does there."""
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import keras2
+
+
+@gin.configurable
+class Scale(keras2.Layer):
+    def __init__(self, factor, name=None):
+        super().__init__(self, name=name)
+        self.factor = factor
+
+    def build(self, input_shape):
+        self.shapes = input_shape
+        last = tf.nest.flatten(input_shape)[0][-1]
+        self.kernel = self.add_weight(
+            "scale/kernel",
+            [last],
+            initializer="ones",
+            aggregation=tf.VariableAggregation.MEAN,
+            synchronization=tf.VariableSynchronization.AUTO,
+            experimental_autocast=False,
+        )
+
+    def call(self, inputs, times=1):
+        return tf.nest.flatten(inputs)[0] * self.kernel * self.factor * times
+
+
+def test_constructor_may_be_of_gin_and_get_the_layer_and_a_name_with_a_slash() -> None:
+    layer = Scale(2.0, name="a/b")
+    np.testing.assert_array_equal(layer(tf.ones([1, 3])), [[2.0, 2.0, 2.0]])
+    assert layer.name == "a_b"
+    assert [weight.path for weight in layer.weights] == ["a_b/scale_kernel"]
+
+
+@pytest.mark.parametrize("inputs", ["one", "two", "by name"])
+def test_build_gets_tensor_shapes(inputs: str) -> None:
+    x = tf.ones([2, 3])
+    layer = Scale(1.0)
+    layer({"one": x, "two": [x, x], "by name": {"a": x, "b": x}}[inputs])
+    shapes = tf.nest.flatten(layer.shapes)
+    assert all(isinstance(shape, tf.TensorShape) for shape in shapes)
+    assert shapes[0] == tf.TensorShape([2, 3])
+
+
+def test_numbers_may_be_passed_by_position() -> None:
+    np.testing.assert_array_equal(Scale(1.0)(tf.ones([1, 2]), 3), [[3.0, 3.0]])
+
+
+class Reports(keras2.Layer):
+    def __init__(self):
+        super().__init__()
+        self.count = self.add_weight(name="count", shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.add_metric(tf.reduce_mean(inputs), name="mean", aggregation="mean")
+        self.add_update(lambda: self.count.assign_add(1.0))
+        return inputs
+
+
+def test_metrics_and_updates_are_those_of_each_call() -> None:
+    layer = Reports()
+    for value in (1.0, 3.0):
+        layer(tf.fill([2, 2], value))
+    assert {metric.name: float(metric.result()) for metric in layer.metrics} == {"mean": 2.0}
+    assert float(layer.count) == 2.0
+
+
+class BuildsLate(keras2.Layer):
+    def build(self, input_shape):
+        self.dense = keras.layers.Dense(5)
+
+    def call(self, inputs):
+        if not hasattr(self, "late"):
+            self.dense = keras.layers.Dense(2)
+            self.late = keras.layers.Dense(3)
+        return self.late(self.dense(inputs))
+
+
+@pytest.mark.parametrize("is_functional", [False, True])
+def test_layers_may_be_replaced_and_created_in_call(is_functional: bool) -> None:
+    layer = BuildsLate()
+    layer(keras.Input((4,)) if is_functional else tf.ones([1, 4]))
+    assert layer(tf.ones([1, 4])).shape == (1, 3)
+    assert [tuple(weight.shape) for weight in layer.weights] == [(4, 2), (2,), (2, 3), (3,)]
+
+
+class Halves(keras2.Keras2Habits, keras.layers.Dense):
+    def build(self, input_shape):
+        assert input_shape.rank == 2
+        super().build(input_shape)
+
+    def call(self, inputs):
+        return super().call(inputs) / 2
+
+
+def test_mixin_serves_any_layer_of_keras() -> None:
+    layer = Halves(2, kernel_initializer="ones", name="a/b")
+    np.testing.assert_array_equal(layer(tf.ones([1, 4])), [[2.0, 2.0]])
+
+
+class Doubles(keras2.Keras2Habits, keras.Model):
+    def __init__(self, units, name=None):
+        super().__init__(self, name=name)
+        self.dense = keras.layers.Dense(units)
+
+    def call(self, inputs, times=2):
+        return times * self.dense(inputs)
+
+
+class Functional(keras2.Keras2Habits, keras.Model):
+    def __init__(self, units, name=None):
+        inputs = keras.Input((2,))
+        super().__init__(inputs=inputs, outputs=keras.layers.Dense(units)(inputs), name=name)
+
+
+@pytest.mark.parametrize("cls", [Functional, Doubles])
+def test_mixin_serves_models_with_and_without_a_graph(cls) -> None:
+    model = cls(3, name="a/b")
+    assert model(tf.ones([1, 2])).shape == (1, 3)
+    assert model.name == "a_b"
+    assert len(model.weights) == 2

@@ -1,0 +1,45 @@
+import libcst as cst
+import pytest
+
+from official_lite.porting import base_classes
+
+HEAD = "import keras\nfrom keras import layers\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("class A(layers.Layer):\n  pass", "class A(keras2.Layer):\n  pass"),
+        (
+            "class A(keras.Model, B):\n  pass",
+            "class A(keras2.Keras2Habits, keras.Model, B):\n  pass",
+        ),
+        (
+            "class A(layers.MultiHeadAttention):\n  pass",
+            "class A(keras2.MultiHeadAttention):\n  pass",
+        ),
+        (
+            "class A(keras.layers.Conv2D):\n  pass",
+            "class A(keras2.Keras2Habits, keras.layers.Conv2D):\n  pass",
+        ),
+        ("x = layers.MultiHeadAttention(2, 4)", "x = keras2.MultiHeadAttention(2, 4)"),
+    ],
+)
+def test_subclasses_and_attention_have_the_habits_of_keras_2(before: str, after: str) -> None:
+    rewritten = base_classes.rewrite(cst.parse_module(HEAD + before)).code
+    assert rewritten == f"from official_lite import keras2\n{HEAD}{after}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class A(B):\n  pass",
+        "class A(keras2.Layer):\n  pass",
+        "class A(keras.metrics.Metric):\n  pass",
+        "x = layers.Dense(3)",
+        "def f(layers):\n  return layers.MultiHeadAttention",
+    ],
+)
+def test_others_are_left_alone(text: str) -> None:
+    module = cst.parse_module(HEAD + text)
+    assert base_classes.rewrite(module).code == module.code
