@@ -1,8 +1,15 @@
 """Base classes with the extension points of Keras 2, for code ported from the Model Garden.
 
-A port replaces a base class of Keras by its counterpart here only where a subclass relies on what
-Keras 3 does not have. New code should subclass Keras' own classes. See docs/porting.md.
+A port replaces the base classes of layers and models by their counterparts here, because their
+subclasses may rely on what Keras 3 does not have. Importing this package also makes TensorFlow
+functions accept symbolic tensors. New code should use Keras' own classes. See docs/porting.md.
 """
 
-from official_lite.keras2.attention import MultiHeadAttention as MultiHeadAttention
+from official_lite.keras2 import symbolic_calls
+from official_lite.keras2.attention import (
+    MultiHeadAttention as MultiHeadAttention,
+    Softmax as Softmax,
+)
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
+
+symbolic_calls.accept_symbolic_tensors()

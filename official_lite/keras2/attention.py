@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_lite.keras2 import layers
 
-__all__ = ["MultiHeadAttention"]
+__all__ = ["MultiHeadAttention", "Softmax"]
 
 
 class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
@@ -27,16 +27,17 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
     """
 
     _built_from_signature = False
+    _softmax: keras.layers.Softmax
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if "call" in cls.__dict__ and "build" not in cls.__dict__:
-            cls.build = _build_for(cls.__dict__["call"])
+            cls.build: Any = _build_for(cls.__dict__["call"])  # type: ignore[method-assign]
         super().__init_subclass__(**kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self._output_shape:
-            self._output_shape = list(self._output_shape)
+        given: Any = self._output_shape
+        self._output_shape: list[int] | None = list(given) if given else None
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Create the layers by `_build_from_signature`."""
@@ -53,7 +54,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
 
     def _build_attention(self, rank: int) -> None:
         super()._build_attention(rank)
-        self._softmax = _Softmax(axis=self._softmax.axis, dtype=self.dtype_policy, name="softmax")
+        self._softmax = Softmax(axis=self._softmax.axis, dtype=self.dtype_policy)
 
     def _make_output_dense(
         self, query_shape: Any, common_kwargs: dict[str, Any], name: str | None = None
@@ -120,8 +121,8 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
-class _Softmax(keras.layers.Softmax):
-    """A softmax that accepts the mask by position, also if it is None."""
+class Softmax(keras.layers.Softmax):
+    """A `keras.layers.Softmax` that accepts the mask by position, also if it is None."""
 
     def __call__(self, inputs: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
         return super().__call__(inputs, mask=mask)

@@ -14,6 +14,10 @@ __all__ = ["Keras2Habits", "Layer", "as_tensor_shapes"]
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
 
 
+# What Keras 3 refuses as a positional argument of a call.
+_PLAIN = (bool, int, float, str, type(None))
+
+
 class Keras2Habits:
     """Mixin that gives a subclass of `keras.Layer` what Keras 2 offers and Keras 3 does not.
 
@@ -28,7 +32,7 @@ class Keras2Habits:
       `tf.VariableSynchronization`.
     * `add_metric` reports the mean of a value under a name.
     * `add_update` runs an update, if it is a function.
-    * Numbers and strings may be passed to `call` by position.
+    * Numbers, strings and None may be passed to `call` by position.
     * State may be created in `call`.
     * An attribute that is assigned again no longer tracks its previous layer.
     * The constructor may be wrapped by `gin.configurable`.
@@ -37,7 +41,9 @@ class Keras2Habits:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "build" in cls.__dict__:
-            cls.build: Any = _with_tensor_shapes(cls.__dict__["build"])
+            cls.build: Any = _with_tensor_shapes(  # type: ignore[misc, attr-defined]
+                cls.__dict__["build"]
+            )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Keras looks for the name of the first parameter, which gin's wrapper does not have.
@@ -54,7 +60,7 @@ class Keras2Habits:
         super().__init__(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plain = [i for i, arg in enumerate(args) if isinstance(arg, bool | int | float | str)]
+        plain = [i for i, arg in enumerate(args) if i and isinstance(arg, _PLAIN)]
         if plain:
             names = list(inspect.signature(self.call).parameters)  # type: ignore[attr-defined]
             kwargs.update(zip(names[plain[0] :], args[plain[0] :], strict=False))
@@ -82,6 +88,8 @@ class Keras2Habits:
             kwargs["autocast"] = kwargs.pop("experimental_autocast")
         for ignored in ("partitioner", "use_resource", "collections"):
             kwargs.pop(ignored, None)
+        if isinstance(kwargs.get("shape"), int):
+            kwargs["shape"] = (kwargs["shape"],)
         synchronization = kwargs.pop("synchronization", None)
         if synchronization == tf.VariableSynchronization.ON_READ:
             kwargs["trainable"] = False
@@ -111,15 +119,15 @@ class Keras2Habits:
 
     @property
     def _compute_dtype(self) -> str:
-        return self.compute_dtype  # type: ignore[attr-defined, no-any-return]
+        return self.compute_dtype  # type: ignore[attr-defined]
 
     @property
     def _activity_regularizer(self) -> Any:
-        return self.activity_regularizer  # type: ignore[attr-defined]
+        return self.activity_regularizer
 
     @_activity_regularizer.setter
     def _activity_regularizer(self, value: Any) -> None:
-        self.activity_regularizer = value
+        self.activity_regularizer: Any = value
 
 
 class Layer(Keras2Habits, keras.layers.Layer):

@@ -16,13 +16,16 @@ _COUNTERPARTS = {
     "keras.Layer": "keras2.Layer",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# The arguments of a call have another order in Keras 3, so it is replaced everywhere.
-_ATTENTION = "keras.layers.MultiHeadAttention"
+# Calls of these layers take other positional arguments in Keras 3.
+_REPLACED = {
+    "keras.layers.MultiHeadAttention": "keras2.MultiHeadAttention",
+    "keras.layers.Softmax": "keras2.Softmax",
+}
 _MIXIN = "keras2.Keras2Habits"
 
 
 def rewrite(module: cst.Module) -> cst.Module:
-    """Replace the base classes of layers and models, and multi-head attention."""
+    """Replace the base classes of layers and models, and the layers that have a counterpart."""
     bindings = Bindings()
     module.visit(bindings)
     rewriter = _Rewriter(bindings)
@@ -52,20 +55,22 @@ class _Rewriter(cst.CSTTransformer):
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
-        if self._name_of(original_node) != _ATTENTION:
+        if not (counterpart := _REPLACED.get(self._name_of(original_node))):
             return updated_node
         self.has_changed = True
-        return cst.parse_expression("keras2.MultiHeadAttention")
+        return cst.parse_expression(counterpart)
 
     def leave_ClassDef(
         self, original_node: cst.ClassDef, updated_node: cst.ClassDef
     ) -> cst.ClassDef:
         bases = list(updated_node.bases)
-        for index, base in enumerate(original_node.bases):
-            name = self._name_of(base.value)
+        names = [self._name_of(base.value) for base in original_node.bases]
+        if any(name.startswith("official_lite.keras2.") for name in names):
+            return updated_node
+        for index, name in enumerate(names):
             if counterpart := _COUNTERPARTS.get(name):
                 bases[index] = bases[index].with_changes(value=cst.parse_expression(counterpart))
-            elif name in _MODELS or (name.startswith("keras.layers.") and name != _ATTENTION):
+            elif name in _MODELS or (name.startswith("keras.layers.") and name not in _REPLACED):
                 bases.insert(index, cst.Arg(cst.parse_expression(_MIXIN)))
             else:
                 continue

@@ -202,7 +202,6 @@ TF_TO_OPS: dict[str, tuple[str, dict[str, str]]] = {
     "ones_like": ("ones_like", {"input": "x", "dtype": "dtype"}),
     "pad": ("pad", {"tensor": "x", "paddings": "pad_width"}),
     "reshape": ("reshape", {"tensor": "x", "shape": "newshape"}),
-    "squeeze": ("squeeze", {"input": "x", "axis": "axis"}),
     "stack": ("stack", {"values": "x", "axis": "axis"}),
     "stop_gradient": ("stop_gradient", {"input": "variable"}),
     "tile": ("tile", {"input": "x", "multiples": "repeats"}),

@@ -12,6 +12,7 @@ import libcst as cst
 from official_lite.common import errors
 from official_lite.porting import base_classes, functional_ops, garden, idioms, names, remaining
 from official_lite.porting.destinations import Destinations
+from official_lite.porting.names import with_imports
 
 __all__ = ["Port", "PortedFile", "port_project"]
 
@@ -105,22 +106,16 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     for path, text in sorted(texts.items()):
         module = _rewritten(cst.parse_module(text), destinations)
         files.append(PortedFile(path, sources.get(path, b""), module.bytes))
-        found = [*remaining.find(module.code, own), *_on_symbolic(module)]
+        found = remaining.find(module.code, own)
         by_hand += [remaining.Remaining(str(path), line, what) for line, what in found]
     return Port(files, sorted(by_hand), skipped)
 
 
 def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
     module = names.rename(module, destinations)
-    return functional_ops.rewrite(base_classes.rewrite(idioms.rewrite(module)))
-
-
-def _on_symbolic(module: cst.Module) -> Iterator[tuple[int, str]]:
-    for line, name in functional_ops.leftover(module):
-        yield (
-            line,
-            f"`{name}` does not accept the output of `keras.Input`: use `keras.ops` or a layer",
-        )
+    module = functional_ops.rewrite(base_classes.rewrite(idioms.rewrite(module)))
+    # What is left works once this is imported.
+    return with_imports(module, ["official_lite.keras2"] if functional_ops.leftover(module) else [])
 
 
 def _python_files(paths: Sequence[str]) -> Iterator[pathlib.Path]:

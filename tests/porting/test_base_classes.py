@@ -34,7 +34,7 @@ def test_subclasses_and_attention_have_the_habits_of_keras_2(before: str, after:
     "text",
     [
         "class A(B):\n  pass",
-        "class A(keras2.Layer):\n  pass",
+        "from official_lite import keras2\nclass A(keras2.Keras2Habits, keras.Model):\n  pass",
         "class A(keras.metrics.Metric):\n  pass",
         "x = layers.Dense(3)",
         "def f(layers):\n  return layers.MultiHeadAttention",
