@@ -31,7 +31,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if "call" in cls.__dict__ and "build" not in cls.__dict__:
-            cls.build: Any = _build_for(cls.__dict__["call"])  # type: ignore[method-assign]
+            cls.build: Any = _build_for(cls.__dict__["call"])  # type: ignore[method-assign, misc]
         super().__init_subclass__(**kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
