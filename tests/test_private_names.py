@@ -24,6 +24,12 @@ _OPTIMIZER = "keras.optimizers:Optimizer"
 _NAMES = [
     ("keras:Model", "_flatten_layers", "freezing, batch normalization hooks and warm starts"),
     ("keras:Layer", "_get_call_context", "the checks of the first step"),
+    ("keras:Layer", "_lock_state", "the base classes of `keras2`"),
+    ("keras.layers:MultiHeadAttention", "_build_attention", "the attention of `keras2`"),
+    ("keras.layers:MultiHeadAttention", "_compute_attention_mask", "the attention of `keras2`"),
+    ("keras.layers:MultiHeadAttention", "_make_output_dense", "the attention of `keras2`"),
+    ("keras.layers:MultiHeadAttention", "_masked_softmax", "the attention of `keras2`"),
+    ("tensorflow:__internal__.dispatch", "GlobalOpDispatcher", "symbolic tensors in ports"),
     ("tensorflow:Module", "_flatten", "the parts of a multitask model"),
     ("keras.src.models.functional:Functional", "_run_through_graph", "found architectures"),
     (_OPTIMIZER, "_get_variable_index", "the sparse update steps, AdamW, LAMB and LARS"),
@@ -94,6 +100,12 @@ def _compiled() -> keras.Model:
     return model
 
 
+def _attention() -> keras.Layer:
+    layer = keras.layers.MultiHeadAttention(1, 2)
+    layer(tf.ones([1, 2, 2]), tf.ones([1, 2, 2]))
+    return layer
+
+
 def _checkpoint_manager() -> tf.train.CheckpointManager:
     step = tf.Variable(0)
     return tf.train.CheckpointManager(
@@ -125,6 +137,15 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         lambda: keras.layers.IntegerLookup(vocabulary=[1]),
         ["_has_input_vocabulary"],
         "the check for layers that must be adapted",
+    ),
+    "a built attention": (
+        _attention,
+        [
+            *("_query_dense", "_key_dense", "_value_dense", "_output_dense", "_dropout_layer"),
+            *("_dot_product_equation", "_combine_equation", "_key_dim", "_output_shape"),
+            *("_layers", "_metrics"),
+        ],
+        "the base classes of `keras2`",
     ),
     "a checkpoint manager": (
         _checkpoint_manager,
