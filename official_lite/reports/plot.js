@@ -358,11 +358,12 @@ class Plot {
   zoomBy(factor) {
     const column = this.column;
     const middle = column === undefined ? (this.left + this.right) / 2 : this.x.place(column);
-    const half = ((this.right - this.left) * factor) / 2;
-    const [first, last] = [this.xs[0], this.xs[this.xs.length - 1]];
-    const low = Math.max(this.x.valueAt(middle - half), first);
-    const high = Math.min(this.x.valueAt(middle + half), last);
-    this.zoomTo(low <= first && high >= last ? null : [low, high]);
+    const width = (this.right - this.left) * factor;
+    const first = this.x.place(this.xs[0]);
+    const last = this.x.place(this.xs[this.xs.length - 1]);
+    const start = Math.min(Math.max(middle - width / 2, first), last - width);
+    const isAll = width >= (last - first) * 0.999;
+    this.zoomTo(isAll ? null : [start, start + width].map(this.x.valueAt));
     if (column !== undefined && this.isInView(column)) this.showColumn(column, null);
   }
 

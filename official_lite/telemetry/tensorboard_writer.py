@@ -23,6 +23,7 @@ from official_lite.telemetry.record import Histogram, Record
 __all__ = [
     "histogram_summary",
     "image_summary",
+    "read_events",
     "write_media",
     "scalar_summary",
     "TensorBoardWriter",
@@ -251,7 +252,7 @@ class TensorBoardWriter(writer.Writer):
         for path in self._files_of_earlier_processes(folder):
             repeated = (
                 offset
-                for offset, event in _read_events(path)
+                for offset, event in read_events(path)
                 if event.step == self._rewound_to
                 and any(value.tag in tags for value in event.summary.value)
             )
@@ -299,7 +300,7 @@ def _list_event_files(folder: str) -> set[str]:
     return {name for name in files.list_names(folder) if "tfevents" in name}
 
 
-def _read_events(path: str) -> Iterator[tuple[int, Any]]:
+def read_events(path: str) -> Iterator[tuple[int, Any]]:
     """Yield the events of a file with their offsets, up to an incomplete event.
 
     TensorFlow's own reader does not return offsets. In the file, each event is preceded by its
@@ -329,7 +330,7 @@ def _end_of_state(path: str, step: int) -> int | None:
     """
     session = tf.compat.v1.SessionLog
     end, end_step, is_marked = None, 0, False
-    for offset, event in _read_events(path):
+    for offset, event in read_events(path):
         status = event.session_log.status
         if status == session.CHECKPOINT and event.step == step:
             end, is_marked = None, True
