@@ -97,6 +97,7 @@ class OrbitExperimentRunner:
         self._hooks = tuple(hooks)
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
+        self._writes_events = False
         self._trainer = trainer or self._build_trainer(
             task, train=self._mode.trains, evaluate=self._mode.evaluates or run_post_eval
         )
@@ -399,8 +400,7 @@ class OrbitExperimentRunner:
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
         has_events = save_summary and preflight.writes_event_files(self.params)
-        writes_events = has_events and directories.is_chief(self.strategy)
-        self._writes_events = writes_events
+        self._writes_events = has_events and directories.is_chief(self.strategy)
         return controller_cls(
             strategy=self.strategy,
             trainer=trainer,
@@ -409,10 +409,10 @@ class OrbitExperimentRunner:
             steps_per_loop=config.steps_per_loop,
             checkpoint_manager=self.checkpoint_manager,
             enable_async_checkpointing=enable_async_checkpointing,
-            summary_dir=os.path.join(self.model_dir, "train") if writes_events else None,
+            summary_dir=os.path.join(self.model_dir, "train") if self._writes_events else None,
             eval_summary_dir=(
                 os.path.join(self.model_dir, config.validation_summary_subdir)
-                if writes_events
+                if self._writes_events
                 else None
             ),
             # Set on all workers: the interval splits loops, and workers whose loops differ in

@@ -91,7 +91,7 @@ def _has_media(path: str) -> bool:
 
 
 def _images(prefix: str, found: _Values) -> Iterator[Markup]:
-    """Yield a title and a row of images for each tag; the last steps come first if room is short."""
+    """Yield a title and a row of images for each tag; if room is short, the last steps."""
     room = _MOST_IMAGE_BYTES
     for name, steps in found.items():
         row: collections.deque[Markup] = collections.deque()

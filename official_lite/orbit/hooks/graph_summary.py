@@ -1,63 +1,66 @@
-"""A hook that writes the graph of a training step for TensorBoard."""
+"""A hook that writes the graph of the training steps for TensorBoard."""
+
+import math
+from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from official_lite.checkpoint import directories
-from official_lite.common import errors
 from official_lite.orbit import triggers
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.output_directory import output_directory
 
 
 class GraphSummary(Hook):
-    """Writes the graphs that TensorFlow executes in one training step, for TensorBoard's Graphs page.
+    """Writes the graph of the compiled training loop, for TensorBoard's Graphs page.
+
+    The graph is written after the first step of each start. If nothing is compiled, the hook logs a
+    warning.
 
     Args:
-      step: The training step, counted from 1. A run that is resumed after this step writes nothing.
       directory: The output directory, relative to the run's `model_dir` unless it is absolute. It
-        needs to be separate from other event files, because TensorBoard reads the files of a
-        directory one after another.
-
-    Raises:
-      errors.ConfigValueError: `step` is less than 1.
+        must not contain other event files, because TensorBoard reads the files of a directory one
+        after another.
     """
 
-    def __init__(self, step: int = 1, directory: str = "graph") -> None:
-        if step < 1:
-            raise errors.ConfigValueError(
-                f"GraphSummary can't write the graph of step {step}. Steps are counted from 1."
-            )
-        self._step = step
+    def __init__(self, directory: str = "graph") -> None:
         self._directory = directory
-        self._is_active = False
+        self._first_step = _FirstStep()
 
     def build_trigger(self) -> triggers.Trigger:
-        return triggers.AtSteps([self._step - 1, self._step])
+        return self._first_step
 
     def before_train(self) -> None:
         output_directory(self, self._directory)
-        self._start()
+        self._first_step.is_over = False
 
     def after_step(self) -> None:
-        if self._is_active:
-            self._export()
-        self._start()
+        self._first_step.is_over = True
+        if directories.is_chief(self.controller.strategy):
+            self._write()
 
-    def after_train(self, success: bool) -> None:
-        if self._is_active:
-            self._is_active = False
-            tf.summary.trace_off()
-
-    def _start(self) -> None:
-        is_due = self.controller.step == self._step - 1
-        if is_due and directories.is_chief(self.controller.strategy):
-            self._is_active = True
-            tf.summary.trace_on(graph=True)
-
-    def _export(self) -> None:
-        self._is_active = False
+    def _write(self) -> None:
+        loop: Any = getattr(self.trainer, "train_loop", None)
+        functions = [] if loop is None else loop.trace()
+        if not functions:
+            logging.warning("GraphSummary writes no graph, because no training loop is compiled.")
+            return
         writer = tf.summary.create_file_writer(output_directory(self, self._directory))
         # Inside the loop, summaries are recorded at an interval only.
         with writer.as_default(), tf.summary.record_if(True):
-            tf.summary.trace_export("train_step", step=self.controller.step)
+            tf.summary.graph(functions[0].graph)
         writer.close()
+
+
+class _FirstStep(triggers.Trigger):
+    """Due after the first step; the hook says when that is over."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def next_step(self, step: int) -> float:
+        return math.inf if self.is_over else step + 1
+
+    def is_due(self, step: int) -> bool:
+        return not self.is_over
