@@ -60,6 +60,15 @@ class Tab:
             raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def wait_for(self, expression: str) -> Any:
+        """The value of an expression, as soon as it is true."""
+        deadline = time.monotonic() + _SECONDS
+        while not (value := self.evaluate(expression)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{expression} did not become true: {self.problems}")
+            self.evaluate("new Promise(done => setTimeout(done, 50))")
+        return value
+
     def point_at(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
         """Moves the mouse over an element, to a place given in parts of its size."""
         self._mouse("mouseMoved", self._place(selector, x, y))
