@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from official_lite.common import files
+from official_lite.common import errors, files
 from official_lite.reports import charts, layout
 from official_lite.reports.markup import Markup, tag
 from official_lite.reports.run_reading import Run, is_run
@@ -36,7 +36,8 @@ def media(runs: Sequence[Run]) -> list[layout.Section]:
     images: list[Markup] = []
     drawn: list[charts.Chart] = []
     for run in runs:
-        found = _read(run.model_dir)
+        found, problems = _read(run.model_dir)
+        images += [layout.note(f"{run.name}: {problem}") for problem in problems]
         prefix = f"{run.name}, " if len(runs) > 1 else ""
         images += _images(prefix, found["images"])
         for name, histograms in found["histograms"].items():
@@ -52,26 +53,35 @@ def media(runs: Sequence[Run]) -> list[layout.Section]:
     return sections
 
 
-def _read(model_dir: str) -> Mapping[str, _Values]:
+def _read(model_dir: str) -> tuple[Mapping[str, _Values], list[str]]:
+    """Return the images and histograms, and one line of text for each file that can't be read."""
     found: dict[str, _Values] = {"images": {}, "histograms": {}}
-    # TensorFlow, which decodes the events, takes seconds to import.
-    paths = [path for path in _event_files(model_dir) if _has_media(path)]
-    if not paths:
-        return found
+    problems: list[str] = []
+    for path in _event_files(model_dir):
+        split = os.path.relpath(os.path.dirname(path), model_dir)
+        try:
+            if _has_media(path):
+                _read_file(path, "" if split == os.curdir else f"{split}/", found)
+        except (OSError, TypeError, ValueError, errors.ConfigError) as error:
+            problems.append(f"{os.path.relpath(path, model_dir)} can't be read: {error}")
+    return found, problems
+
+
+def _read_file(path: str, prefix: str, found: Mapping[str, _Values]) -> None:
+    # TensorFlow takes seconds to import, and most runs have neither images nor histograms.
     import tensorflow as tf
 
     from official_lite.telemetry import tensorboard_writer
 
-    for path in paths:
-        split = os.path.relpath(os.path.dirname(path), model_dir)
-        for _, event in tensorboard_writer.read_events(path):
-            for value in event.summary.value:
-                kind = value.metadata.plugin_data.plugin_name
-                if kind in found:
-                    name = value.tag if split == os.curdir else f"{split}/{value.tag}"
-                    steps = found[kind].setdefault(name, {})
-                    steps[event.step] = tf.make_ndarray(value.tensor)
-    return found
+    for _, event in tensorboard_writer.read_events(path):
+        for value in event.summary.value:
+            kind = value.metadata.plugin_data.plugin_name
+            if kind not in found:
+                continue
+            tensor = tf.make_ndarray(value.tensor)
+            if kind == "images" and (tensor.ndim != 1 or tensor.size < 3):
+                raise ValueError(f"{value.tag} has the shape {tensor.shape}")
+            found[kind].setdefault(f"{prefix}{value.tag}", {})[event.step] = tensor
 
 
 def _event_files(directory: str) -> Iterator[str]:

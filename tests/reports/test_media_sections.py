@@ -92,3 +92,13 @@ def test_a_browser_shows_the_images(run, tmp_path) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         assert tab.evaluate("document.querySelectorAll('#histograms .line').length") == 5 + 2
         assert tab.problems == []
+
+
+def test_unreadable_event_files_are_named_and_hide_no_others(run) -> None:
+    (run / "train").mkdir()
+    (run / "train" / "events.out.tfevents.1.v2").mkdir()
+    [good] = (run / "validation").glob("events*")
+    (run / "validation" / "events.out.tfevents.2.v2").write_bytes(good.read_bytes()[:-900])
+    shown = _sections(run)["images"]
+    assert "train/events.out.tfevents.1.v2 can&#x27;t be read" in shown
+    assert "validation/digit" in shown
