@@ -60,15 +60,47 @@ class Tab:
             raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def wait_for(self, expression: str) -> Any:
+        """The value of an expression, as soon as it is true."""
+        deadline = time.monotonic() + _SECONDS
+        while not (value := self.evaluate(expression)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{expression} did not become true: {self.problems}")
+            self.evaluate("new Promise(done => setTimeout(done, 50))")
+        return value
+
     def point_at(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
         """Moves the mouse over an element, to a place given in parts of its size."""
+        self._mouse("mouseMoved", self._place(selector, x, y))
+
+    def drag(self, selector: str, start: float, end: float) -> None:
+        """Drags the mouse over an element, between two parts of its width."""
+        self._mouse("mousePressed", self._place(selector, start), button="left", clickCount=1)
+        self._mouse("mouseMoved", self._place(selector, end), button="left")
+        self._mouse("mouseReleased", self._place(selector, end), button="left", clickCount=1)
+
+    def double_click(self, selector: str) -> None:
+        """Clicks twice in the middle of an element."""
+        place = self._place(selector)
+        for count in (1, 2):
+            for event in ("mousePressed", "mouseReleased"):
+                self._mouse(event, place, button="left", clickCount=count)
+
+    def press(self, key: str) -> None:
+        """Presses a key."""
+        for event in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=event, key=key)
+
+    def _place(self, selector: str, x: float = 0.5, y: float = 0.5) -> dict[str, float]:
         box = self.evaluate(
             f"(() => {{ const node = document.querySelector({selector!r});"
             "node.scrollIntoView({block: 'center'}); const box = node.getBoundingClientRect();"
             "return [box.x, box.y, box.width, box.height]; })()"
         )
-        place = {"x": box[0] + x * box[2], "y": box[1] + y * box[3]}
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
+        return {"x": box[0] + x * box[2], "y": box[1] + y * box[3]}
+
+    def _mouse(self, event: str, place: dict[str, float], **how: Any) -> None:
+        self.call("Input.dispatchMouseEvent", type=event, **place, **how)
 
     def screenshot(self, path: str | os.PathLike[str]) -> None:
         """The whole page as a PNG file."""

@@ -34,7 +34,9 @@ def on_config(config: Any) -> None:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the reference and the copies."""
+    """Add the reference, the copies, and the script that the search needs in files."""
+    worker = str(DOCS / "site" / "iframe-worker.js")
+    files.append(File.generated(config, "assets/iframe-worker.js", abs_src_path=worker))
     for uri, content in _reference_pages().items():
         files.append(File.generated(config, uri, content=content))
     pages = [pathlib.Path(f.abs_src_path) for f in files.documentation_pages() if f.abs_src_path]

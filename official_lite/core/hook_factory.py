@@ -32,6 +32,7 @@ _HOOKS: registry.Collection = {
         "early_stopping": "early_stopping:EarlyStopping",
         "export_model": "export_model:ExportModel",
         "gradient_norm": "gradient_norm:GradientNorm",
+        "graph": "graph_summary:GraphSummary",
         "input_wait": "input_wait:InputWait",
         "iteration_timer": "iteration_timer:IterationTimer",
         "keras_callback": "keras_callback:KerasCallback",

@@ -97,6 +97,7 @@ class OrbitExperimentRunner:
         self._hooks = tuple(hooks)
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
+        self._writes_events = False
         self._trainer = trainer or self._build_trainer(
             task, train=self._mode.trains, evaluate=self._mode.evaluates or run_post_eval
         )
@@ -230,6 +231,8 @@ class OrbitExperimentRunner:
             )
         preemption.check()
         self.choose_execution()
+        if self._writes_events:
+            telemetry.write_hparams(self.model_dir, self._run_info().flat_config())
         self._save_a_point_to_recover_to()
         if self._mode is Mode.TRAIN_AND_EVAL:
             # As in the Model Garden, an interval of 0 means one evaluation at the end.
@@ -349,14 +352,16 @@ class OrbitExperimentRunner:
     def _build_writers(self) -> list[telemetry.Writer]:
         if not directories.is_chief(self.strategy):
             return []
-        run = telemetry.RunInfo(
+        factories = preflight.find_writers(self.params)
+        return [*writer_factory.create_writers(factories, self._run_info()), self._last_records]
+
+    def _run_info(self) -> telemetry.RunInfo:
+        return telemetry.RunInfo(
             model_dir=self.model_dir,
             total_steps=self.params.trainer.train_steps,
             config=self.params.as_dict(),
             mode=self._mode,
         )
-        factories = preflight.find_writers(self.params)
-        return [*writer_factory.create_writers(factories, run), self._last_records]
 
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Build the hooks of the trainer and of the config, and append the caller's hooks.
@@ -395,7 +400,7 @@ class OrbitExperimentRunner:
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
         has_events = save_summary and preflight.writes_event_files(self.params)
-        writes_events = has_events and directories.is_chief(self.strategy)
+        self._writes_events = has_events and directories.is_chief(self.strategy)
         return controller_cls(
             strategy=self.strategy,
             trainer=trainer,
@@ -404,10 +409,10 @@ class OrbitExperimentRunner:
             steps_per_loop=config.steps_per_loop,
             checkpoint_manager=self.checkpoint_manager,
             enable_async_checkpointing=enable_async_checkpointing,
-            summary_dir=os.path.join(self.model_dir, "train") if writes_events else None,
+            summary_dir=os.path.join(self.model_dir, "train") if self._writes_events else None,
             eval_summary_dir=(
                 os.path.join(self.model_dir, config.validation_summary_subdir)
-                if writes_events
+                if self._writes_events
                 else None
             ),
             # Set on all workers: the interval splits loops, and workers whose loops differ in

@@ -29,10 +29,15 @@ function smoothed(values, weight) {
   });
 }
 
+// One tick alone gives no scale, so a small chart has more ticks than `count` if it has to.
 function linearTicks(low, high, count, leastStep) {
   const rough = Math.max((high - low) / Math.max(1, count), leastStep);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough * 0.999);
+  const number = Math.floor(high / step + 1e-6) - Math.ceil(low / step - 1e-6) + 1;
+  if (number < 2 && step > leastStep && count < 8) {
+    return linearTicks(low, high, count + 1, leastStep);
+  }
   const ticks = [];
   const largest = Math.max(Math.abs(low), Math.abs(high));
   for (let n = Math.ceil(low / step - 1e-6); n * step <= high + step * 1e-6; n += 1) {
@@ -54,6 +59,7 @@ function logTicks(low, high, count) {
       if (at >= low * 0.999 && at <= high * 1.001) ticks.push({ at, text: short(at, at, at) });
     }
   }
+  if (ticks.length < 2 && count < 12) return logTicks(low, high, count + 1);
   return ticks;
 }
 
@@ -75,9 +81,12 @@ function axis(values, { isLog, range, start, end, count, margin, leastStep = 0 }
     [low, high] = [low - pad, high + pad];
   }
   const map = isLog ? Math.log10 : (value) => value;
+  const unmap = isLog ? (value) => 10 ** value : (value) => value;
   const scale = (end - start) / (map(high) - map(low));
   return {
     place: (value) => start + (map(value) - map(low)) * scale,
+    // The value at a pixel.
+    valueAt: (pixel) => unmap(map(low) + (pixel - start) / scale),
     ticks: isLog ? logTicks(low, high, count) : linearTicks(low, high, count, leastStep),
   };
 }

@@ -64,6 +64,8 @@ class Series:
         run: Index of the run whose switch hides the series; None if there is none.
         split: Split whose switch hides the series: `train` or `validation`; empty if there is none.
         labels: A label for each point, if its position does not identify it.
+        group: Name in the legend, which shows and hides all series of a group together. Defaults
+            to the name.
     """
 
     name: str
@@ -74,6 +76,12 @@ class Series:
     run: int | None = None
     split: str = ""
     labels: Sequence[str] = ()
+    group: str = ""
+
+    @property
+    def legend(self) -> str:
+        """The name in the legend."""
+        return self.group or self.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +98,6 @@ class Chart:
         x_is_log: Whether the x axis is logarithmic.
         y_range: The range that the y axis must include. By default it follows the values.
         is_smoothed: Whether the page's smoothing applies to the chart.
-        has_legend: Whether the chart has a legend of its own.
     """
 
     title: str
@@ -101,7 +108,6 @@ class Chart:
     x_is_log: bool = False
     y_range: tuple[float, float] | None = None
     is_smoothed: bool = False
-    has_legend: bool = True
 
 
 def figure(chart: Chart) -> Markup:
@@ -110,7 +116,7 @@ def figure(chart: Chart) -> Markup:
         "figure",
         tag("figcaption", tag("span", chart.title, class_="title")),
         tag("div", class_="plot"),
-        _legend(chart.series) if chart.has_legend else None,
+        _legend(chart.series),
         json_script(_data(chart)),
         class_="chart",
     )
@@ -131,14 +137,13 @@ def number(value: float | None) -> str:
 
 
 def _legend(series: Sequence[Series]) -> Child:
+    # The last series is drawn in front, so its swatch represents the group.
+    groups = {one.legend: one for one in series}
     return tag(
         "ul",
         [
-            tag(
-                "li",
-                tag("button", swatch(one), one.name, type="button", aria_pressed="true"),
-            )
-            for one in series
+            tag("li", tag("button", swatch(one), name, type="button", aria_pressed="true"))
+            for name, one in groups.items()
         ],
         class_="legend",
     )
@@ -168,6 +173,7 @@ def _series_data(series: Series) -> dict[str, Any]:
     kept = range(len(values)) if series.labels else thin(values)
     return {
         "name": series.name,
+        "legend": series.legend,
         "colour": series.colour,
         "look": series.look,
         "run": series.run,

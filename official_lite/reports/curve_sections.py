@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from official_lite.reports import charts, layout
 from official_lite.reports.markup import Child, Markup, tag
@@ -12,6 +12,12 @@ from official_lite.reports.run_reading import Run
 __all__ = ["curves", "throughput"]
 
 _TEXT_COLOUR = 6
+_ZOOM_HINT = tag(
+    "p",
+    "Drag over a range of a chart to zoom in, and double-click to see all of it. "
+    "With the keyboard: arrow keys, + and −, Escape.",
+    class_="dim hint",
+)
 _SPEED = ("per_second", "seconds_per", "_secs", "input_wait")
 
 
@@ -39,7 +45,7 @@ def curves(runs: Sequence[Run]) -> layout.Section:
     found = [curve for curve in _curves(runs) if not _is_speed(curve.quantity)]
     content: Child = layout.note("No metrics were recorded.")
     if found:
-        content = [_switches(runs, found), _grid(runs, found), _values(runs, found)]
+        content = [_switches(runs, found), _ZOOM_HINT, _grid(runs, found), _values(runs, found)]
     return layout.Section(name="curves", title="Curves", content=content)
 
 
@@ -77,7 +83,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[_Curve]:
                 yield _Curve(
                     run=number,
                     split=split,
-                    quantity=_quantity(split, name),
+                    quantity=_quantity(split, name, named),
                     points=list(zip(series.steps, series.values, strict=True)),
                     minutes=_minutes(run, series),
                 )
@@ -92,8 +98,14 @@ def _minutes(run: Run, series: Series) -> list[float]:
     return [(time - min(began)) / 60 for time in times]
 
 
-def _quantity(split: str, name: str) -> str:
+def _quantity(split: str, name: str, others: Container[str]) -> str:
+    """Return the name without `training_` or `validation_`, so that splits share a chart.
+
+    A metric that has the short name already, beside the loss of the trainer, is told apart.
+    """
     prefix = {"train": "training_", "validation": "validation_"}.get(split, "")
+    if prefix and f"{prefix}{name}" in others:
+        return f"{name} (metric)"
     return name.removeprefix(prefix) or name
 
 
@@ -119,7 +131,6 @@ def _chart(runs: Sequence[Run], quantity: str, found: Sequence[_Curve]) -> chart
         title=quantity,
         series=[_series(runs, curve, own) for curve in own],
         is_smoothed=True,
-        has_legend=False,
     )
 
 

@@ -19,7 +19,7 @@ class Markup(str):
 Child: TypeAlias = "str | int | float | Iterable[Child] | None"
 """Content of an element; None stands for no content."""
 
-_WITHOUT_END = frozenset({"input", "meta"})
+_WITHOUT_END = frozenset({"img", "input", "meta"})
 
 
 def tag(element: str, /, *children: Child, **attributes: Any) -> Markup:

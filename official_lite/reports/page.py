@@ -13,6 +13,7 @@ from official_lite.reports import (
     comparison,
     curve_sections,
     layout,
+    media_sections,
     run_reading,
     run_sections,
     study_reading,
@@ -102,6 +103,7 @@ def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
     sections = [
         run_sections.overview(runs),
         curve_sections.curves(runs),
+        *media_sections.media(runs),
         run_sections.architectures(runs),
         curve_sections.throughput(runs),
         run_sections.checkpoints(runs),
@@ -160,9 +162,10 @@ def _script() -> str:
 
 
 def _policy(script: str) -> str:
-    """Build a policy that allows only this script and no network access."""
+    """Build a policy that allows only this script, embedded images, and no network access."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    script_source = f"script-src 'sha256-{digest}'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {script_source}"
 
 
 def _contents(parts: Sequence[_Part]) -> Child:

@@ -5,6 +5,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const PALETTE = 8;
 const MOST_TIP_ROWS = 10;
 const MOST_MARKED_POINTS = 60;
+// In pixels; a shorter drag is a click.
+const LEAST_DRAG = 8;
 
 // What the switches of a part of the page say.
 const switches = new Map();
@@ -35,8 +37,11 @@ class Plot {
     this.switches = switchesOf(figure);
     this.hidden = new Set();
     this.isLog = false;
+    // The part of the horizontal axis that is shown, as a pair of values; null shows all of it.
+    this.zoom = null;
     this.drawnWidth = 0;
     this.tip = add(figure, "div", { class: "tip", role: "status", hidden: "" });
+    this.addResetButton();
     this.addLogSwitch();
     this.connectLegend();
     new ResizeObserver(() => {
@@ -56,6 +61,16 @@ class Plot {
     return this.data.series.some((one) => one.labels.length > 0);
   }
 
+  get canZoom() {
+    return this.data.xNames.length === 0;
+  }
+
+  addResetButton() {
+    const caption = this.figure.querySelector("figcaption");
+    this.reset = add(caption, "button", { type: "button", class: "reset" }, "reset zoom");
+    this.reset.addEventListener("click", () => this.zoomTo(null));
+  }
+
   addLogSwitch() {
     const isPositive = (one) => one.y.some((value) => value !== null && value > 0);
     if (this.data.yRange || !this.data.series.some(isPositive)) return;
@@ -71,10 +86,11 @@ class Plot {
   }
 
   connectLegend() {
-    this.figure.querySelectorAll(".legend button").forEach((button, index) => {
+    this.figure.querySelectorAll(".legend button").forEach((button) => {
+      const name = button.textContent;
       button.addEventListener("click", () => {
-        if (!this.hidden.delete(index)) this.hidden.add(index);
-        button.setAttribute("aria-pressed", String(!this.hidden.has(index)));
+        if (!this.hidden.delete(name)) this.hidden.add(name);
+        button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
         this.draw();
       });
     });
@@ -83,8 +99,8 @@ class Plot {
   // What is to be seen, as numbers.
   visible() {
     const shown = this.data.series.filter(
-      (one, index) =>
-        !this.hidden.has(index) &&
+      (one) =>
+        !this.hidden.has(one.legend) &&
         !this.switches.hiddenRuns.has(one.run) &&
         !this.switches.hiddenSplits.has(one.split),
     );
@@ -97,6 +113,10 @@ class Plot {
     }));
   }
 
+  isInView(x) {
+    return this.zoom === null || (x >= this.zoom[0] && x <= this.zoom[1]);
+  }
+
   canPlace(x, y) {
     return x !== null && y !== null && (!this.isLog || y > 0) && (!this.data.xLog || x > 0);
   }
@@ -107,16 +127,23 @@ class Plot {
     this.drawnWidth = width;
     this.hideTip();
     this.area.replaceChildren();
+    if (this.drawnUnit !== this.xLabel) this.zoom = null;
+    this.drawnUnit = this.xLabel;
+    this.reset.hidden = this.zoom === null;
     const series = this.visible();
+    const all = [];
     const xs = [];
     const ys = [];
     for (const one of series) {
       one.x.forEach((x, index) => {
         for (const y of [one.y[index], one.raw[index]]) {
-          if (this.canPlace(x, y)) xs.push(x), ys.push(y);
+          if (!this.canPlace(x, y)) continue;
+          all.push(x);
+          if (this.isInView(x)) xs.push(x), ys.push(y);
         }
       });
     }
+    this.xs = [...new Set(all)].sort((a, b) => a - b);
     if (!xs.length) {
       add(this.area, "p", { class: "empty" }, "Nothing to show.");
       this.series = [];
@@ -125,7 +152,13 @@ class Plot {
     const height = Math.round(Math.min(280, Math.max(190, width * 0.6)));
     this.layOut(xs, ys, width, height);
     this.drawFrame(series, width, height);
-    for (const one of series) this.drawSeries(one);
+    // Lines that come from outside of the view end at its edge.
+    const clip = { x: this.left - 6, width: this.right - this.left + 12, y: 0, height: this.bottom + 6 };
+    const view = add(this.svg, "svg", {
+      ...clip,
+      viewBox: `${clip.x} ${clip.y} ${clip.width} ${clip.height}`,
+    });
+    for (const one of series) this.drawSeries(view, one);
     this.series = series;
     this.cursor = add(this.svg, "g", { class: "cursor" });
     this.listen(width, height);
@@ -148,11 +181,11 @@ class Plot {
     this.right = width - 14;
     this.x = axis(xs, {
       isLog: this.data.xLog,
-      range: names.length ? [-0.5, names.length - 0.5] : null,
+      range: names.length ? [-0.5, names.length - 0.5] : this.zoom,
       start: this.left,
       end: this.right,
       count: Math.floor((this.right - this.left) / 60),
-      margin: this.hasNamedPoints ? 0.04 : 0,
+      margin: this.hasNamedPoints && !this.zoom ? 0.04 : 0,
       // There is no half of a step or of a trial.
       leastStep: xs.every(Number.isInteger) ? 1 : 0,
     });
@@ -171,7 +204,8 @@ class Plot {
     this.svg = add(this.area, "svg", box);
     const named = series.map((one) => one.name).join(", ");
     add(this.svg, "title", {}, title);
-    add(this.svg, "desc", {}, `${yLabel} by ${this.xLabel}: ${named}`);
+    const keys = this.canZoom ? " Arrow keys show values, + and - zoom, Escape resets." : "";
+    add(this.svg, "desc", {}, `${yLabel} by ${this.xLabel}: ${named}.${keys}`);
     const grid = add(this.svg, "g", { class: "grid" });
     const texts = add(this.svg, "g", { class: "ticks" });
     for (const tick of this.y.ticks) {
@@ -206,8 +240,8 @@ class Plot {
     }
   }
 
-  drawSeries(one) {
-    const group = add(this.svg, "g", { class: `series ${one.look} c${one.colour % PALETTE}` });
+  drawSeries(parent, one) {
+    const group = add(parent, "g", { class: `series ${one.look} c${one.colour % PALETTE}` });
     const isLine = !["dots", "rings"].includes(one.look);
     if (isLine) {
       if (one.raw !== one.y && this.switches.smoothing > 0 && this.data.smooth) {
@@ -258,13 +292,15 @@ class Plot {
     const hit = add(this.svg, "rect", { class: "hit", x: 0, y: 0, width, height });
     // Without it, the title of the picture would come up beside the values.
     add(hit, "title");
-    const point = (event) => {
+    const place = (event) => {
       const box = this.svg.getBoundingClientRect();
       const scale = width / box.width;
-      this.pointAt((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
+      return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
     };
+    const point = (event) => this.pointAt(...place(event));
     this.svg.addEventListener("pointermove", point);
     this.svg.addEventListener("pointerdown", point);
+    if (this.canZoom) this.listenForZoom(place);
     this.svg.addEventListener("pointerleave", (event) => {
       // A finger is lifted to look.
       if (event.pointerType === "mouse") this.hideTip();
@@ -273,11 +309,69 @@ class Plot {
     this.svg.addEventListener("keydown", (event) => this.moveCursor(event));
   }
 
+  // Dragging selects the range to zoom to.
+  listenForZoom(place) {
+    const selection = add(this.svg, "rect", { class: "selection", y: 0, height: this.bottom });
+    let start = null;
+    const range = (event) => {
+      const inside = (x) => Math.min(Math.max(x, this.left), this.right);
+      return [start, place(event)[0]].map(inside).sort((a, b) => a - b);
+    };
+    const select = (from, to) => {
+      selection.setAttribute("x", from);
+      selection.setAttribute("width", to - from);
+    };
+    this.svg.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      start = place(event)[0];
+      this.svg.setPointerCapture(event.pointerId);
+    });
+    this.svg.addEventListener("pointermove", (event) => {
+      if (start !== null) select(...range(event));
+    });
+    this.svg.addEventListener("pointerup", (event) => {
+      if (start === null) return;
+      const [from, to] = range(event);
+      start = null;
+      select(0, 0);
+      if (to - from >= LEAST_DRAG) this.zoomTo([from, to].map(this.x.valueAt));
+    });
+    // A touch that scrolls the page selects nothing.
+    this.svg.addEventListener("pointercancel", () => {
+      start = null;
+      select(0, 0);
+    });
+    this.svg.addEventListener("dblclick", () => this.zoomTo(null));
+  }
+
+  // Shows a range of x values, if there is something to see in it; null shows all.
+  zoomTo(range) {
+    if (range && this.xs.filter((x) => x >= range[0] && x <= range[1]).length < 2) return;
+    const hadFocus = this.figure.contains(document.activeElement);
+    this.zoom = range;
+    this.draw();
+    // Drawing has replaced what had the focus.
+    if (hadFocus) this.svg.focus({ preventScroll: true });
+  }
+
+  // Zooms around the cursor, or around the middle.
+  zoomBy(factor) {
+    const column = this.column;
+    const middle = column === undefined ? (this.left + this.right) / 2 : this.x.place(column);
+    const width = (this.right - this.left) * factor;
+    const first = this.x.place(this.xs[0]);
+    const last = this.x.place(this.xs[this.xs.length - 1]);
+    const start = Math.min(Math.max(middle - width / 2, first), last - width);
+    const isAll = width >= (last - first) * 0.999;
+    this.zoomTo(isAll ? null : [start, start + width].map(this.x.valueAt));
+    if (column !== undefined && this.isInView(column)) this.showColumn(column, null);
+  }
+
   points() {
     return this.series.flatMap((one) =>
       one.x
         .map((x, index) => ({ one, index, x, y: one.y[index] }))
-        .filter(({ x, y }) => this.canPlace(x, y)),
+        .filter(({ x, y }) => this.canPlace(x, y) && this.isInView(x)),
     );
   }
 
@@ -296,7 +390,13 @@ class Plot {
 
   moveCursor(event) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Escape") this.hideTip();
+    const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
+    const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (event.key === "Escape") {
+      this.hideTip();
+      this.zoomTo(null);
+    }
+    if (factor && isPlain && this.canZoom) this.zoomBy(factor);
     if (!by) return;
     event.preventDefault();
     if (this.hasNamedPoints) {
@@ -350,7 +450,7 @@ class Plot {
   nearestIn(one, x) {
     let best = null;
     one.x.forEach((own, index) => {
-      if (!this.canPlace(own, one.y[index])) return;
+      if (!this.canPlace(own, one.y[index]) || !this.isInView(own)) return;
       if (best === null || Math.abs(own - x) < Math.abs(best.x - x)) {
         best = { one, x: own, y: one.y[index], raw: one.raw[index] };
       }
@@ -377,9 +477,16 @@ class Plot {
     const left = this.area.offsetLeft + at;
     const beside = left + 14 > room ? left - 14 - this.tip.offsetWidth : left + 14;
     this.tip.style.left = `${Math.max(0, Math.min(beside, room))}px`;
-    // On a small screen there is no room beside the pointer.
-    const isBelow = this.tip.offsetWidth > this.figure.clientWidth / 2;
-    this.tip.style.top = `${this.area.offsetTop + (isBelow ? this.bottom + 20 : 4)}px`;
+    // On a small screen there is no room beside the pointer: the values are below the chart, or
+    // above it if that is beyond the edge of the screen.
+    const isNarrow = this.tip.offsetWidth > this.figure.clientWidth / 2;
+    const top = this.area.offsetTop;
+    const places = isNarrow ? [top + this.bottom + 20, top - this.tip.offsetHeight - 4] : [top + 4];
+    const highest = 4 - this.figure.getBoundingClientRect().top;
+    const lowest = highest + window.innerHeight - this.tip.offsetHeight - 8;
+    const fits = (one) => one >= highest && one <= lowest;
+    const clamped = Math.max(highest, Math.min(places[0], lowest));
+    this.tip.style.top = `${places.find(fits) ?? clamped}px`;
   }
 
   hideTip() {

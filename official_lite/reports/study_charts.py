@@ -37,8 +37,6 @@ def reports(study: Study) -> charts.Chart | None:
         title=f"{study.metrics[0]} during training",
         # The series that is drawn last is in front.
         series=[_report(trial) for trial in reversed(told[:_MOST_LINES])],
-        has_legend=False,
-        is_smoothed=False,
     )
 
 
@@ -73,6 +71,7 @@ def _best_so_far(study: Study) -> charts.Series:
 def _report(trial: Trial) -> charts.Series:
     return charts.Series(
         name=f"trial {trial.number}{', the best' if trial.is_best else ''}",
+        group="" if trial.is_best else "other trials",
         points=trial.reports,
         colour=_BEST_COLOUR if trial.is_best else _COLOUR,
         look="solid" if trial.is_best else "dashed",

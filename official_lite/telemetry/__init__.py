@@ -52,6 +52,7 @@ from official_lite.telemetry.tensorboard_writer import (
     histogram_summary as histogram_summary,
     image_summary as image_summary,
     scalar_summary as scalar_summary,
+    write_hparams as write_hparams,
     write_media as write_media,
 )
 from official_lite.telemetry.text_file_writers import (

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import nested_dict, run_mode
+from official_lite.common import escapes, nested_dict, run_mode
 from official_lite.telemetry import (
     console_writer,
     mlflow_writer,
@@ -46,12 +46,17 @@ class RunInfo:
         return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
 
     def flat_config(self) -> dict[str, Any]:
-        """Return the config with dotted names, as in overrides; lists become JSON strings."""
+        """Return the config with dotted names, as in overrides.
+
+        Lists become JSON strings, and passwords in URLs are masked.
+        """
         flat = nested_dict.flatten_nested_dict(self.config, ".")
-        return {
-            path: json.dumps(value, default=str) if isinstance(value, list | tuple) else value
-            for path, value in flat.items()
-        }
+        return {path: _plain(value) for path, value in flat.items()}
+
+
+def _plain(value: object) -> object:
+    text = json.dumps(value, default=str) if isinstance(value, list | tuple) else value
+    return escapes.mask_passwords(text) if isinstance(text, str) else text
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
-from google.protobuf import message
+from google.protobuf import message, struct_pb2
 
 from official_lite.common import files
 from official_lite.telemetry import writer
@@ -23,7 +23,9 @@ from official_lite.telemetry.record import Histogram, Record
 __all__ = [
     "histogram_summary",
     "image_summary",
+    "read_events",
     "write_media",
+    "write_hparams",
     "scalar_summary",
     "TensorBoardWriter",
 ]
@@ -40,6 +42,52 @@ def write_media(media: Record | Events, step: int | tf.Tensor | tf.Variable | No
         image_summary(name, image, step=step)
     for name, histogram in media.histograms.items():
         histogram_summary(name, histogram, step=step)
+
+
+def write_hparams(directory: str, values: Mapping[str, Any]) -> None:
+    """Write the hyperparameters of a run for TensorBoard's HParams page, without requiring it.
+
+    They replace those of an earlier start of the run.
+
+    Args:
+      directory: The model directory. TensorBoard assigns it the scalars in and below it.
+      values: The hyperparameters by name. Those that are None are left out.
+    """
+    suffix = ".hparams.v2"
+    with _unless_disk_is_full():
+        for name in _list_event_files(directory):
+            if name.endswith(suffix):
+                files.remove(os.path.join(directory, name))
+        file_writer = tf.summary.create_file_writer(directory, filename_suffix=suffix)
+        summary = tf.compat.v1.Summary()
+        value = summary.value.add(tag="_hparams_/session_start_info")
+        value.metadata.plugin_data.plugin_name = "hparams"
+        value.metadata.plugin_data.content = _hparams_content(values)
+        value.tensor.CopyFrom(tf.make_tensor_proto([], tf.float32))
+        with file_writer.as_default(), tf.summary.record_if(True):
+            tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
+        file_writer.close()
+
+
+def _hparams_content(values: Mapping[str, Any]) -> bytes:
+    """Return the plugin's message `HParamsPluginData`, whose definition TensorBoard contains.
+
+    Its field 3, `session_start_info`, begins with a map of values, and so does `Struct`: the bytes
+    of a `Struct` are those of a `SessionStartInfo` that has nothing else.
+    """
+    info = struct_pb2.Struct()
+    for name, value in values.items():
+        if value is not None:
+            is_number = isinstance(value, bool | int | float)
+            # Paths may contain bytes that are not UTF-8.
+            info[name] = value if is_number else str(value).encode(errors="replace").decode()
+    content = info.SerializeToString()
+    length, rest = bytearray(), len(content)
+    # The length of a message is written in groups of seven bits, the lowest ones first.
+    while rest >= 128:
+        length.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([3 << 3 | 2, *length, rest]) + content
 
 
 def image_summary(
@@ -83,6 +131,8 @@ def _write(
 
 SummaryFn = Callable[..., Any]
 
+_LOSSES = frozenset({"training_loss", "validation_loss"})
+
 # A directory that contains any of these files is a model directory.
 _OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})
 
@@ -113,6 +163,9 @@ class TensorBoardWriter(writer.Writer):
     TensorBoard draws each folder as a curve of its own color in the same plot, so that `train` and
     `validation`, or several validation sets, can be compared. Folders and event files are created
     when the first value is written to them.
+
+    `training_loss` and `validation_loss` are also written as `loss`, since TensorBoard only draws
+    values of the same name in one chart. A value that is named `loss` already takes precedence.
 
     `rewind` truncates the event files of earlier processes at the point where the restored state
     was saved. It also writes an event that makes a running TensorBoard discard the events it has
@@ -177,6 +230,8 @@ class TensorBoardWriter(writer.Writer):
         if scalars:
             if self._rewound_to is not None and self._rewound_to == int(tf.convert_to_tensor(step)):
                 self._forget_repeated(relative_path, scalars.keys())
+            for name in _LOSSES & scalars.keys():
+                scalars.setdefault("loss", scalars[name])
             with _unless_disk_is_full(), self.file_writer(relative_path).as_default():
                 _write_scalars(scalars, step)
 
@@ -251,7 +306,7 @@ class TensorBoardWriter(writer.Writer):
         for path in self._files_of_earlier_processes(folder):
             repeated = (
                 offset
-                for offset, event in _read_events(path)
+                for offset, event in read_events(path)
                 if event.step == self._rewound_to
                 and any(value.tag in tags for value in event.summary.value)
             )
@@ -299,7 +354,7 @@ def _list_event_files(folder: str) -> set[str]:
     return {name for name in files.list_names(folder) if "tfevents" in name}
 
 
-def _read_events(path: str) -> Iterator[tuple[int, Any]]:
+def read_events(path: str) -> Iterator[tuple[int, Any]]:
     """Yield the events of a file with their offsets, up to an incomplete event.
 
     TensorFlow's own reader does not return offsets. In the file, each event is preceded by its
@@ -329,7 +384,7 @@ def _end_of_state(path: str, step: int) -> int | None:
     """
     session = tf.compat.v1.SessionLog
     end, end_step, is_marked = None, 0, False
-    for offset, event in _read_events(path):
+    for offset, event in read_events(path):
         status = event.session_log.status
         if status == session.CHECKPOINT and event.step == step:
             end, is_marked = None, True

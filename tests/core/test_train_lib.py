@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from official_lite import orbit
 from official_lite.common import errors
@@ -56,6 +57,20 @@ def test_every_checkpoint_is_evaluated_continuously(experiment, make_task, tmp_p
     _run(params, make_task(params), "train", tmp_path)
     _run(params, make_task(params), "continuous_eval", tmp_path)
     assert _steps(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8]
+
+
+def test_training_writes_its_hyperparameters_for_tensorboard(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment()
+    _run(params, make_task(params), "train", tmp_path)
+    [path] = tmp_path.glob("events*")
+    [value] = [v for e in tf.compat.v1.train.summary_iterator(str(path)) for v in e.summary.value]
+    content = plugin_data_pb2.HParamsPluginData.FromString(value.metadata.plugin_data.content)
+    hparams = content.session_start_info.hparams
+    assert hparams["trainer.train_steps"].number_value == 8
+    _run(params, make_task(params), "eval", tmp_path)
+    assert list(tmp_path.glob("events*")) == [path]
 
 
 def test_unknown_mode_fails_before_anything_is_built(experiment, tmp_path) -> None:

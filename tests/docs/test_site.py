@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 
+from tests import chromium
 from tests.docs import blocks
 
 DOCS = blocks.ROOT / "docs"
@@ -33,3 +34,18 @@ def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) 
         in reference
     )
     assert (tmp_path / "repository" / "deploy" / "kubernetes" / "workers.yaml").exists()
+    _require_search_from_files(tmp_path)
+
+
+def _require_search_from_files(site: pathlib.Path) -> None:
+    """Searches the site as readers do who have opened a page from a file."""
+    results = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
+    with chromium.started() as browser:
+        tab = browser.open(site / "how_to" / "regression.html")
+        tab.evaluate("document.querySelector('.md-search__input').focus()")
+        tab.call("Input.insertText", text="GraphSummary")
+        # The search starts when a key is released.
+        tab.press("Shift")
+        found = tab.wait_for(f"{results}.length && {results}")
+        assert any(link.startswith((site / "reference").as_uri()) for link in found)
+        assert tab.problems == []

@@ -17,7 +17,9 @@ from tensorboard.backend.event_processing import (
     event_accumulator,
     plugin_event_multiplexer,
 )
+from tensorboard.plugins import base_plugin
 from tensorboard.plugins.histogram import metadata as histogram_metadata
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 from tensorboard.plugins.image import metadata as image_metadata
 from tensorboard.plugins.scalar import metadata as scalar_metadata
 from tensorboard.plugins.text import metadata as text_metadata
@@ -249,3 +251,61 @@ def test_steps_after_a_resume_are_read_once(tmp_path: pathlib.Path, back_to: int
         _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=100
     )
     assert [each.step for each in read["train"]["loss"]] == [10, 20, 30, 40]
+
+
+def _list_hparams(directory: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, float]]]:
+    """The rows of the HParams page: hyperparameters and metrics by run."""
+    backend = backend_context.Context(base_plugin.TBContext(data_provider=_provide(directory)))
+    statuses = list(api_pb2.Status.values())
+    request = api_pb2.ListSessionGroupsRequest(allowed_statuses=statuses, slice_size=100)
+    answer = list_session_groups.Handler(_CONTEXT, backend, "", request).run()
+    return {
+        group.sessions[0].name: (
+            {name: getattr(v, v.WhichOneof("kind")) for name, v in group.hparams.items()},
+            {f"{v.name.group}/{v.name.tag}": v.value for v in group.sessions[0].metric_values},
+        )
+        for group in answer.session_groups
+    }
+
+
+def test_hyperparameters_stand_beside_the_metrics_of_their_run(tmp_path: pathlib.Path) -> None:
+    for number, rate in enumerate((0.1, 0.2)):
+        run = tmp_path / f"run{number}"
+        values = {"rate": rate, "steps": 10, "is_fast": True, "none": None, "größe": "a" * 300}
+        # A second start replaces what the first one wrote.
+        telemetry.write_hparams(str(run), {**values, "rate": 7.0, "old": 1})
+        telemetry.write_hparams(str(run), values)
+        with telemetry.TensorBoardWriter(run) as writer:
+            writer.write(telemetry.Record(step=3, split="train", values={"training_loss": number}))
+    found = _list_hparams(tmp_path)
+    assert found == {
+        f"run{number}": (
+            {"rate": rate, "steps": 10.0, "is_fast": True, "größe": "a" * 300},
+            {"train/training_loss": number, "train/loss": number},
+        )
+        for number, rate in enumerate((0.1, 0.2))
+    }
+
+
+def test_losses_of_all_splits_have_one_chart(tmp_path: pathlib.Path) -> None:
+    with telemetry.TensorBoardWriter(tmp_path) as writer:
+        for split, values in {
+            "train": {"training_loss": 0.5},
+            "validation": {"validation_loss": 0.7, "noisy": {"validation_loss": 0.9}},
+            "other": {"validation_loss": 1.0, "loss": 2.0},
+        }.items():
+            writer.write(telemetry.Record(step=1, split=split, values=values))
+    read = _provide(tmp_path).read_scalars(
+        _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=10
+    )
+    found = {run: {tag: data[0].value for tag, data in tags.items()} for run, tags in read.items()}
+    assert {run: tags.pop("loss") for run, tags in found.items()} == pytest.approx(
+        {"train": 0.5, "validation": 0.7, "validation/noisy": 0.9, "other": 2.0}
+    )
+    # The names of the Model Garden stay.
+    assert {run: list(tags) for run, tags in found.items()} == {
+        "train": ["training_loss"],
+        "validation": ["validation_loss"],
+        "validation/noisy": ["validation_loss"],
+        "other": ["validation_loss"],
+    }

@@ -27,6 +27,20 @@ def test_training_and_validation_share_a_chart(tmp_path) -> None:
     assert charts["loss"]["smooth"] is True
 
 
+def test_no_two_rows_have_the_same_name(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "run")
+    values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}
+    made_runs.write_metrics(run, [{"step": n, "split": "train", **values} for n in (1, 2)])
+    page = tag("div", curve_sections.curves([run_reading.read_run(str(run))]).content)
+    heads = re.findall(r'<th scope="row">(.*?)</th>', page)
+    assert sorted(heads) == [
+        "train/accuracy",
+        "train/accuracy (metric)",
+        "train/loss",
+        "train/loss (metric)",
+    ]
+
+
 def test_curves_can_be_drawn_over_time(tmp_path) -> None:
     (run,) = _runs(tmp_path, 1)
     section = curve_sections.curves([run])

@@ -91,6 +91,98 @@ def test_page_of_a_study_sorts_its_trials(browser, tmp_path, width) -> None:
     _require_soundness(tab, width)
 
 
+_TICKS = (
+    "[...document.querySelectorAll('.plot')].map(plot => ["
+    "plot.querySelectorAll('.ticks text[text-anchor=end]').length,"
+    "plot.querySelectorAll('.ticks line').length])"
+)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_chart_has_a_legend_and_ticks(browser, tmp_path, width) -> None:
+    search.run_study(toys.curve, toys.config(num_trials=5), str(tmp_path / "study"))
+    run = made_runs.make_run(tmp_path / "run")
+    # A range that lies around one round number only.
+    values = [0.4932, 0.5061, 0.51, 0.4991, 0.5044]
+    made_runs.write_metrics(
+        run,
+        [
+            {"step": 97 + 9 * n, "split": "train", "flat": value, "steep": 10.0 ** (n - 2) * 3}
+            for n, value in enumerate(values)
+        ],
+    )
+    tab = browser.open(_write(tmp_path, run, tmp_path / "study"), width)
+    assert tab.evaluate(
+        "[...document.querySelectorAll('.chart')]"
+        ".every(chart => chart.querySelectorAll('.legend button').length > 0)"
+    )
+    assert all(min(numbers) >= 2 for numbers in tab.evaluate(_TICKS))
+    tab.evaluate("document.querySelectorAll('.chart .log').forEach(button => button.click())")
+    assert all(min(numbers) >= 2 for numbers in tab.evaluate(_TICKS))
+    _require_soundness(tab, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_values_under_the_pointer_stay_on_the_screen(browser, tmp_path, width) -> None:
+    runs = [made_runs.make_run(tmp_path / f"run {n}") for n in range(6)]
+    tab = browser.open(_write(tmp_path, *runs), width)
+    shown = (
+        "(() => { const box = document.querySelector('#curves .tip').getBoundingClientRect();"
+        "return box.width > 0 && box.top >= 0 && box.left >= 0 && box.right <= innerWidth"
+        "&& box.bottom <= innerHeight; })()"
+    )
+    for edge in ("start", "center", "end"):
+        tab.evaluate(
+            f"document.querySelector('#curves .chart').scrollIntoView({{block: '{edge}'}})"
+        )
+        for x in (0.2, 0.95):
+            tab.evaluate(
+                "(() => { const svg = document.querySelector('#curves svg');"
+                "const box = svg.getBoundingClientRect();"
+                "svg.dispatchEvent(new PointerEvent('pointermove',"
+                f"{{clientX: box.x + {x} * box.width, clientY: box.y + 50}})); }})()"
+            )
+            assert tab.evaluate(shown), (edge, x)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_chart_zooms_by_mouse_and_by_keyboard(browser, tmp_path, width) -> None:
+    tab = browser.open(_write(tmp_path, made_runs.make_run(tmp_path / "run")), width)
+    ticks = (
+        "[...document.querySelectorAll('#curves .plot')[0]"
+        ".querySelectorAll('.ticks text[text-anchor=middle]')].map(one => one.textContent)"
+    )
+    whole = tab.evaluate(ticks)
+    assert "1000" in whole
+    tab.drag("#curves .plot > svg", 0.4, 0.6)
+    zoomed = tab.evaluate(ticks)
+    assert 350 < int(zoomed[0]) < int(zoomed[-2]) < 700
+    assert tab.evaluate("document.querySelector('.reset').hidden") is False
+    # The other charts show all of their values.
+    assert tab.evaluate("document.querySelectorAll('.reset:not([hidden])').length") == 1
+    _require_soundness(tab, width)
+    tab.double_click("#curves .plot > svg")
+    assert tab.evaluate(ticks) == whole
+
+    tab.evaluate("document.querySelector('#curves .plot > svg').focus()")
+    for key in ("+", "+"):
+        tab.press(key)
+    assert 350 < int(tab.evaluate(ticks)[0]) < 700
+    tab.press("ArrowRight")
+    step = tab.evaluate("document.querySelector('.tip strong').textContent")
+    assert 350 < int(step.removeprefix("step ")) < 700
+    tab.press("-")
+    tab.press("-")
+    assert tab.evaluate(ticks) == whole
+    tab.press("+")
+    tab.press("Escape")
+    assert tab.evaluate(ticks) == whole
+    tab.drag("#curves .plot > svg", 0.4, 0.6)
+    tab.evaluate("document.querySelector('.reset').click()")
+    assert tab.evaluate(ticks) == whole
+    assert tab.problems == []
+
+
 def test_text_from_files_is_never_run(browser, tmp_path) -> None:
     config = {"task": {HOSTILE: HOSTILE}}
     record = {"exit_reason": HOSTILE, "argv": [HOSTILE], "host": HOSTILE, "status": HOSTILE}

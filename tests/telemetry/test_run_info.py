@@ -11,6 +11,13 @@ def test_flat_config_has_the_names_of_overrides():
     }
 
 
+def test_flat_config_has_no_passwords():
+    urls = ["mysql://me:secret@host/a"]
+    run = telemetry.RunInfo("/run", 1, {"url": urls[0], "urls": urls})
+    masked = "mysql://me:***@host/a"
+    assert run.flat_config() == {"url": masked, "urls": f'["{masked}"]'}
+
+
 def test_job_that_only_evaluates_has_files_of_its_own():
     def file(mode):
         return telemetry.RunInfo("/run", 1, {}, mode=mode).file("metrics.json")

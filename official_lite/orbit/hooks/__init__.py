@@ -5,6 +5,7 @@ from official_lite.orbit.hooks.best_checkpoint import BestCheckpoint as BestChec
 from official_lite.orbit.hooks.early_stopping import EarlyStopping as EarlyStopping
 from official_lite.orbit.hooks.export_model import ExportModel as ExportModel
 from official_lite.orbit.hooks.gradient_norm import GradientNorm as GradientNorm
+from official_lite.orbit.hooks.graph_summary import GraphSummary as GraphSummary
 from official_lite.orbit.hooks.hook import GraphHook as GraphHook, Hook as Hook
 from official_lite.orbit.hooks.input_wait import InputWait as InputWait
 from official_lite.orbit.hooks.iteration_timer import IterationTimer as IterationTimer

@@ -1,0 +1,210 @@
+"""Sections with the images and histograms that a run has written to its event files."""
+
+import base64
+import collections
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from official_lite.common import errors, files
+from official_lite.reports import charts, layout
+from official_lite.reports.markup import Markup, tag
+from official_lite.reports.run_reading import Run, is_run
+
+__all__ = ["media"]
+
+# More charts than this are collapsed at first.
+_MOST_OPEN_CHARTS = 6
+# Of each tag, the first and the last step are shown, and some between them.
+_MOST_STEPS = 6
+_MOST_IMAGES_OF_A_STEP = 4
+# A page has to remain small enough to be sent.
+_MOST_IMAGE_BYTES = 6_000_000
+_SMALL, _LARGE = 96, 400
+_NUM_BINS = 30
+_PNG = b"\x89PNG"
+
+_Values = dict[str, dict[int, npt.NDArray[Any]]]
+"""The tensors of one kind of summary, by tag and step."""
+
+
+def media(runs: Sequence[Run]) -> list[layout.Section]:
+    """Build the sections with images and histograms; there is none for a kind without any."""
+    images: list[Markup] = []
+    drawn: list[charts.Chart] = []
+    for run in runs:
+        found, problems = _read(run.model_dir)
+        images += [layout.note(f"{run.name}: {problem}") for problem in problems]
+        prefix = f"{run.name}, " if len(runs) > 1 else ""
+        images += _images(prefix, found["images"])
+        for name, histograms in found["histograms"].items():
+            drawn += _histogram_charts(f"{prefix}{name}", histograms)
+    sections = []
+    if images:
+        sections.append(layout.Section(name="images", title="Images", content=images))
+    if drawn:
+        content = charts.grid(drawn)
+        if len(drawn) > _MOST_OPEN_CHARTS:
+            content = tag("details", tag("summary", f"{len(drawn)} charts"), content)
+        sections.append(layout.Section(name="histograms", title="Histograms", content=content))
+    return sections
+
+
+def _read(model_dir: str) -> tuple[Mapping[str, _Values], list[str]]:
+    """Return the images and histograms, and one line of text for each file that can't be read."""
+    found: dict[str, _Values] = {"images": {}, "histograms": {}}
+    problems: list[str] = []
+    for path in _event_files(model_dir):
+        split = os.path.relpath(os.path.dirname(path), model_dir)
+        try:
+            if _has_media(path):
+                _read_file(path, "" if split == os.curdir else f"{split}/", found)
+        except (OSError, TypeError, ValueError, errors.ConfigError) as error:
+            problems.append(f"{os.path.relpath(path, model_dir)} can't be read: {error}")
+    return found, problems
+
+
+def _read_file(path: str, prefix: str, found: Mapping[str, _Values]) -> None:
+    # TensorFlow takes seconds to import, and most runs have neither images nor histograms.
+    import tensorflow as tf
+
+    from official_lite.telemetry import tensorboard_writer
+
+    for _, event in tensorboard_writer.read_events(path):
+        for value in event.summary.value:
+            kind = value.metadata.plugin_data.plugin_name
+            if kind not in found:
+                continue
+            tensor = tf.make_ndarray(value.tensor)
+            if kind == "images" and (tensor.ndim != 1 or tensor.size < 3):
+                raise ValueError(f"{value.tag} has the shape {tensor.shape}")
+            found[kind].setdefault(f"{prefix}{value.tag}", {})[event.step] = tensor
+
+
+def _event_files(directory: str) -> Iterator[str]:
+    for name in files.list_names(directory):
+        path = os.path.join(directory, name)
+        if "tfevents" in name:
+            yield path
+        # Links are skipped because they may form a cycle.
+        elif not name.startswith(".") and not os.path.islink(path) and not is_run(path):
+            yield from _event_files(path)
+
+
+def _has_media(path: str) -> bool:
+    with files.open_file(path, "rb") as file:
+        content = file.read()
+    return b"images" in content or b"histograms" in content
+
+
+def _images(prefix: str, found: _Values) -> Iterator[Markup]:
+    """Yield a title and a row of images for each tag; if room is short, the last steps."""
+    room = _MOST_IMAGE_BYTES
+    for name, steps in found.items():
+        row: collections.deque[Markup] = collections.deque()
+        number = 0
+        for step in reversed(_chosen(steps)):
+            # The tensor is the width, the height, and the encoded images.
+            width, _, *pngs = steps[step].tolist()
+            for png in pngs[:_MOST_IMAGES_OF_A_STEP]:
+                if png.startswith(_PNG) and (room := room - len(png)) >= 0:
+                    row.appendleft(_image(name, step, int(width), png))
+            number += len(pngs)
+        left_out = "" if len(row) == number else f" ({len(row)} of the {number} of these steps)"
+        yield tag("h3", f"{prefix}{name}{left_out}")
+        yield tag("div", row, class_="images")
+
+
+def _image(name: str, step: int, width: int, png: bytes) -> Markup:
+    caption = f"step {step:,}"
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    image = tag("img", src=source, alt=f"{name} at {caption}")
+    # Small images are enlarged, and then show their pixels.
+    return tag(
+        "figure",
+        image,
+        tag("figcaption", caption),
+        class_="small" if width < _SMALL else None,
+        style=f"width:{min(max(width, _SMALL), _LARGE)}px",
+    )
+
+
+def _chosen(steps: Mapping[int, Any]) -> list[int]:
+    """Return the first and the last step, and some between them at equal distances."""
+    known = sorted(steps)
+    indices = np.linspace(0, len(known) - 1, min(len(known), _MOST_STEPS)).round().astype(int)
+    return [known[index] for index in indices]
+
+
+def _histogram_charts(
+    name: str, histograms: Mapping[int, npt.NDArray[Any]]
+) -> Iterator[charts.Chart]:
+    """Yield a chart of the quantiles over the steps, and one of the values at some steps."""
+    known = {step: rows for step, rows in histograms.items() if _is_histogram(rows)}
+    if not known:
+        return
+    yield charts.Chart(title=f"{name}: quantiles", y_label=name, series=_quantiles(known))
+    shown = _chosen(known)
+    low = min(known[step][0, 0] for step in shown)
+    high = max(known[step][-1, 1] for step in shown)
+    if high > low:
+        edges = np.linspace(low, high, _NUM_BINS + 1)
+        yield charts.Chart(
+            title=f"{name}: distribution",
+            x_label="value",
+            y_label="share of the values",
+            series=[
+                _distribution(known[step], edges, step, colour=colour)
+                for colour, step in enumerate(dict.fromkeys((shown[0], shown[-1])))
+            ],
+        )
+
+
+def _is_histogram(rows: npt.NDArray[Any]) -> bool:
+    return bool(rows.ndim == 2 and rows.shape[1:] == (3,) and np.sum(rows[:, 2]) > 0)
+
+
+def _quantiles(histograms: Mapping[int, npt.NDArray[Any]]) -> list[charts.Series]:
+    looks: list[tuple[float, str, int, charts.Look]] = [
+        (0.95, "5 % and 95 %", 5, "dashed"),
+        (0.05, "5 % and 95 %", 5, "dashed"),
+        (0.75, "25 % and 75 %", 0, "dashed"),
+        (0.25, "25 % and 75 %", 0, "dashed"),
+        (0.5, "median", 0, "solid"),
+    ]
+    steps = sorted(histograms)
+    return [
+        charts.Series(
+            name=group if share == 0.5 else f"{100 * share:.0f} %",
+            group=group,
+            points=[(step, _quantile(histograms[step], share)) for step in steps],
+            colour=colour,
+            look=look,
+        )
+        for share, group, colour, look in looks
+    ]
+
+
+def _quantile(rows: npt.NDArray[Any], share: float) -> float:
+    return float(np.interp(share * rows[:, 2].sum(), *reversed(_cumulative(rows))))
+
+
+def _cumulative(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the edges of the buckets and the number of values below each of them."""
+    edges = np.append(rows[:, 0], rows[-1, 1])
+    return edges, np.append(0.0, np.cumsum(rows[:, 2]))
+
+
+def _distribution(
+    rows: npt.NDArray[Any], edges: npt.NDArray[Any], step: int, *, colour: int
+) -> charts.Series:
+    shares = np.diff(np.interp(edges, *_cumulative(rows))) / rows[:, 2].sum()
+    return charts.Series(
+        name=f"step {step:,}",
+        points=list(zip(edges.tolist(), [*shares.tolist(), 0.0], strict=True)),
+        colour=colour,
+        look="steps",
+    )

@@ -1,0 +1,104 @@
+import re
+
+import numpy as np
+import pytest
+
+from official_lite import telemetry
+from official_lite.reports import charts, media_sections, page, run_reading
+from official_lite.reports.markup import tag
+from tests import chromium
+from tests.reports import made_runs
+
+STEPS = range(10, 101, 10)
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = made_runs.make_run(tmp_path / "run")
+    with telemetry.TensorBoardWriter(run) as writer:
+        for step in STEPS:
+            values = np.random.default_rng(step).normal(step, 1.0, 5000)
+            writer.write(
+                telemetry.Record(
+                    step=step,
+                    split="validation",
+                    values={},
+                    images={"digit": np.full([8, 8, 3], step, np.uint8)},
+                    histograms={"kernel": _histogram(values)},
+                )
+            )
+    return run
+
+
+def _histogram(values) -> telemetry.Histogram:
+    counts, edges = np.histogram(values, bins=200)
+    return telemetry.Histogram(edges=edges, counts=counts.astype(float))
+
+
+def _sections(run) -> dict[str, str]:
+    found = media_sections.media([run_reading.read_run(str(run))])
+    return {one.name: tag("div", one.content) for one in found}
+
+
+def test_images_of_the_first_the_last_and_some_steps_are_shown(run) -> None:
+    shown = _sections(run)["images"]
+    assert "validation/digit" in shown
+    assert shown.count("data:image/png;base64,") == 6
+    steps = [int(step) for step in re.findall(r"<figcaption>step (\d+)<", shown)]
+    assert steps[0] == 10
+    assert steps[-1] == 100
+    assert steps == sorted(steps)
+
+
+def test_quantiles_and_distribution_are_those_of_the_values(run, monkeypatch) -> None:
+    drawn = []
+    monkeypatch.setattr(charts, "grid", lambda found: drawn.extend(found) or tag("div"))
+    _sections(run)
+    quantiles, distribution = drawn
+    median = next(one for one in quantiles.series if one.name == "median")
+    assert [step for step, _ in median.points] == list(STEPS)
+    assert all(abs(value - step) < 0.1 for step, value in median.points)
+    high = next(one for one in quantiles.series if one.name == "95 %")
+    assert all(abs(value - step - 1.645) < 0.15 for step, value in high.points)
+    assert [one.name for one in distribution.series] == ["step 10", "step 100"]
+    for one in distribution.series:
+        assert sum(share for _, share in one.points) == pytest.approx(1.0, abs=0.01)
+
+
+def test_too_many_bytes_leave_out_the_first_images(run, monkeypatch) -> None:
+    size = len(re.findall(r"base64,([^\"]+)", _sections(run)["images"])[0]) * 3 // 4
+    monkeypatch.setattr(media_sections, "_MOST_IMAGE_BYTES", 3 * size)
+    shown = _sections(run)["images"]
+    steps = [int(step) for step in re.findall(r"<figcaption>step (\d+)<", shown)]
+    assert steps[-1] == 100
+    assert 1 <= len(steps) <= 3
+    assert f"({len(steps)} of the 6 of these steps)" in shown
+
+
+def test_run_without_images_has_no_section_about_them(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "run")
+    with telemetry.TensorBoardWriter(run) as writer:
+        writer.write(telemetry.Record(step=1, split="train", values={"loss": 1.0}))
+    assert _sections(run) == {}
+
+
+def test_a_browser_shows_the_images(run, tmp_path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page.build_page([str(run)]))
+    with chromium.started() as browser:
+        tab = browser.open(path, 390)
+        widths = "[...document.images].map(image => image.complete && image.naturalWidth)"
+        assert tab.evaluate(widths) == [8] * 6
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        assert tab.evaluate("document.querySelectorAll('#histograms .line').length") == 5 + 2
+        assert tab.problems == []
+
+
+def test_unreadable_event_files_are_named_and_hide_no_others(run) -> None:
+    (run / "train").mkdir()
+    (run / "train" / "events.out.tfevents.1.v2").mkdir()
+    [good] = (run / "validation").glob("events*")
+    (run / "validation" / "events.out.tfevents.2.v2").write_bytes(good.read_bytes()[:-900])
+    shown = _sections(run)["images"]
+    assert "train/events.out.tfevents.1.v2 can&#x27;t be read" in shown
+    assert "validation/digit" in shown
