@@ -4,6 +4,8 @@ Subclasses of Keras' layers and models may rely on anything that Keras 2 has. Th
 module have already been translated to those of Keras 3.
 """
 
+import re
+
 import libcst as cst
 
 from official_lite.porting.bindings import Bindings, LocalNames, dotted_name
@@ -21,11 +23,15 @@ _REPLACED = {
     "keras.layers.MultiHeadAttention": "keras2.MultiHeadAttention",
     "keras.layers.Softmax": "keras2.Softmax",
 }
+# Visiting a module is slow.
+_MAY_CHANGE = re.compile(r"\bclass \w+\(|MultiHeadAttention|Softmax")
 _MIXIN = "keras2.Keras2Habits"
 
 
 def rewrite(module: cst.Module) -> cst.Module:
     """Replace the base classes of layers and models, and the layers that have a counterpart."""
+    if not _MAY_CHANGE.search(module.code):
+        return module
     bindings = Bindings()
     module.visit(bindings)
     rewriter = _Rewriter(bindings)

@@ -30,6 +30,9 @@ def with_imports(module: cst.Module, names: Iterable[str]) -> cst.Module:
         module: The module.
         names: Names of modules. A name with a dot is imported from its package.
     """
+    names = list(names)
+    if not names:
+        return module
     bindings = Bindings()
     module.visit(bindings)
     body = list(module.body)

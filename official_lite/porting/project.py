@@ -1,11 +1,14 @@
 """Porting of the files of a project."""
 
 import ast
+import concurrent.futures
 import dataclasses
 import difflib
+import functools
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import libcst as cst
 
@@ -17,6 +20,9 @@ from official_lite.porting.names import with_imports
 __all__ = ["Port", "PortedFile", "port_project"]
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
+# From this number of files, processes are worth their start.
+_MANY_FILES = 50
+_Ported: TypeAlias = tuple[bytes, list[tuple[int, str]]]
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 
 
@@ -102,13 +108,28 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     texts = sources | {p: t.encode() for p, t in new.items() if not p.exists()}
     destinations = Destinations(alongside, frozenset(brought))
     own = frozenset(filter(None, map(_module_below_official, texts)))
+    port = functools.partial(_ported, destinations=destinations, own_modules=own)
+    paths_and_texts = sorted(texts.items())
     files, by_hand = [], []
-    for path, text in sorted(texts.items()):
-        module = _rewritten(cst.parse_module(text), destinations)
-        files.append(PortedFile(path, sources.get(path, b""), module.bytes))
-        found = remaining.find(module.code, own)
+    for (path, _), (after, found) in zip(
+        paths_and_texts, _map(port, [text for _, text in paths_and_texts]), strict=True
+    ):
+        files.append(PortedFile(path, sources.get(path, b""), after))
         by_hand += [remaining.Remaining(str(path), line, what) for line, what in found]
     return Port(files, sorted(by_hand), skipped)
+
+
+def _map(port: Callable[[bytes], _Ported], texts: Sequence[bytes]) -> Iterable[_Ported]:
+    if len(texts) < _MANY_FILES:
+        return map(port, texts)
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        return list(pool.map(port, texts, chunksize=8))
+
+
+def _ported(text: bytes, destinations: Destinations, own_modules: frozenset[str]) -> _Ported:
+    """Return the ported text of a file, and the lines that require manual work."""
+    module = _rewritten(cst.parse_module(text), destinations)
+    return module.bytes, remaining.find(module.code, own_modules)
 
 
 def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
