@@ -10,6 +10,10 @@ from official_lite.keras2.attention import (
     MultiHeadAttention as MultiHeadAttention,
     Softmax as Softmax,
 )
+from official_lite.keras2.convolutions import (
+    DepthwiseConv2D as DepthwiseConv2D,
+    SeparableConv2D as SeparableConv2D,
+)
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
 
 symbolic_calls.accept_symbolic_tensors()

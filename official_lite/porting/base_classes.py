@@ -1,7 +1,8 @@
-"""Keras classes that a port replaces by their counterparts in `official_lite.keras2`.
+"""Base classes that a port replaces or extends.
 
-Subclasses of Keras' layers and models may rely on anything that Keras 2 has. The names in the
-module have already been translated to those of Keras 3.
+Subclasses of Keras' layers and models may rely on anything that Keras 2 has, which
+`official_lite.keras2` provides. Subclasses of configs may rely on fields that accept any value. The
+names in the module have already been translated to those of Keras 3 and `official_lite`.
 """
 
 import re
@@ -18,13 +19,21 @@ _COUNTERPARTS = {
     "keras.Layer": "keras2.Layer",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# Calls of these layers take other positional arguments in Keras 3.
+# These layers take other arguments in Keras 3.
 _REPLACED = {
     "keras.layers.MultiHeadAttention": "keras2.MultiHeadAttention",
+    "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
+    "keras.layers.SeparableConv2D": "keras2.SeparableConv2D",
     "keras.layers.Softmax": "keras2.Softmax",
 }
 # Visiting a module is slow.
-_MAY_CHANGE = re.compile(r"\bclass \w+\(|MultiHeadAttention|Softmax")
+_MAY_CHANGE = re.compile(r"\bclass \w+\(|MultiHeadAttention|Softmax|DepthwiseConv|SeparableConv")
+# The config classes, whose subclasses put None and numbers of other types into their fields.
+_CONFIG = re.compile(
+    r"official_lite\.(modeling\.hyperparams|core\.config_definitions|modeling\.multitask\.configs)"
+    r"\.(\w+\.)?\w*(Config|Params|ParamsDict)$"
+)
+_DONE = ("official_lite.keras2.", "official_lite.modeling.hyperparams.Lenient")
 _MIXIN = "keras2.Keras2Habits"
 
 
@@ -36,7 +45,7 @@ def rewrite(module: cst.Module) -> cst.Module:
     module.visit(bindings)
     rewriter = _Rewriter(bindings)
     rewritten = module.visit(rewriter)
-    return with_imports(rewritten, ["official_lite.keras2"]) if rewriter.has_changed else rewritten
+    return with_imports(rewritten, rewriter.needed)
 
 
 class _Rewriter(cst.CSTTransformer):
@@ -44,7 +53,7 @@ class _Rewriter(cst.CSTTransformer):
         super().__init__()
         self._bindings = bindings
         self._locals = LocalNames()
-        self.has_changed = False
+        self.needed: list[str] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._locals.enter(node)
@@ -63,7 +72,7 @@ class _Rewriter(cst.CSTTransformer):
     ) -> cst.BaseExpression:
         if not (counterpart := _REPLACED.get(self._name_of(original_node))):
             return updated_node
-        self.has_changed = True
+        self._need("official_lite.keras2")
         return cst.parse_expression(counterpart)
 
     def leave_ClassDef(
@@ -71,18 +80,26 @@ class _Rewriter(cst.CSTTransformer):
     ) -> cst.ClassDef:
         bases = list(updated_node.bases)
         names = [self._name_of(base.value) for base in original_node.bases]
-        if any(name.startswith("official_lite.keras2.") for name in names):
+        if any(name.startswith(_DONE) for name in names):
             return updated_node
         for index, name in enumerate(names):
             if counterpart := _COUNTERPARTS.get(name):
                 bases[index] = bases[index].with_changes(value=cst.parse_expression(counterpart))
             elif name in _MODELS or (name.startswith("keras.layers.") and name not in _REPLACED):
                 bases.insert(index, cst.Arg(cst.parse_expression(_MIXIN)))
+            elif _CONFIG.match(name):
+                self._need("official_lite.modeling.hyperparams")
+                bases.insert(index, cst.Arg(cst.parse_expression("hyperparams.Lenient")))
+                return updated_node.with_changes(bases=bases)
             else:
                 continue
-            self.has_changed = True
+            self._need("official_lite.keras2")
             return updated_node.with_changes(bases=bases)
         return updated_node
+
+    def _need(self, module: str) -> None:
+        if module not in self.needed:
+            self.needed.append(module)
 
     def _name_of(self, node: cst.BaseExpression) -> str:
         root = (dotted_name(node) or "").partition(".")[0]

@@ -23,11 +23,23 @@ HEAD = "import keras\nfrom keras import layers\n"
             "class A(keras2.Keras2Habits, keras.layers.Conv2D):\n  pass",
         ),
         ("x = layers.MultiHeadAttention(2, 4)", "x = keras2.MultiHeadAttention(2, 4)"),
+        ("conv = layers.SeparableConv2D", "conv = keras2.SeparableConv2D"),
     ],
 )
 def test_subclasses_and_attention_have_the_habits_of_keras_2(before: str, after: str) -> None:
     rewritten = base_classes.rewrite(cst.parse_module(HEAD + before)).code
     assert rewritten == f"from official_lite import keras2\n{HEAD}{after}"
+
+
+def test_configs_accept_what_they_do_in_the_model_garden() -> None:
+    head = "from official_lite.core import config_definitions as cfg\n"
+    text = "class A(cfg.TaskConfig):\n  size: int = 3\n"
+    rewritten = base_classes.rewrite(cst.parse_module(head + text)).code
+    assert rewritten == (
+        f"from official_lite.modeling import hyperparams\n{head}"
+        "class A(hyperparams.Lenient, cfg.TaskConfig):\n  size: int = 3\n"
+    )
+    assert base_classes.rewrite(cst.parse_module(rewritten)).code == rewritten
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ field name raises an error that suggests the nearest names. This package does no
 from official_lite.modeling.hyperparams.base_config import (
     Config as Config,
     FreeConfig as FreeConfig,
+    Lenient as Lenient,
     PluginConfig as PluginConfig,
     bind as bind,
 )

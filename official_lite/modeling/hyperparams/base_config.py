@@ -75,6 +75,7 @@ class Config(params_dict.ParamsDict):
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))
     SEQUENCE_TYPES: ClassVar[tuple[type, ...]] = (list, tuple)
     CLEARS: ClassVar[Mapping[str, str]] = {}
+    IS_LENIENT: ClassVar[bool] = False
     _BUILDER: ClassVar[Any] = None
     _COMPILED: ClassVar[dict[str, field_types.FieldType]]
 
@@ -255,7 +256,10 @@ def _compile_fields(config_cls: type[Config]) -> dict[str, field_types.FieldType
     compiled = {}
     for field in dataclasses.fields(config_cls):
         sequence_class = tuple if isinstance(field.default, tuple) else list
-        field_type = field_types.HintCompiler(Config, sequence_class).compile(hints[field.name])
+        compiler = field_types.HintCompiler(
+            Config, sequence_class, is_lenient=config_cls.IS_LENIENT
+        )
+        field_type = compiler.compile(hints[field.name])
         is_optional = field.default is None
         compiled[field.name] = field_types.optional(field_type) if is_optional else field_type
     return compiled
@@ -272,6 +276,16 @@ def _refuse_nested_sequence(value: object, cursor: Cursor) -> None:
 
 
 _UNDECLARED = field_types.AnyType(Config)
+
+
+class Lenient:
+    """Mixin for config classes ported from the Model Garden, whose fields accept any value.
+
+    List it before the base class. Values that fit their annotation are converted as usual. Others,
+    such as None or a float for an `int`, are kept as they are. Unknown keys are still errors.
+    """
+
+    IS_LENIENT: ClassVar[bool] = True
 
 
 class FreeConfig(Config):

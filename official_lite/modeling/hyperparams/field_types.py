@@ -43,17 +43,29 @@ class HintCompiler:
     Args:
       open_class: The config class for dicts whose annotation names no class.
       sequence_class: The class stored for an annotation such as `Sequence[int]`: `list` or `tuple`.
+      is_lenient: Whether values that do not fit an annotation are accepted as they are.
     """
 
-    def __init__(self, open_class: ConfigClass, sequence_class: SequenceClass = list) -> None:
+    def __init__(
+        self,
+        open_class: ConfigClass,
+        sequence_class: SequenceClass = list,
+        *,
+        is_lenient: bool = False,
+    ) -> None:
         self._open_class = open_class
         self._sequence_class = sequence_class
+        self._is_lenient = is_lenient
 
     def compile(self, hint: object) -> FieldType:
         """Return the type for a resolved annotation.
 
         An annotation that YAML cannot express accepts plain values.
         """
+        declared = self._compile(hint)
+        return UnionType([declared, self._any()]) if self._is_lenient else declared
+
+    def _compile(self, hint: object) -> FieldType:
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             return UnionType([self.compile(arg) for arg in args])

@@ -351,3 +351,38 @@ def test_constructor_of_its_own_takes_what_it_says():
             self.size = width * len(others)
 
     assert Own(width=3, a=0, b=0).size == 6
+
+
+@dataclasses.dataclass
+class PortedConfig(hyperparams.Lenient, DigitsTaskConfig):
+    size: int = 3
+    rate: float = 0.1
+    block: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
+    shape: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    patterns: list[str] | None = None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"size": None, "sizes": (None, None, 3)},
+        {"size": 2.5, "shape": None, "block": None},
+        {"shape": [None, 2.5], "patterns": "all"},
+    ],
+)
+def test_lenient_config_keeps_values_of_other_types(values, tmp_path) -> None:
+    config = PortedConfig(**values)
+    assert {name: config[name] for name in values} == values
+    hyperparams.save_params_dict_to_yaml(config, str(tmp_path / "params.yaml"))
+    read = PortedConfig.from_yaml(str(tmp_path / "params.yaml"))
+    assert {name: read[name] for name in values} == values
+
+
+def test_lenient_config_converts_what_fits_and_refuses_unknown_keys() -> None:
+    config = PortedConfig(block={"train_steps": 5}, sizes=[1, 2])
+    assert isinstance(config.block, TrainerConfig)
+    assert config.sizes == (1, 2)
+    with pytest.raises(errors.UnknownKeyError, match="size"):
+        config.override({"sise": 1})
+    with pytest.raises(errors.ConfigTypeError):
+        TrainerConfig(train_steps=None)
