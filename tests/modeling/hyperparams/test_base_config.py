@@ -372,10 +372,10 @@ class PortedConfig(hyperparams.Lenient, DigitsTaskConfig):
 )
 def test_lenient_config_keeps_values_of_other_types(values, tmp_path) -> None:
     config = PortedConfig(**values)
-    assert {name: config[name] for name in values} == values
+    assert {name: getattr(config, name) for name in values} == values
     hyperparams.save_params_dict_to_yaml(config, str(tmp_path / "params.yaml"))
     read = PortedConfig.from_yaml(str(tmp_path / "params.yaml"))
-    assert {name: read[name] for name in values} == values
+    assert {name: getattr(read, name) for name in values} == values
 
 
 def test_lenient_config_converts_what_fits_and_refuses_unknown_keys() -> None:
