@@ -88,14 +88,14 @@ MUTANTS = (
         "loss scaling sums twice",
         "        with gradients_already_summed():\n            super()._stateful",
         "        with contextlib.nullcontext():\n            super()._stateful",
-        ("tests/modeling/test_distributed_gradients.py",),
+        ("tests/modeling/test_performance.py",),
     ),
     Mutant(
         "modeling/distributed_gradients.py",
         "loss scale unbounded",
         "        scale.assign(tf.clip_by_value(scale.value, *self._scale_bounds()))",
         "        scale.assign(scale.value)",
-        ("tests/modeling/test_distributed_gradients.py",),
+        ("tests/modeling/test_performance.py",),
     ),
     Mutant(
         "modeling/optimization/lr_schedule.py",
@@ -322,7 +322,7 @@ MUTANTS = (
         "equal counts as better",
         "return gain > by_more_than",
         "return gain >= by_more_than",
-        ("tests/run/test_best_checkpoint.py", "tests/orbit/hooks/test_watched_metric.py"),
+        ("tests/run/test_best_checkpoint.py",),
     ),
     Mutant(
         "common/distribute_utils.py",
@@ -343,7 +343,7 @@ MUTANTS = (
         "a NaN best is never beaten",
         "if than is None or not np.isfinite(than):",
         "if than is None:",
-        ("tests/run/test_best_checkpoint.py", "tests/orbit/hooks/test_watched_metric.py"),
+        ("tests/run/test_best_checkpoint.py",),
     ),
     Mutant(
         "checkpoint/best_checkpoints.py",
@@ -541,7 +541,7 @@ MUTANTS = (
         "a pending evaluation is forgotten after a stop",
         "if self._evaluation_is_pending and self.checkpoint_manager is not None:",
         "if False:",
-        ("tests/orbit/test_pending_evaluation.py",),
+        ("tests/orbit/test_stop_check.py",),
     ),
     Mutant(
         "orbit/inner_loop.py",
