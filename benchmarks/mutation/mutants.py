@@ -467,20 +467,6 @@ MUTANTS = (
         ("tests/run/test_continuous_finetune_lib.py",),
     ),
     Mutant(
-        "execution/auto.py",
-        "resources with two types count as variables",
-        "len(data.shape_and_type) != 1",
-        "len(data.shape_and_type) < 1",
-        ("tests/execution/test_variable_snapshot.py",),
-    ),
-    Mutant(
-        "core/train_data.py",
-        "aggregation of the skipped batches changed",
-        "tf.VariableAggregation.ONLY_FIRST_REPLICA",
-        "tf.VariableAggregation.SUM",
-        ("tests/core/test_train_data.py",),
-    ),
-    Mutant(
         "core/base_trainer.py",
         "validation metrics not reset",
         '        self._metric_group("validation", self.validation_metrics).reset()\n',
@@ -570,7 +556,20 @@ EXCLUDED = (
     Excluded(
         "modeling/optimization/lr_schedule.py",
         "boundary of step cosine (`step >= start` becomes `step > start`)",
-        "The schedule is continuous: at a boundary, the decay that ends there has the same value "
-        "as the one that begins.",
+        "The schedule is continuous: at a boundary, the decay that ends has the same value as the "
+        "one that begins. In float32 they differ by at most a rounding error (1.2e-7 of the "
+        "largest value, on 200 random schedules).",
+    ),
+    Excluded(
+        "execution/auto.py",
+        "resources with two types count as variables (`!= 1` becomes `< 1`)",
+        "No captured resource has two types. Tables and iterators, the other resources of a step, "
+        "have no handle data outside of a graph.",
+    ),
+    Excluded(
+        "core/train_data.py",
+        "aggregation of the skipped batches changed (`ONLY_FIRST_REPLICA` becomes `SUM` or `NONE`)",
+        "The aggregation matters only for assignments in a replica. The variable is assigned only "
+        "across replicas and by restores, with the same values on each replica in all cases.",
     ),
 )
