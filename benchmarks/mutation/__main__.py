@@ -10,7 +10,6 @@ never changed. Arguments select the mutants whose module or description contains
 
 import argparse
 import contextlib
-import enum
 import os
 import pathlib
 import shutil
@@ -31,13 +30,6 @@ _MOST_SECONDS = 900
 _TESTS_FAILED = 1
 
 
-class Verdict(enum.Enum):
-    """The outcome of a mutant."""
-
-    KILLED = "killed"
-    SURVIVED = "survived"
-
-
 class BrokenTestsError(Exception):
     """The tests say nothing about a mutant: they fail without it, or can't run."""
 
@@ -47,17 +39,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Checks whether the tests notice errors.")
     parser.add_argument("words", nargs="*", help="parts of modules or descriptions; default: all")
     chosen = select(parser.parse_args().words)
+    for mutant in chosen:
+        mutated(mutant, ROOT)
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         copy = pathlib.Path(directory) / "repository"
         shutil.copytree(ROOT, copy, ignore=_LEFT_OUT)
-        for mutant in chosen:
-            mutated(mutant, ROOT)
         _require_passing(sorted({file for mutant in chosen for file in mutant.tests}), copy)
-        verdicts = [_report(mutant, copy) for mutant in chosen]
-    killed = verdicts.count(Verdict.KILLED)
-    print(f"{killed} of {len(verdicts)} killed ({100 * killed / max(1, len(verdicts)):.0f} %).")
+        killed = sum(_is_killed(mutant, copy) for mutant in chosen)
+    print(f"{killed} of {len(chosen)} killed ({100 * killed / len(chosen):.0f} %).")
     print(f"{len(mutants.EXCLUDED)} more are excluded, with reasons in `mutants.py`.")
-    sys.exit(killed < len(verdicts))
+    sys.exit(killed < len(chosen))
 
 
 def select(words: Sequence[str]) -> list[mutants.Mutant]:
@@ -106,16 +97,18 @@ def _require_passing(tests: Sequence[str], copy: pathlib.Path) -> None:
         raise BrokenTestsError(f"The tests fail without mutants:\n{output}")
 
 
-def _report(mutant: mutants.Mutant, copy: pathlib.Path) -> Verdict:
+def _is_killed(mutant: mutants.Mutant, copy: pathlib.Path) -> bool:
     started = time.monotonic()
     with _applied(mutant, copy):
         code, output = _run_tests(mutant.tests, copy)
-    # A mutant that makes a test hang is noticed, too.
-    if code not in (0, _TESTS_FAILED, None):
+    # A test also notices by hanging or by a crash of its process. Other codes of pytest mean that
+    # it did not run the tests.
+    is_killed = code is None or code < 0 or code == _TESTS_FAILED
+    if not is_killed and code != 0:
         raise BrokenTestsError(f"The tests can't run with the mutant `{mutant}`:\n{output}")
-    verdict = Verdict.SURVIVED if code == 0 else Verdict.KILLED
-    print(f"{verdict.value:8} {mutant} ({time.monotonic() - started:.0f} s)", flush=True)
-    return verdict
+    verdict = "killed" if is_killed else "survived"
+    print(f"{verdict:8} {mutant} ({time.monotonic() - started:.0f} s)", flush=True)
+    return is_killed
 
 
 def _run_tests(tests: Sequence[str], copy: pathlib.Path) -> tuple[int | None, str]:
