@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import pathlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -41,8 +40,7 @@ class LineFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         files.makedirs(os.path.dirname(self.path) or ".")
-        if not files.is_remote(self.path):
-            _repair_last_line(pathlib.Path(self.path))
+        self._repair_last_line()
         self._opened = contextlib.ExitStack()
         self._file: IO[str] | None = None
         self._is_losing = False
@@ -52,16 +50,22 @@ class LineFile:
         """Append a line; the line break is added."""
         try:
             if self._file is None:
+                if self._is_losing:
+                    self._repair_last_line()
                 self._file = self._opened.enter_context(files.open_file(self.path, "a"))
             self._file.write(line + "\n")
             self._file.flush()
         except OSError as error:
-            if not self._is_losing:
-                logging.warning("Can't write %s, so lines are lost: %s", self.path, error)
-            self._is_losing = True
+            self.warn_of_loss(error)
             self._forget()
         else:
             self._is_losing = self._is_synced = False
+
+    def warn_of_loss(self, error: OSError) -> None:
+        """Warn that lines are lost, once until a line is written again."""
+        if not self._is_losing:
+            logging.warning("Can't write %s, so lines are lost: %s", self.path, error)
+        self._is_losing = True
 
     def keep(self, is_kept: Callable[[bytes], bool]) -> int:
         """Remove lines; the file is replaced atomically, and only if a line is removed.
@@ -108,20 +112,23 @@ class LineFile:
         with contextlib.suppress(OSError):
             self.close()
         self._opened, self._file = contextlib.ExitStack(), None
-        if not files.is_remote(self.path):
-            _repair_last_line(pathlib.Path(self.path))
+        # If the file can't be opened either, the next line tries again.
+        with contextlib.suppress(OSError):
+            self._repair_last_line()
 
-
-def _repair_last_line(path: pathlib.Path) -> None:
-    if not path.exists():
-        return
-    with files.open_file(str(path), "r+b") as file:
-        content = file.read()
-        if not content or content.endswith(b"\n"):
+    def _repair_last_line(self) -> None:
+        """Remove an incomplete last line of a local file."""
+        if files.is_remote(self.path) or not files.exists(self.path):
             return
-        kept = content.rfind(b"\n") + 1
-        file.truncate(kept)
-    logging.warning("Removed an incomplete last line (%d bytes) of %s.", len(content) - kept, path)
+        with files.open_file(self.path, "r+b") as file:
+            content = file.read()
+            if not content or content.endswith(b"\n"):
+                return
+            kept = content.rfind(b"\n") + 1
+            file.truncate(kept)
+        logging.warning(
+            "Removed an incomplete last line (%d bytes) of %s.", len(content) - kept, self.path
+        )
 
 
 class CsvWriter(writer.Writer):
@@ -184,7 +191,11 @@ class _Table:
     def append(self, values: Mapping[str, Any]) -> None:
         new = [name for name in values if name not in self._columns]
         if new:
-            self._add_columns(new)
+            try:
+                self._add_columns(new)
+            except OSError as error:
+                self._file.warn_of_loss(error)
+                return
         self._file.append(_to_line(values.get(name, "") for name in self._columns))
 
     def keep(self, is_kept: Callable[[dict[str, str]], bool]) -> None:

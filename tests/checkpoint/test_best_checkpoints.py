@@ -35,6 +35,13 @@ def _info(tmp_path):
     return json.loads((tmp_path / "info.json").read_text())
 
 
+def test_only_the_chief_writes_what_all_workers_share(keep, tmp_path, monkeypatch):
+    extended = type(tf.distribute.get_strategy().extended)
+    monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
+    keep(10)
+    assert os.listdir(tmp_path) == []
+
+
 def test_best_is_the_only_one_and_survives_a_restart(keep, tmp_path):
     keep(10, 20)
     assert _steps(tmp_path) == [20]

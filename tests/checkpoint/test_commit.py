@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 
 import pytest
@@ -21,6 +22,30 @@ def test_commit_says_what_was_written(prefix: str) -> None:
         p.stat().st_size for p in pathlib.Path(prefix).parent.glob("ckpt-7.[di]*")
     )
     assert commit.find_damage(prefix) is None
+
+
+def test_everything_is_on_the_disk_before_the_commit_file_exists(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def record_fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        events.append(f"sync {path.removeprefix(prefix).removesuffix('.tmp')}")
+        fsync(descriptor)
+
+    def record_replace(source: str, target: str) -> None:
+        events.append(f"rename {source.removeprefix(prefix).removesuffix('.tmp')}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    commit.write(prefix)
+    *synced, temporary, renamed = events
+    assert sorted(synced) == ["sync .data-00000-of-00001", "sync .index"]
+    assert temporary.startswith("sync .commit.json.")
+    assert renamed == temporary.replace("sync", "rename")
 
 
 def test_checkpoint_without_a_commit_file_says_nothing(prefix: str) -> None:

@@ -117,6 +117,32 @@ def test_nothing_but_damaged_ones_is_an_error_and_stays_one(tmp_path: pathlib.Pa
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_only_checkpoint_is_damaged_and_training_does_not_start_from_scratch(
+    tmp_path: pathlib.Path,
+) -> None:
+    Run(tmp_path).save(1)
+    _truncate(tmp_path, 1)
+    run = Run(tmp_path)
+    with pytest.raises(errors.CheckpointError, match="can be restored: ckpt-1"):
+        run.manager.restore_or_initialize()
+    assert run.initialized == 0
+    assert _steps(tmp_path) == [1]
+
+
+def test_step_that_is_saved_is_not_saved_again(tmp_path: pathlib.Path) -> None:
+    saves = []
+
+    def on_save() -> Any:
+        saves.append(int(run.step))
+        return lambda: None
+
+    run = Run(tmp_path)
+    run.manager.on_save = on_save
+    run.save(1, 2)
+    assert run.manager.save(checkpoint_number=2, check_interval=False) is None
+    assert saves == [1, 2], "nobody prepares for a save that does not come"
+
+
 def test_first_save_that_was_cut_short_is_no_checkpoint(tmp_path: pathlib.Path) -> None:
     Run(tmp_path).save(1)
     for name in ("checkpoint", "ckpt-1.commit.json"):

@@ -69,6 +69,13 @@ def test_what_was_kept_for_good_is_not_managed(tmp_path: pathlib.Path) -> None:
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
+def test_checkpoint_that_the_list_misses_is_managed(tmp_path: pathlib.Path) -> None:
+    paths = _save(tmp_path, 1, 2, 3)
+    # A process may be killed between the commit of a checkpoint and the update of the list.
+    tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[2], [paths[0], paths[2]])
+    assert latest.find_managed(str(tmp_path), "ckpt") == paths
+
+
 def test_empty_directory_has_none(tmp_path: pathlib.Path) -> None:
     assert latest.latest_checkpoint(str(tmp_path)) is None
     assert latest.latest_checkpoint(str(tmp_path / "nowhere")) is None

@@ -24,6 +24,15 @@ def test_detection_falls_back_to_the_cpu():
     assert get_strategy("mirrored", num_gpus=-1).num_replicas_in_sync == 1
 
 
+@pytest.mark.parametrize("num_gpus", [-1, None])
+def test_all_gpus_are_used_on_request(num_gpus, monkeypatch):
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: [f"{kind}:{i}" for i in "01"]
+    )
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda devices, **_: devices)
+    assert get_strategy("mirrored", num_gpus=num_gpus) == ["device:GPU:0", "device:GPU:1"]
+
+
 def test_chosen_devices_give_two_replicas_on_one_cpu():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from official_lite.common import files
+from official_lite.common import errors, files
 
 
 def test_written_text_reads_back(tmp_path: pathlib.Path) -> None:
@@ -25,6 +25,22 @@ def test_reader_never_sees_a_part(tmp_path: pathlib.Path) -> None:
         seen.add(files.read_text(path))
     assert seen <= set(texts)
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_text_is_on_the_disk_before_it_has_its_name(tmp_path: pathlib.Path, monkeypatch) -> None:
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: events.append("sync") or fsync(file))
+    monkeypatch.setattr(os, "replace", lambda *paths: events.append("rename") or replace(*paths))
+    files.write_text(os.fspath(tmp_path / "x"), "text")
+    assert events == ["sync", "rename"]
+
+
+def test_failed_write_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(errors.NotAFileError, match="is a directory"):
+        files.write_text(os.fspath(tmp_path / "taken"), "text")
+    assert os.listdir(tmp_path) == ["taken"]
 
 
 def test_remote_paths_are_recognized() -> None:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite.common import errors
 from official_lite.core import actions
 
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
@@ -25,6 +26,31 @@ def test_optimizer_without_an_average_is_refused(experiment, make_trainer, tmp_p
     trainer = make_trainer(experiment())
     with pytest.raises(ValueError, match=r"optimizer_config\.ema"):
         actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
+
+
+def test_saved_average_is_evaluated_as_it_was(experiment, make_trainer, tmp_path) -> None:
+    params = experiment(trainer={"optimizer_config": EMA})
+    trainer = make_trainer(params)
+    trainer.train(tf.constant(3))
+    average = trainer.evaluate(tf.constant(-1))["validation_loss"]
+    actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)({})
+    restored = make_trainer(params, train=False)
+    restored.checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path / "ema_checkpoints")))
+    # An evaluation uses the averages, which follow the saved weights.
+    loss = restored.evaluate(tf.constant(-1))["validation_loss"]
+    np.testing.assert_allclose(loss, average, rtol=1e-6)
+
+
+def test_no_trials_mean_that_the_first_blow_up_ends_the_run(
+    experiment, make_trainer, tmp_path
+) -> None:
+    params = experiment(trainer={"recovery_max_trials": 0})
+    trainer = make_trainer(params)
+    manager = tf.train.CheckpointManager(trainer.checkpoint, str(tmp_path), max_to_keep=1)
+    (action,) = actions.get_train_actions(params, trainer, str(tmp_path), manager)
+    action({"training_loss": 1.0})
+    with pytest.raises(errors.DivergedError, match="blew up once"):
+        action({"training_loss": np.nan})
 
 
 def test_negative_trials_mean_not_to_look(experiment, make_trainer, tmp_path) -> None:

@@ -89,3 +89,23 @@ def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
 def test_trainer_that_only_trains_says_so(experiment, make_trainer) -> None:
     with pytest.raises(errors.ConfigValueError, match="created with `evaluate=False`"):
         make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))
+
+
+def test_second_evaluation_reports_nothing_of_the_first(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), train=False)
+    assert float(trainer.evaluate(tf.constant(-1))["mae"]) > 1
+    trainer.model.dense.kernel.assign([[3.0], [0.0]])
+    trainer.model.dense.bias.assign([1.0])
+    logs = trainer.evaluate(tf.constant(-1))
+    np.testing.assert_allclose([logs["mae"], logs["validation_loss"]], 0.0, atol=1e-6)
+
+
+def test_evaluation_without_a_loss_reports_none(experiment, make_trainer, make_task) -> None:
+    class Silent(type(make_task(experiment()))):
+        def validation_step(self, inputs, model, metrics=None):
+            super().validation_step(inputs, model, metrics)
+            return {}
+
+    logs = make_trainer(experiment(), task_cls=Silent, train=False).evaluate(tf.constant(-1))
+    assert "mae" in logs
+    assert "validation_loss" not in logs

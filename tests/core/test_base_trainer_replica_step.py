@@ -93,6 +93,45 @@ def test_every_example_counts_once_on_any_number_of_replicas(
     np.testing.assert_allclose(results[0]["auc"], results[1]["auc"], rtol=1e-6)
 
 
+def test_replicas_agree_on_the_statistics_of_batch_normalization(
+    experiment, make_trainer, two_replicas
+) -> None:
+    class Normalized(LineTask):
+        def build_model(self):
+            layers = keras.layers
+            return keras.Sequential(
+                [keras.Input((2,)), layers.BatchNormalization(momentum=0.5), layers.Dense(1)]
+            )
+
+    means = []
+    for strategy in (tf.distribute.get_strategy(), two_replicas):
+        with strategy.scope():
+            trainer = make_trainer(experiment(), task_cls=Normalized, evaluate=False)
+        trainer.train(tf.constant(2))
+        mean = trainer.model.layers[0].moving_mean.value
+        means += [one.numpy() for one in strategy.experimental_local_results(mean)]
+    assert np.abs(means[0]).max() > 0.01
+    np.testing.assert_allclose(means[1:], [means[0]] * 2, rtol=1e-5)
+
+
+def test_dropout_depends_on_the_step_and_on_nothing_before(experiment, make_trainer) -> None:
+    constant = {"learning_rate": {"constant": {"learning_rate": 0.0}}}
+    params = experiment(
+        task={"dropout_rate": 0.5}, trainer={"optimizer_config": constant, "steps_per_loop": 1}
+    )
+
+    def losses_from(step, count):
+        trainer = make_trainer(params, evaluate=False)
+        trainer.model.dense.kernel.assign([[1.0], [1.0]])
+        trainer.global_step.assign(step)
+        return _losses(trainer, count)
+
+    # An epoch has four batches, always in the same order.
+    losses = losses_from(0, 8)
+    assert losses[:4] != losses[4:]
+    assert losses_from(4, 4) == losses[4:]
+
+
 class Watching(orbit.GraphHook):
     """Adds up, in the graph, what it is shown."""
 

@@ -65,6 +65,15 @@ def test_whole_batch_is_its_only_micro_batch_by_default(experiment) -> None:
     assert train_data.micro_batch_data(params, num_replicas=3) is params.task.train_data
 
 
+def test_micro_batch_must_divide_among_the_replicas(experiment) -> None:
+    params = experiment(
+        task={"train_data": {"global_batch_size": 6}}, trainer={"grad_accum_steps": 2}
+    )
+    assert train_data.micro_batch_data(params, num_replicas=1).global_batch_size == 3
+    with pytest.raises(errors.ConfigValueError, match="is 6; expected a multiple of 4"):
+        train_data.micro_batch_data(params, num_replicas=2)
+
+
 def test_micro_batches_share_the_global_batch(experiment) -> None:
     params = experiment(trainer={"grad_accum_steps": 2})
     assert train_data.micro_batch_data(params, num_replicas=2).global_batch_size == 4

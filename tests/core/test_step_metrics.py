@@ -55,6 +55,23 @@ def test_values_are_those_of_the_metrics_however_often_it_is_called(strategy, tw
     assert metrics[1].resets == 30
 
 
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_metrics_of_several_replicas_are_called_eagerly(num_replicas, two_replicas, monkeypatch):
+    def reset_state(metric):
+        calls.append(tf.executing_eagerly())
+        reset(metric)
+
+    reset, calls = keras.metrics.Mean.reset_state, []
+    reset_state.__module__ = reset.__module__
+    monkeypatch.setattr(keras.metrics.Mean, "reset_state", reset_state)
+    strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        group = step_metrics.MetricGroup([keras.metrics.Mean("loss")])
+    for _ in range(30):
+        group.reset()
+    assert all(calls) == (num_replicas == 2)
+
+
 def test_reset_after_tracing_resets_everything() -> None:
     metrics = _metrics()
     group = step_metrics.MetricGroup(metrics)

@@ -108,6 +108,26 @@ def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pi
         np.testing.assert_array_equal(part, whole[:, pipeline])
 
 
+@pytest.mark.parametrize("begin", [1, 3, 5, 8])
+def test_training_that_resumes_in_any_epoch_reads_what_comes_next(begin):
+    def read(begin, count):
+        with position.begin_at(begin, seed=5):
+            dataset = arrays.from_arrays(NUMBERS, 4, shuffle=True, repeat=True)
+        return _read(dataset, count)
+
+    assert read(begin, 6) == read(0, begin + 6)[begin:]
+
+
+def test_own_seed_of_the_data_goes_before_that_of_the_run():
+    def read(seed, seed_of_run):
+        with position.begin_at(0, seed=seed_of_run):
+            dataset = arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True)
+        return _read(dataset, 5)
+
+    assert read(7, seed_of_run=1) == read(7, seed_of_run=2)
+    assert read(None, seed_of_run=1) != read(None, seed_of_run=2)
+
+
 def test_workers_of_parameter_servers_share_the_rows_in_batches_of_their_own():
     with position.begin_at(0, seed=5):
         parts = [

@@ -45,6 +45,29 @@ def test_reading_goes_on_behind_what_was_read(files, num_files, first):
     assert _read(files, 9, first_record=first) == _read(files, first + 9)[first:]
 
 
+def test_epoch_that_is_behind_us_is_not_read_again(files):
+    def note(record):
+        read.append(int(record))
+        return record
+
+    def dataset_fn(file):
+        records = tf.data.TFRecordDataset(file)
+        return records.map(lambda record: tf.numpy_function(note, [record], tf.string))
+
+    read = []
+    _read(files, 2, buffer=0, dataset_fn=dataset_fn, first_record=14)
+    # All files once to count their records, and at most the epoch that begins.
+    assert len(read) <= 14 + 14
+
+
+def test_order_does_not_depend_on_the_seed_of_the_program(files):
+    orders = []
+    for seed in (0, 1, 2):
+        tf.random.set_seed(seed)
+        orders.append(_read(files, 20))
+    assert orders[0] == orders[1] == orders[2]
+
+
 @pytest.mark.parametrize("num_files", [1, 4])
 @pytest.mark.parametrize("pipeline", [0, 1])
 def test_each_pipeline_goes_on_in_its_own_part(files, num_files, pipeline):

@@ -77,6 +77,49 @@ def test_mode_that_cannot_compile_is_left_out_and_said_so(experiment, make_train
     assert trainer.global_step.numpy() == 2
 
 
+def _pretend(monkeypatch, trainer, **seconds) -> None:
+    """Make steps take this long, by mode."""
+    monkeypatch.setattr(
+        auto, "_seconds_of", lambda loop, num_steps: num_steps * seconds[trainer.execution]
+    )
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.96, "graph"), (0.94, "xla_loop")])
+def test_other_mode_has_to_be_clearly_faster(
+    experiment, make_trainer, monkeypatch, gain, chosen
+) -> None:
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    _pretend(monkeypatch, trainer, graph=1e-3, xla_loop=gain * 1e-3, xla=1e-3)
+    assert auto.choose_execution(trainer, LONG).execution == chosen
+
+
+@pytest.mark.parametrize(("num_eval_steps", "mode"), [(1, "graph"), (LONG, "xla_loop")])
+def test_evaluation_is_compiled_only_if_that_pays(
+    experiment, make_trainer, monkeypatch, num_eval_steps, mode
+) -> None:
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    _pretend(monkeypatch, trainer, graph=1e-3, xla_loop=1e-4)
+    record = auto.choose_execution(trainer, LONG, num_eval_steps)
+    assert (record.execution, record.eval_execution) == ("xla_loop", mode)
+
+
+def test_training_reads_every_batch_whatever_was_tried(
+    experiment, make_trainer, monkeypatch
+) -> None:
+    class Counting(LineTask):
+        def build_inputs(self, params, input_context=None) -> tf.data.Dataset:
+            numbers = tf.data.Dataset.range(10**9)
+            return numbers.map(lambda n: (tf.zeros([8, 2]), tf.fill([8, 1], float(n) + 1.0)))
+
+    constant = {"learning_rate": {"constant": {"learning_rate": 0.0}}}
+    params = experiment(trainer={"optimizer_config": constant})
+    trainer = make_trainer(params, task_cls=Counting, evaluate=False)
+    _pretend(monkeypatch, trainer, graph=1e-3, xla_loop=1e-4)
+    assert auto.choose_execution(trainer, LONG).execution == "xla_loop"
+    losses = [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(6)]
+    assert losses == [1.0, 4.0, 9.0, 16.0, 25.0, 36.0]
+
+
 @pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
 def test_short_training_is_not_held_up(experiment, make_trainer, steps, measured) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)

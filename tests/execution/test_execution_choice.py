@@ -1,5 +1,6 @@
 import json
 
+import pytest
 import tensorflow as tf
 
 from official_lite.core import train_lib
@@ -70,3 +71,36 @@ def test_mode_that_two_replicas_can_not_take_over_is_chosen_anew(
         trainer = make_trainer(experiment(), task_cls=EndlessTask)
     found = auto.choose(trainer, 4, str(tmp_path), evaluates=True)
     assert found.execution == trainer.execution == "graph"
+
+
+def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_anew(
+    experiment, make_trainer, tmp_path
+) -> None:
+    record = execution_record.ExecutionRecord(
+        execution="xla", reason="told so", train_steps=4, seconds_per_step={"graph": 1e-3}
+    )
+    execution_record.save(record, str(tmp_path))
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    assert auto.choose(trainer, 4, str(tmp_path), evaluates=True).execution == "xla"
+    assert auto.choose(trainer, 5, str(tmp_path), evaluates=True).execution == "graph"
+
+
+@pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
+def test_evaluations_of_all_the_data_count(
+    experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode
+) -> None:
+    params = experiment(trainer={"validation_steps": -1, "validation_interval": 1})
+    trainer = make_trainer(params, task_cls=EndlessTask)
+    seconds = {"graph": 1e-3, "xla_loop": 1e-4}
+    monkeypatch.setattr(auto, "_seconds_of", lambda loop, n: n * seconds[trainer.execution])
+    record = auto.choose(trainer, 10**9, str(tmp_path), evaluates=evaluates)
+    assert (record.execution, record.eval_execution) == ("xla_loop", mode)
+
+
+def test_only_the_chief_writes_the_choice(experiment, make_trainer, tmp_path, monkeypatch) -> None:
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    extended = type(trainer.strategy.extended)
+    monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
+    record = auto.choose(trainer, 500, str(tmp_path), evaluates=False)
+    assert record.seconds_per_step
+    assert not (tmp_path / "execution.json").exists()

@@ -40,3 +40,15 @@ def test_data_are_read_by_as_many_threads_as_configured(experiment, make_trainer
     for dataset in (trainer.train_dataset, trainer.eval_dataset):
         assert dataset.options().threading.private_threadpool_size == 3
     assert trainer.train(tf.constant(2))["training_loss"] > 0
+
+
+@pytest.mark.parametrize("mode", ["graph", "xla", "xla_loop"])
+def test_step_on_one_replica_may_update_more_than_once(experiment, make_trainer, mode) -> None:
+    class Twice(EndlessTask):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            super().train_step(inputs, model, optimizer, metrics)
+            return super().train_step(inputs, model, optimizer, metrics)
+
+    trainer = make_trainer(experiment(runtime={"execution": mode}), task_cls=Twice)
+    trainer.train(tf.constant(3))
+    assert int(trainer.optimizer.iterations) == 6

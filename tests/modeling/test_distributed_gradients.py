@@ -64,6 +64,23 @@ def test_replica_that_sums_itself_is_not_summed_again(two_replicas: tf.distribut
     np.testing.assert_array_equal(weight.numpy(), [-2.0])
 
 
+def test_sum_passes_through_the_transformers_in_order(two_replicas: tf.distribute.Strategy) -> None:
+    with two_replicas.scope():
+        weight = keras.Variable([0.0])
+        optimizer = make_distributed(keras.optimizers.SGD(1.0))
+        optimizer.build([weight])
+    optimizer.set_gradient_functions(
+        None,
+        [
+            lambda pairs: [(2.0 * gradient, variable) for gradient, variable in pairs],
+            lambda pairs: [(gradient + 1.0, variable) for gradient, variable in pairs],
+        ],
+    )
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.constant([1.0]), weight)]))
+    two_replicas.run(step)
+    np.testing.assert_array_equal(weight.numpy(), [-5.0])
+
+
 def test_it_stays_the_same_optimizer() -> None:
     plain = keras.optimizers.SGD(0.1, momentum=0.9)
     config = plain.get_config()

@@ -22,10 +22,19 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd_clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
     "sgd_clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02),
 }
+
+
+def _without_decay() -> Any:
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["variable"])
+    return optimizer
+
+
 LAZY: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(0.1),
     "amsgrad": lambda: keras.optimizers.Adam(0.1, amsgrad=True, clipnorm=0.5),
     "adamw": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1),
+    "adamw_excluded": _without_decay,
     "adam_weight_decay": lambda: optimization.AdamWeightDecay(0.1, weight_decay_rate=0.1),
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),

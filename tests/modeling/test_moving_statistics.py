@@ -37,6 +37,18 @@ def test_frozen_layers_keep_what_they_have(two_replicas):
     assert _train_on(two_replicas, batches, trainable=False) == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("kwargs", [{"trainable": False}, {"synchronized": True}])
+def test_layers_that_are_frozen_or_synchronized_are_left_alone(two_replicas, kwargs):
+    with two_replicas.scope():
+        layer = keras.layers.BatchNormalization(**kwargs)
+        model = keras.Sequential([keras.Input((1,)), layer])
+    on_replicas = two_replicas.experimental_local_results(layer.moving_mean.value)
+    for number, mean in enumerate(on_replicas):
+        mean.assign([number])
+    two_replicas.run(tf.function(moving_statistics.MovingStatistics(model).average))
+    assert [float(mean.numpy()[0]) for mean in on_replicas] == [0.0, 1.0]
+
+
 def test_one_replica_has_its_own():
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     assert _train_on(strategy, [[[2.0], [4.0]]]) == [pytest.approx(1.5)]

@@ -124,6 +124,40 @@ def test_weights_are_never_written(order) -> None:
     assert np.max(np.abs(near - far)) > 1e-2
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_replicas_with_parts_of_the_batches_find_the_gradient_of_the_whole(
+    order, two_replicas
+) -> None:
+    def gradient(train, val, share=1.0):
+        loss_fn = _loss_fn(w, alpha)
+        return ORDERS[order](
+            lambda *args: share * loss_fn(*args),
+            train=train,
+            val=val,
+            weights=[w],
+            alphas=[alpha],
+            learning_rate=0.5,
+        )[0]
+
+    def of_replica():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        train, val = ([part[replica] for part in batch] for batch in (trains, vals))
+        return gradient(train, val, share=0.5)
+
+    trains, vals = (
+        [tf.stack(parts) for parts in zip(*map(_batch, seeds), strict=True)]
+        for seeds in ((1, 3), (2, 4))
+    )
+    w, alpha = _variables()
+    train, val = ([tf.concat(tf.unstack(part), 0) for part in batch] for batch in (trains, vals))
+    whole = gradient(train, val)
+    with two_replicas.scope():
+        w, alpha = _variables()
+    parts = two_replicas.run(tf.function(of_replica))
+    found = two_replicas.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None)
+    np.testing.assert_allclose(found, whole, rtol=1e-3, atol=1e-5)
+
+
 def test_what_the_loss_does_not_depend_on_has_a_gradient_of_zero() -> None:
     w, alpha = _variables()
     other = keras.Variable([1.0])

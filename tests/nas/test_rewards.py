@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,6 +31,33 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
             np.testing.assert_allclose(of_batch(_batch()), expected, rtol=1e-5)
         # The metric itself has seen nothing.
         assert float(reward._metrics[0].result()) == 0.0
+
+
+def test_reward_is_of_its_batch_alone(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment())
+    # A task may keep its metric, which then counts in evaluations, too.
+    kept = keras.metrics.MeanAbsoluteError(name="mae")
+    trainer.task.build_metrics = lambda training=True: [kept]
+    _, of_batch = _reward(trainer, metric="mae")
+    first = float(of_batch(_batch()))
+    kept.update_state(tf.zeros([4, 1]), tf.fill([4, 1], 100.0))
+    np.testing.assert_allclose(of_batch(_batch()), first, rtol=1e-6)
+    assert float(kept.result()) == 100.0
+
+
+def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_replicas) -> None:
+    trainer = make_trainer(experiment(), strategy=two_replicas)
+    with two_replicas.scope():
+        reward = rewards.Reward(trainer.task, trainer.model)
+    labels = (1.0, 5.0)
+    batches = two_replicas.experimental_distribute_values_from_function(
+        lambda context: tf.fill([4, 1], labels[context.replica_id_in_sync_group])
+    )
+    run = tf.function(lambda y: two_replicas.run(reward.of_batch, args=((tf.ones([4, 4]), y),)))
+    found = two_replicas.experimental_local_results(run(batches))
+    output = trainer.model(tf.ones([1, 4]))
+    wanted = -np.mean([np.square(output - label) for label in labels])
+    np.testing.assert_allclose(found, [wanted, wanted], rtol=1e-5)
 
 
 def test_unknown_metric_is_refused(experiment, make_trainer) -> None:

@@ -90,6 +90,24 @@ def test_checkpoint_that_is_being_written_is_not_reported(make_checkpointing, ma
     assert checkpoints.take_complete() == path
 
 
+def test_restore_waits_for_the_save_in_progress(
+    make_checkpointing, make_trainer, may_write, monkeypatch
+):
+    def write_and_wait(save):
+        may_write.set()
+        wait(save)
+
+    wait = async_checkpoint_manager.BackgroundSave.wait
+    monkeypatch.setattr(async_checkpoint_manager.BackgroundSave, "wait", write_and_wait)
+    trainer = make_trainer()
+    checkpoints = make_checkpointing(trainer=trainer, in_background=True)
+    trainer.weight.assign(3.0)
+    path = checkpoints.save(step=5)
+    trainer.weight.assign(4.0)
+    assert checkpoints.restore(path) == path
+    assert trainer.weight.numpy() == 3.0
+
+
 def test_checkpoint_that_failed_is_not_reported(make_checkpointing, may_write):
     checkpoints = make_checkpointing(in_background=True)
     checkpoints.save(step=5)

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 
@@ -15,6 +16,23 @@ def test_construction_restores_the_newest_checkpoint(make_trainer, make_controll
     resumed = make_trainer()
     make_controller(resumed, checkpoint_manager=make_manager(resumed, 5))
     assert (resumed.global_step.numpy(), resumed.weight.numpy()) == (8, 8)
+
+
+def test_trainer_is_told_of_each_restored_checkpoint(make_trainer, make_controller, make_manager):
+    def listening():
+        trainer = make_trainer()
+        trainer.after_restore = lambda: heard.append(int(trainer.global_step.numpy()))
+        return trainer
+
+    heard = []
+    trainer = listening()
+    manager = make_manager(trainer, 2)
+    make_controller(trainer, checkpoint_manager=manager).train(4)
+    assert heard == [], "there was nothing to restore"
+    resumed = listening()
+    controller = make_controller(resumed, checkpoint_manager=make_manager(resumed))
+    controller.restore_checkpoint(manager.checkpoints[0])
+    assert heard == [4, 2]
 
 
 def test_continuous_evaluation_takes_every_checkpoint_in_order(
@@ -72,6 +90,15 @@ def test_evaluation_counts_the_steps_it_took(make_trainer, make_controller):
     trainer = make_trainer()
     make_controller(trainer).evaluate(steps=100)
     assert trainer.steps_run == 4
+
+
+def test_evaluation_rate_counts_only_the_steps_that_ran(make_trainer, make_controller, monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    controller = make_controller(make_trainer())
+    # There are 4 batches.
+    rates = [controller.evaluate(steps)["steps_per_second"] for steps in (4, 100)]
+    assert rates[0] == rates[1] > 0
 
 
 def test_steps_per_loop_may_depend_on_the_step(make_trainer, make_controller):

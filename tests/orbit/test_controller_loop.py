@@ -376,3 +376,28 @@ def test_stretches_are_no_longer_than_steps_per_loop(make_trainer, make_controll
     )
     make_controller(make_trainer(), steps_per_loop=4, log_interval=10).train(10)
     assert lengths == [4, 4, 2]
+
+
+def test_nothing_else_happens_at_a_step_from_which_an_action_went_back(
+    make_trainer, make_controller, make_manager, make_log
+):
+    def set_back_once(_):
+        if trainer.global_step.numpy() == 8 and not went_back:
+            went_back.append(manager.restore_or_initialize())
+
+    went_back, trainer, log = [], make_trainer(), make_log(every_n_steps=0)
+    manager = make_manager(trainer, 4)
+    make_controller(
+        trainer,
+        steps_per_loop=4,
+        steps_per_epoch=8,
+        checkpoint_manager=manager,
+        train_actions=[set_back_once],
+        hooks=[log],
+    ).train_and_evaluate(8, eval_interval=8)
+    assert went_back == [manager.checkpoints[0]]
+    assert [event for event in trainer.events if "eval" in event] == ["eval 8"]
+    assert [event.split()[0] for event in log.events] == [
+        *("before_train", "on_checkpoint", "after_eval", "after_epoch", "on_checkpoint"),
+        "after_train",
+    ]

@@ -15,6 +15,24 @@ def test_interval_ends_at_the_absolute_multiple(make_trainer):
     assert loop.is_report_due(20)
 
 
+def test_stretch_is_never_longer_than_steps_per_loop(make_trainer):
+    trainer = make_trainer()
+    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10, log_interval=25)
+    assert [loop.next_step(step) for step in (0, 10, 20)] == [10, 20, 25]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_step_that_does_not_count_as_one_is_an_error(make_trainer, make_controller, count):
+    class Miscounting(make_trainer):
+        def train_step(self, iterator):
+            next(iterator)
+            self.global_step.assign_add(count)
+
+    message = f"from step 0 to step 5, but `global_step` is {5 * count}"
+    with pytest.raises(RuntimeError, match=message):
+        make_controller(Miscounting()).train(5)
+
+
 def test_interval_survives_a_cut(make_trainer):
     trainer = make_trainer()
     loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)

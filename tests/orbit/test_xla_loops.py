@@ -111,3 +111,9 @@ def test_data_that_cannot_be_stacked_say_why(make_dataset, reason) -> None:
 def test_stack_fits_the_loop_and_the_memory(shape, steps_per_loop, steps) -> None:
     spec = tf.TensorSpec(shape, tf.float32)
     assert xla_loops.steps_per_stack(spec, steps_per_loop) == steps
+
+
+def test_micro_batches_count_in_the_size_of_a_stack() -> None:
+    mebibyte = tf.TensorSpec([2**18], tf.float32)
+    sizes = [xla_loops.steps_per_stack(mebibyte, 1000, micro_batches) for micro_batches in (1, 4)]
+    assert sizes == [50, 10]

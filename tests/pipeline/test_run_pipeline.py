@@ -1,5 +1,6 @@
 import json
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -60,8 +61,10 @@ def test_phases_run_in_order_and_hand_on_weights(experiment, records, log_of, tm
         def __call__(self, ctx):
             super().__call__(ctx)
             weights.append(ctx.model.get_weights()[0].tolist())
+            names.append(ctx.model.name)
 
-    weights = []
+    weights, names = [], []
+    keras.utils.clear_session()
     _, logs = _run(experiment(phases=TWO), tmp_path, initialize=Initialize)
     assert _global_step(tmp_path / "first") == 4
     assert _global_step(tmp_path / "second") == 8
@@ -70,6 +73,7 @@ def test_phases_run_in_order_and_hand_on_weights(experiment, records, log_of, tm
     assert "validation_loss" in logs
     assert f"warm start from {tmp_path / 'first'}" in log_of(tmp_path / "second")
     assert weights[0] != weights[1]
+    assert names[0] == names[1], "Keras counts its names from the start in each phase"
 
 
 @pytest.mark.slow
@@ -148,6 +152,9 @@ def test_phases_that_want_different_strategies_fail_before_anything_runs(
     with pytest.raises(errors.ConfigValueError, match=r"runtime.distribution_strategy.*one_device"):
         _run(experiment(phases=[{"name": "first"}, other]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    threads = {"name": "other", "overrides": {"runtime.intra_op_parallelism_threads": 2}}
+    with pytest.raises(errors.ConfigValueError, match=r"intra_op_parallelism_threads`: None and 2"):
+        _run(experiment(phases=[{"name": "first"}, threads]), tmp_path / "run")
     seeded = {"name": "other", "overrides": {"runtime.seed": 5}}
     pipeline.RunPipeline(experiment(phases=[{"name": "first"}, seeded]), "train", str(tmp_path))
 

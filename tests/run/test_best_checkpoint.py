@@ -40,6 +40,19 @@ def test_nan_is_never_best(tmp_path, checkpoint) -> None:
     assert _exports(_exporter(tmp_path), checkpoint, values) == [False, True, False, False, True]
 
 
+def test_best_that_is_not_finite_is_beaten_by_any_number(tmp_path, checkpoint) -> None:
+    # Other programs, such as the Model Garden, may record a NaN as the best.
+    info = {"accuracy": None, "best_ckpt_global_step": 0}
+    (tmp_path / "info.json").write_text(json.dumps(info))
+    assert _exports(_exporter(tmp_path), checkpoint, [np.nan, 0.1, 0.2]) == [False, True, True]
+
+
+def test_of_equal_evaluations_the_first_is_the_best(tmp_path, checkpoint) -> None:
+    exporter = _exporter(tmp_path)
+    assert _exports(exporter, checkpoint, [0.5, 0.5]) == [True, False]
+    assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-0")
+
+
 def test_best_survives_a_restart(tmp_path, checkpoint) -> None:
     _exports(_exporter(tmp_path), checkpoint, [0.5])
     restarted = _exporter(tmp_path)

@@ -135,6 +135,18 @@ def test_another_way_to_finetune_is_called_with_the_checkpoint(
     assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
 
 
+def test_no_checkpoint_after_the_last_pretrain_step_is_finetuned(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    def finetune(strategy: Any, task: Any, params: Any, model_dir: str) -> dict[str, float]:
+        return {}
+
+    pretrain(3)
+    _run(params, tmp_path, pretrain_steps=2, finetune=finetune)
+    names = sorted(path.name for path in tmp_path.glob("metrics-*"))
+    assert names == ["metrics-1.json", "metrics-2.json"]
+
+
 def test_no_checkpoint_at_all_is_an_error(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:

@@ -145,6 +145,27 @@ def test_lock_that_nobody_can_read_is_taken_over(tmp_path: pathlib.Path, content
     assert os.listdir(tmp_path) == []
 
 
+def test_lock_that_a_live_process_has_just_taken_over_is_left_to_it(
+    tmp_path: pathlib.Path, monkeypatch
+) -> None:
+    def rename(source: str, target: str) -> None:
+        if not seen:
+            # In this moment, another process finds the stale lock, too, and is faster.
+            start = model_dir_lock._process_start(os.getppid())
+            newer = {"host": socket.gethostname(), "pid": os.getppid(), "process_start": start}
+            _write(tmp_path, id="newer", **newer)
+        seen.append(target)
+        os.replace(source, target)
+
+    seen: list[str] = []
+    _write(tmp_path, host=socket.gethostname(), pid=2**22 + 1)
+    monkeypatch.setattr(model_dir_lock.files, "rename", rename)
+    with pytest.raises(errors.ModelDirBusyError, match=str(os.getppid())), _lock(tmp_path):
+        pass
+    assert _holder(tmp_path)["id"] == "newer"
+    assert os.listdir(tmp_path) == [".lock"]
+
+
 def test_it_beats_while_it_is_held(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr(model_dir_lock, "BEAT_SECS", 0.01)
     clock = Clock()

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import threading
@@ -89,3 +90,13 @@ def test_no_worker_leaves_a_loop_on_its_own(monkeypatch):
         _send(signal.SIGTERM)
         preemption.check()
         assert preemption.requested() == signal.SIGTERM
+
+
+def test_chief_of_parameter_servers_may_stop_on_its_own(monkeypatch):
+    cluster = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
+    config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with preemption.catch_signals():
+        _send(signal.SIGTERM)
+        with pytest.raises(errors.PreemptedError):
+            preemption.check()

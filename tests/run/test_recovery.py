@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import telemetry
 from official_lite.common import errors
 from official_lite.core import train_lib
 from official_lite.data import position
 from official_lite.run import recovery
+from tests.line_experiment import LineTask
 
 
 def _condition(trials: int, bound: float = 100.0, begin: int = 0) -> recovery.RecoveryCondition:
@@ -31,6 +33,31 @@ def test_bound_holds_only_from_its_first_step() -> None:
 
 def test_usual_loss_is_no_blow_up() -> None:
     assert not _condition(trials=0)({"training_loss": 1.0})
+
+
+def test_worst_replica_decides() -> None:
+    assert _condition(trials=1)({"training_loss": np.array([1.0, 101.0])})
+    assert _condition(trials=1)({"training_loss": np.array([math.nan, 1.0])})
+    assert not _condition(trials=1)({"training_loss": np.array([1.0, 2.0])})
+
+
+def test_repeated_steps_are_not_reported_again(experiment, make_trainer, tmp_path) -> None:
+    class Loud(LineTask):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            telemetry.put_scalar("seen", 1.0)
+            return super().build_losses(labels, model_outputs, aux_losses)
+
+    trainer = make_trainer(experiment(), task_cls=Loud, evaluate=False)
+    manager = tf.train.CheckpointManager(trainer.checkpoint, str(tmp_path), max_to_keep=1)
+    manager.save()
+    with telemetry.EventStorage() as trainer.event_storage:
+        trainer.train(tf.constant(4))
+        assert trainer.event_storage.take().scalars == {"seen": 1.0}
+        action = recovery.RecoveryAction(
+            manager, trainer, is_bad=lambda _: int(trainer.global_step) == 3
+        )
+        assert action.find_bad_step().step == 3
+        assert trainer.event_storage.take() == telemetry.Events()
 
 
 def test_recovery_without_a_checkpoint_gives_up(tmp_path) -> None:

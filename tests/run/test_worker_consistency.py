@@ -1,11 +1,15 @@
+import contextlib
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import portpicker
 import pytest
 import tensorflow as tf
 
+from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.run import worker_consistency
 from tests import commands
@@ -99,3 +103,59 @@ def test_50_workers_that_differ_end_with_what_each_of_them_has(
 def test_a_single_process_has_nothing_to_agree_on() -> None:
     params = cfg.ExperimentConfig()
     worker_consistency.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
+
+
+class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
+    """One of two workers with two replicas each, beside a recording of what the other one sent."""
+
+    def __init__(self, others: Sequence[np.ndarray] = ()) -> None:
+        self._others = iter(others)
+        self.sent: list[np.ndarray] = []
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    def gather(self, value: tf.Tensor, axis: int) -> tf.Tensor:
+        own = value.numpy()
+        self.sent.append(own)
+        other = next(self._others, own)
+        return tf.concat([own, own, other, other], axis)
+
+
+def _agree(first: cfg.ExperimentConfig, second: cfg.ExperimentConfig) -> None:
+    """Check two configs as two workers do, one after the other."""
+    other = _TwoWorkers()
+    worker_consistency.require_agreement(second, other)
+    worker_consistency.require_agreement(first, _TwoWorkers(other.sent))
+
+
+@pytest.fixture
+def two_workers(monkeypatch) -> None:
+    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_workers_differ_in_their_place_in_the_cluster_and_agree(experiment) -> None:
+    hosts = "a:1,b:2"
+    _agree(*(experiment(runtime={"task_index": i, "worker_hosts": hosts}) for i in range(2)))
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_workers_with_several_replicas_are_compared_with_each_other(experiment) -> None:
+    with pytest.raises(errors.ConfigValueError, match="The seed of worker 0"):
+        _agree(*(experiment(runtime={"seed": seed}) for seed in (1, 2)))
+
+
+@pytest.mark.usefixtures("two_workers")
+@pytest.mark.parametrize("part", ["train_data", "validation_data"])
+def test_only_files_of_the_training_data_are_compared(experiment, tmp_path, part) -> None:
+    path = tmp_path / "records"
+    params = experiment(task={part: {"input_path": str(path)}})
+    other = _TwoWorkers()
+    path.write_bytes(b"x")
+    worker_consistency.require_agreement(params, other)
+    path.write_bytes(b"xx")
+    differs = pytest.raises(errors.ConfigValueError, match="The training data of worker 0")
+    with differs if part == "train_data" else contextlib.nullcontext():
+        worker_consistency.require_agreement(params, _TwoWorkers(other.sent))

@@ -1,11 +1,13 @@
 """Workers: what they take, and what becomes of trials that were broken off."""
 
+import os
 import pathlib
 
 import pytest
 
 from official_lite import search
 from official_lite.common import errors
+from official_lite.run import model_dir_lock
 from official_lite.search import claims, storage, worker
 from tests.search import toys
 
@@ -56,6 +58,50 @@ def test_trial_that_was_stopped_goes_on_and_no_other_runs_twice(tmp_path) -> Non
     study = search.run_study(evaluate, config, str(tmp_path))
     assert _states(study) == ["COMPLETE"] * 3
     assert _starts(tmp_path) == {0: 1, 1: 2, 2: 1}
+
+
+def test_trial_that_is_stopped_again_and_again_goes_on_each_time(tmp_path) -> None:
+    stops = iter([True, True, True, False])
+
+    def evaluate(trial: search.TrialRun) -> float:
+        if next(stops):
+            raise errors.PreemptedError("SIGTERM")
+        return toys.parabola(trial)
+
+    config = toys.config(num_trials=1, max_starts=2)
+    for _ in range(3):
+        with pytest.raises(errors.PreemptedError):
+            search.run_study(evaluate, config, str(tmp_path))
+    assert _states(search.run_study(evaluate, config, str(tmp_path))) == ["COMPLETE"]
+
+
+def test_trial_is_given_up_after_its_last_start(tmp_path) -> None:
+    class Killed(BaseException):
+        """Leaves everything as it is, as SIGKILL does."""
+
+    def evaluate(trial: search.TrialRun) -> float:
+        toys._note(trial, "started")
+        if trial.number == 0:
+            raise Killed
+        return toys.parabola(trial)
+
+    config = toys.config(num_trials=2, max_starts=2)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            search.run_study(evaluate, config, str(tmp_path))
+    assert _states(search.run_study(evaluate, config, str(tmp_path))) == ["FAIL", "COMPLETE"]
+    assert _starts(tmp_path) == {0: 2, 1: 1}
+
+
+def test_trial_whose_process_outlived_its_worker_is_left_to_it(tmp_path) -> None:
+    config = toys.config(num_trials=2)
+    search.run_study(toys.parabola, config.replace(num_trials=1), str(tmp_path))
+    number = storage.open_study(config, str(tmp_path)).ask().number
+    model_dir = worker.trial_dir(str(tmp_path), number)
+    os.makedirs(model_dir)
+    with model_dir_lock.ModelDirLock(model_dir):
+        study = search.run_study(toys.parabola, config, str(tmp_path))
+    assert _states(study) == ["COMPLETE", "RUNNING"]
 
 
 @pytest.mark.slow

@@ -80,6 +80,32 @@ def test_latest_of_a_name_from_both_sides_is_that_of_python(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
+def test_image_from_python_is_later_than_one_from_a_graph(storage):
+    tf.function(lambda: telemetry.put_image("x", tf.zeros([1, 1, 1])))()
+    telemetry.put_image("x", np.ones([1, 1, 1]))
+    assert storage.take().images["x"].item() == 255
+
+
+def test_latest_value_is_of_the_replicas_or_of_the_host(storage, two_replicas):
+    def put_on_replica():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        telemetry.put_scalar("x", float(replica) + 1.0, smoothing_hint=False)
+
+    two_replicas.run(put_on_replica)
+    telemetry.put_scalar("x", 9.0, smoothing_hint=False)
+    assert storage.take().scalars == {"x": 9.0}
+    telemetry.put_scalar("x", 9.0, smoothing_hint=False)
+    two_replicas.run(put_on_replica)
+    assert storage.take().scalars == {"x": 1.5}
+
+
+def test_values_of_graphs_stay_until_they_are_asked_for(storage):
+    telemetry.put_scalar("python", 1.0)
+    tf.function(lambda: telemetry.put_scalar("graph", 2.0))()
+    assert storage.take(from_graphs=False).scalars == {"python": 1.0}
+    assert storage.take().scalars == {"graph": 2.0}
+
+
 def test_what_did_not_come_up_again_is_absent(storage):
     put = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     put()

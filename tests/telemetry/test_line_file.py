@@ -26,6 +26,22 @@ def test_line_is_there_before_close_and_after_it(tmp_path):
     assert (tmp_path / "new" / "lines").read_text() == "one\ntwo\n"
 
 
+def test_lost_lines_are_warned_of_once_until_one_is_written(tmp_path, monkeypatch, caplog):
+    def fail(path, mode):
+        raise OSError("disk full")
+
+    file = text_file_writers.LineFile(tmp_path / "lines")
+    for count in (1, 2):
+        with monkeypatch.context() as context:
+            context.setattr(text_file_writers.files, "open_file", fail)
+            for _ in range(3):
+                file.append("lost")
+        assert caplog.text.count("so lines are lost: disk full") == count
+        file.append("kept")
+        file.close()
+    assert (tmp_path / "lines").read_text() == "kept\nkept\n"
+
+
 def test_lines_are_flushed_to_the_disk_once(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("os.fsync", synced.append)

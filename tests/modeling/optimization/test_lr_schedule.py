@@ -143,3 +143,9 @@ def test_optimizer_with_a_warmup_survives_serialization() -> None:
     optimizer = keras.optimizers.SGD(SCHEDULES["linear_warmup"])
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert restored.get_config() == optimizer.get_config()
+
+
+def test_power_decay_never_exceeds_the_rate_before_its_offset() -> None:
+    schedule = lr_schedule.PowerDecayWithOffset(1.0, -0.5, 10, pre_offset_learning_rate=0.5)
+    rates = [float(schedule(step)) for step in (10, 11, 14, 26)]
+    np.testing.assert_allclose(rates, [0.5, 0.5, 0.5, 0.25])

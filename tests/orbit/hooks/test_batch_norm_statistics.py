@@ -76,6 +76,19 @@ def test_masked_examples_do_not_count(make_normalized, points_task):
     np.testing.assert_allclose(mean, _examples(trainer, 1)[:6].mean(0), rtol=1e-5)
 
 
+def test_calls_in_inference_mode_do_not_count(make_normalized, points_task):
+    class Twice(points_task):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            normalize = model.get_layer("normalize")
+            normalize(inputs[0], training=True)
+            normalize(inputs[0] + 100.0, training=False)
+            return {"loss": 0.0}
+
+    trainer = make_normalized(task_cls=Twice)
+    mean, _ = _statistics(trainer, 1)
+    np.testing.assert_allclose(mean, _examples(trainer, 1).mean(0), rtol=1e-5)
+
+
 def test_layers_after_the_first_see_what_they_see_in_training(make_normalized):
     trainer = make_normalized(lambda: keras.layers.BatchNormalization(name="second"))
     mean, variance = _statistics(trainer, 8, "second")

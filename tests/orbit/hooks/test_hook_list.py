@@ -55,6 +55,20 @@ def test_hooks_run_in_list_order():
     assert order == ["before a", "before b", "after a", "after b"]
 
 
+def test_first_error_of_several_hooks_is_raised_and_the_others_are_logged(caplog):
+    def fail_with(message):
+        def after_step(hook):
+            raise ValueError(message)
+
+        return hooks.LambdaHook(every_n_steps=1, after_step=after_step)
+
+    listed = hook_list.HookList([fail_with("one"), fail_with("two"), fail_with("three")])
+    with pytest.raises(ValueError, match="one"):
+        listed.after_steps(1)
+    logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert logged == ["two", "three"]
+
+
 def test_hooks_know_who_runs_them(make_trainer, make_controller):
     trainer, hook = make_trainer(), orbit.Hook()
     controller = make_controller(trainer, hooks=[hook])

@@ -1,6 +1,7 @@
 import math
 
 import keras
+import numpy as np
 import pytest
 
 from experiments.vision.digits import configs, task
@@ -26,6 +27,14 @@ def test_suggestion_is_where_the_loss_falls_the_fastest():
     assert sweep.suggestion == pytest.approx(0.001, rel=0.3)
     assert "fastest at the learning rate" in sweep.describe()
     assert sweep.some_points()[-1][0] == rates[-1]
+
+
+def test_fall_after_the_lowest_loss_is_not_suggested():
+    steps = np.arange(100)
+    # The fall from 8 to 3 is the fastest one, but it comes after the loss has risen.
+    losses = np.interp(steps, [0, 40, 60, 66, 99], [2.0, 1.0, 8.0, 3.0, 3.0])
+    rates = 1e-6 * 10 ** (steps / 20)
+    assert rate_sweep.analyze(rates, losses.tolist()).suggestion <= rates[40]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,7 @@ def test_experiment_is_swept_until_it_blows_up_and_drawn(tmp_path):
     params = _params().replace(**optimizer)
     sweep = rate_sweep.run_sweep(params, min_rate=1e-3, max_rate=1e9, num_steps=60)
     assert sweep.has_diverged
+    assert len(sweep.losses) < 60, "it ends where the loss has diverged"
     ratios = [b / a for a, b in zip(sweep.learning_rates, sweep.learning_rates[1:], strict=False)]
     assert ratios == pytest.approx([10 ** (12 / 59)] * len(ratios), rel=1e-3)
     assert 1e-3 < sweep.suggestion < 1e3

@@ -1,0 +1,136 @@
+"""Checks whether the tests notice deliberate errors (mutants) in the package.
+
+    python -m benchmarks.mutation
+    python -m benchmarks.mutation rate_sweep "same step"
+
+Each mutant in `mutants.py` replaces one piece of the source in a copy of the repository and runs
+the test files that are expected to notice. A mutant is killed if a test fails. The tree itself is
+never changed. Arguments select the mutants whose module or description contains one of them.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+from benchmarks.mutation import mutants
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# What the copy does not need.
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "results", "*.egg-info")
+
+_MOST_SECONDS = 900
+_TESTS_FAILED = 1
+
+
+class BrokenTestsError(Exception):
+    """The tests say nothing about a mutant: they fail without it, or can't run."""
+
+
+def main() -> None:
+    """Run the selected mutants, print a line for each, and the score."""
+    parser = argparse.ArgumentParser(description="Checks whether the tests notice errors.")
+    parser.add_argument("words", nargs="*", help="parts of modules or descriptions; default: all")
+    chosen = select(parser.parse_args().words)
+    for mutant in chosen:
+        mutated(mutant, ROOT)
+    with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
+        copy = pathlib.Path(directory) / "repository"
+        shutil.copytree(ROOT, copy, ignore=_LEFT_OUT)
+        _require_passing(sorted({file for mutant in chosen for file in mutant.tests}), copy)
+        killed = sum(_is_killed(mutant, copy) for mutant in chosen)
+    print(f"{killed} of {len(chosen)} killed ({100 * killed / len(chosen):.0f} %).")
+    print(f"{len(mutants.EXCLUDED)} more are excluded, with reasons in `mutants.py`.")
+    sys.exit(killed < len(chosen))
+
+
+def select(words: Sequence[str]) -> list[mutants.Mutant]:
+    """Return the mutants whose module or description contains one of the words; all without any.
+
+    Raises:
+        SystemExit: No mutant matches.
+    """
+    chosen = [m for m in mutants.MUTANTS if not words or any(word in str(m) for word in words)]
+    if not chosen:
+        sys.exit(f"No mutant's module or description contains any of {list(words)}.")
+    return chosen
+
+
+def mutated(mutant: mutants.Mutant, root: pathlib.Path) -> str:
+    """Return the source of the mutant's module below `root`, with the replacement.
+
+    Raises:
+        ValueError: The module is missing, or does not contain the snippet exactly once.
+    """
+    path = root / "official_lite" / mutant.module
+    source = path.read_text(encoding="utf-8") if path.exists() else ""
+    if (count := source.count(mutant.snippet)) != 1:
+        raise ValueError(
+            f"The snippet of the mutant `{mutant}` occurs {count} times in {path}; expected once. "
+            "Express the mutant in today's code, or move it to `EXCLUDED` with the reason."
+        )
+    return source.replace(mutant.snippet, mutant.replacement)
+
+
+@contextlib.contextmanager
+def _applied(mutant: mutants.Mutant, copy: pathlib.Path) -> Iterator[None]:
+    path = copy / "official_lite" / mutant.module
+    source = path.read_text(encoding="utf-8")
+    path.write_text(mutated(mutant, copy), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+def _require_passing(tests: Sequence[str], copy: pathlib.Path) -> None:
+    print(f"Running {len(tests)} test files without mutants.", flush=True)
+    code, output = _run_tests(tests, copy)
+    if code != 0:
+        raise BrokenTestsError(f"The tests fail without mutants:\n{output}")
+
+
+def _is_killed(mutant: mutants.Mutant, copy: pathlib.Path) -> bool:
+    started = time.monotonic()
+    with _applied(mutant, copy):
+        code, output = _run_tests(mutant.tests, copy)
+    # A test also notices by hanging or by a crash of its process. Other codes of pytest mean that
+    # it did not run the tests.
+    is_killed = code is None or code < 0 or code == _TESTS_FAILED
+    if not is_killed and code != 0:
+        raise BrokenTestsError(f"The tests can't run with the mutant `{mutant}`:\n{output}")
+    verdict = "killed" if is_killed else "survived"
+    print(f"{verdict:8} {mutant} ({time.monotonic() - started:.0f} s)", flush=True)
+    return is_killed
+
+
+def _run_tests(tests: Sequence[str], copy: pathlib.Path) -> tuple[int | None, str]:
+    """Return the exit code of pytest, or `None` if it takes too long, and the end of its output."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    # The copy goes before an installed package. Bytecode is not cached, because a mutant may have
+    # the size and time of the original file.
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=copy,
+            env=environment,
+            timeout=_MOST_SECONDS * len(tests),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return done.returncode, (done.stdout + done.stderr)[-4000:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The list of mutants fits today's code; `python -m benchmarks.mutation` runs them."""
+
+import pytest
+
+from benchmarks.mutation import __main__ as mutation
+from benchmarks.mutation import mutants
+
+ROOT = mutation.ROOT
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=str)
+def test_mutant_can_be_applied_and_has_tests(mutant: mutants.Mutant) -> None:
+    assert mutant.replacement != mutant.snippet
+    compile(mutation.mutated(mutant, ROOT), mutant.module, "exec")
+    assert mutant.tests
+    assert [file for file in mutant.tests if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("source", ["", "a = 1\na = 1\n"])
+def test_snippet_that_is_not_found_once_is_an_error(tmp_path, source: str) -> None:
+    (tmp_path / "official_lite").mkdir()
+    (tmp_path / "official_lite" / "module.py").write_text(source)
+    mutant = mutants.Mutant("module.py", "another number", "a = 1", "a = 2", ("test_it.py",))
+    count = source.count("a = 1")
+    with pytest.raises(ValueError, match=f"another number` occurs {count} times"):
+        mutation.mutated(mutant, tmp_path)
+
+
+def test_every_exclusion_has_a_module_and_a_reason() -> None:
+    for excluded in mutants.EXCLUDED:
+        assert (ROOT / "official_lite" / excluded.module).is_file()
+        assert excluded.reason
