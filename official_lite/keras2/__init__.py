@@ -15,5 +15,6 @@ from official_lite.keras2.convolutions import (
     SeparableConv2D as SeparableConv2D,
 )
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
+from official_lite.keras2.losses import LossFunctionWrapper as LossFunctionWrapper
 
 symbolic_calls.accept_symbolic_tensors()

@@ -19,15 +19,18 @@ _COUNTERPARTS = {
     "keras.Layer": "keras2.Layer",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# These layers take other arguments in Keras 3.
+# What takes other arguments in Keras 3, or is not public there.
 _REPLACED = {
+    "keras.__internal__.losses.LossFunctionWrapper": "keras2.LossFunctionWrapper",
     "keras.layers.MultiHeadAttention": "keras2.MultiHeadAttention",
     "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
     "keras.layers.SeparableConv2D": "keras2.SeparableConv2D",
     "keras.layers.Softmax": "keras2.Softmax",
 }
 # Visiting a module is slow.
-_MAY_CHANGE = re.compile(r"\bclass \w+\(|MultiHeadAttention|Softmax|DepthwiseConv|SeparableConv")
+_MAY_CHANGE = re.compile(
+    r"\bclass \w+\(|MultiHeadAttention|Softmax|DepthwiseConv|SeparableConv|__internal__"
+)
 # The config classes, whose subclasses put None and numbers of other types into their fields.
 _CONFIG = re.compile(
     r"official_lite\.(modeling\.hyperparams|core\.config_definitions|modeling\.multitask\.configs)"

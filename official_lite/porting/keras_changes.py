@@ -60,6 +60,9 @@ _SHORT_LOSSES = {
 
 # The longest matching prefix of a name is used.
 RENAMED = {
+    "keras.__internal__.enable_unsafe_deserialization": (
+        "keras.config.enable_unsafe_deserialization"
+    ),
     "keras.experimental.CosineDecay": "keras.optimizers.schedules.CosineDecay",
     "keras.experimental.CosineDecayRestarts": "keras.optimizers.schedules.CosineDecayRestarts",
     "keras.layers.CuDNNGRU": "keras.layers.GRU",

@@ -24,6 +24,10 @@ HEAD = "import keras\nfrom keras import layers\n"
         ),
         ("x = layers.MultiHeadAttention(2, 4)", "x = keras2.MultiHeadAttention(2, 4)"),
         ("conv = layers.SeparableConv2D", "conv = keras2.SeparableConv2D"),
+        (
+            "class A(keras.__internal__.losses.LossFunctionWrapper):\n  pass",
+            "class A(keras2.LossFunctionWrapper):\n  pass",
+        ),
     ],
 )
 def test_subclasses_and_attention_have_the_habits_of_keras_2(before: str, after: str) -> None:
