@@ -13,7 +13,15 @@ from typing import TypeAlias
 import libcst as cst
 
 from official_lite.common import errors
-from official_lite.porting import base_classes, functional_ops, garden, idioms, names, remaining
+from official_lite.porting import (
+    base_classes,
+    functional_ops,
+    garden,
+    idioms,
+    names,
+    notebooks,
+    remaining,
+)
 from official_lite.porting.destinations import Destinations
 from official_lite.porting.names import with_imports
 
@@ -22,7 +30,11 @@ __all__ = ["Port", "PortedFile", "port_project"]
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
 # From this number of files, processes are worth their start.
 _MANY_FILES = 50
-_Ported: TypeAlias = tuple[bytes, list[tuple[int, str]]]
+_PathAndText: TypeAlias = tuple[pathlib.Path, bytes]
+_Ported: TypeAlias = tuple[bytes, list[remaining.Remaining]]
+_CONFIGS = (".gin", ".yaml", ".yml")
+_SUFFIXES = (".py", ".ipynb", *_CONFIGS)
+_DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 
 
@@ -65,7 +77,7 @@ class Port:
     Attributes:
         files: All ported files, sorted by path.
         remaining: Places that require manual work, with line numbers after the port.
-        skipped: Files that are not valid Python, with the reason.
+        skipped: Files that can't be read, with the reason.
     """
 
     files: Sequence[PortedFile]
@@ -85,10 +97,10 @@ class Port:
 
 
 def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
-    """Port Python files and all Python files in folders.
+    """Port Python files, notebooks, and gin and YAML files.
 
     Args:
-        paths: Files and folders.
+        paths: Files, and folders whose files are ported.
         alongside: Name of a package next to the first path, or in it if it is a folder, for the
             Model Garden modules that the project imports and `official_lite` lacks. They are copied
             from the installed Model Garden and ported; existing files are not replaced. Empty for
@@ -99,10 +111,11 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     """
     if _NOT_A_FOLDER_NAME.search(alongside) or alongside in ("official", "official_lite"):
         raise errors.ConfigValueError(f"{alongside!r} is not a valid package name.")
-    sources = {path: path.read_bytes() for path in _python_files(paths)}
-    skipped = {str(path): why for path, text in sources.items() if (why := _not_python(text))}
+    sources = {path: path.read_bytes() for path in _files_to_port(paths)}
+    skipped = {str(path): why for path, text in sources.items() if (why := _unreadable(path, text))}
     sources = {path: text for path, text in sources.items() if str(path) not in skipped}
-    brought = garden.gather(map(_decoded, sources.values())) if alongside else {}
+    codes = (code for path, text in sources.items() if (code := _code_of(path, text)))
+    brought = garden.gather(codes) if alongside else {}
     folder = _folder_of(paths[0])
     new = {folder / _path_of(name, alongside, brought): text for name, text in brought.items()}
     texts = sources | {p: t.encode() for p, t in new.items() if not p.exists()}
@@ -111,25 +124,42 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     port = functools.partial(_ported, destinations=destinations, own_modules=own)
     paths_and_texts = sorted(texts.items())
     files, by_hand = [], []
-    for (path, _), (after, found) in zip(
-        paths_and_texts, _map(port, [text for _, text in paths_and_texts]), strict=True
-    ):
+    for (path, _), (after, found) in zip(paths_and_texts, _map(port, paths_and_texts), strict=True):
         files.append(PortedFile(path, sources.get(path, b""), after))
-        by_hand += [remaining.Remaining(str(path), line, what) for line, what in found]
+        by_hand += found
     return Port(files, sorted(by_hand), skipped)
 
 
-def _map(port: Callable[[bytes], _Ported], texts: Sequence[bytes]) -> Iterable[_Ported]:
-    if len(texts) < _MANY_FILES:
-        return map(port, texts)
+def _map(
+    port: Callable[[_PathAndText], _Ported], files: Sequence[_PathAndText]
+) -> Iterable[_Ported]:
+    if len(files) < _MANY_FILES:
+        return map(port, files)
     with concurrent.futures.ProcessPoolExecutor() as pool:
-        return list(pool.map(port, texts, chunksize=8))
+        return list(pool.map(port, files, chunksize=8))
 
 
-def _ported(text: bytes, destinations: Destinations, own_modules: frozenset[str]) -> _Ported:
-    """Return the ported text of a file, and the lines that require manual work."""
-    module = _rewritten(cst.parse_module(text), destinations)
-    return module.bytes, remaining.find(module.code, own_modules)
+def _ported(file: _PathAndText, destinations: Destinations, own_modules: frozenset[str]) -> _Ported:
+    """Return the ported text of a file, and the places that require manual work."""
+    path, text = file
+    if path.suffix in _CONFIGS:
+        return _with_new_names(text.decode(), destinations).encode(), []
+    if path.suffix != ".ipynb":
+        module = _rewritten(cst.parse_module(text), destinations)
+        found = remaining.find(module.code, own_modules)
+        return module.bytes, [remaining.Remaining(str(path), *one) for one in found]
+    notebook = notebooks.Notebook(text)
+    code = _rewritten(cst.parse_module(notebook.code), destinations).code
+    places = []
+    for line, what in remaining.find(code, own_modules):
+        cell, line_in_cell = notebook.place_of(code, line)
+        places.append(remaining.Remaining(f"{path}, cell {cell}", line_in_cell, what))
+    return notebook.with_code(code), places
+
+
+def _with_new_names(text: str, destinations: Destinations) -> str:
+    """Return a gin or YAML text with the dotted names of modules translated."""
+    return _DOTTED.sub(lambda match: destinations.translate(match[0]) or match[0], text)
 
 
 def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
@@ -139,7 +169,7 @@ def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
     return with_imports(module, ["official_lite.keras2"] if functional_ops.leftover(module) else [])
 
 
-def _python_files(paths: Sequence[str]) -> Iterator[pathlib.Path]:
+def _files_to_port(paths: Sequence[str]) -> Iterator[pathlib.Path]:
     seen: set[pathlib.Path] = set()
     for path in map(pathlib.Path, paths):
         if not path.exists():
@@ -151,7 +181,7 @@ def _python_files(paths: Sequence[str]) -> Iterator[pathlib.Path]:
 
 def _below(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     for path in folder.iterdir():
-        if path.is_file() and path.suffix == ".py":
+        if path.is_file() and path.suffix in _SUFFIXES:
             yield path
         elif path.is_dir() and not _is_foreign(path):
             yield from _below(path)
@@ -163,8 +193,13 @@ def _is_foreign(folder: pathlib.Path) -> bool:
     return hidden or (folder / "pyvenv.cfg").exists() or folder.is_symlink()
 
 
-def _not_python(source: bytes) -> str:
+def _unreadable(path: pathlib.Path, text: bytes) -> str:
+    """Return why a file can't be ported; empty if it can."""
     try:
+        if path.suffix in _CONFIGS:
+            text.decode()
+            return ""
+        source = notebooks.Notebook(text).code if path.suffix == ".ipynb" else text
         ast.parse(source)
         cst.parse_module(source)
     except (SyntaxError, ValueError, cst.ParserSyntaxError) as error:
@@ -172,8 +207,11 @@ def _not_python(source: bytes) -> str:
     return ""
 
 
-def _decoded(source: bytes) -> str:
-    return cst.parse_module(source).code
+def _code_of(path: pathlib.Path, text: bytes) -> str:
+    """Return the Python code of a file; empty if it contains none."""
+    if path.suffix == ".ipynb":
+        return notebooks.Notebook(text).code
+    return "" if path.suffix in _CONFIGS else cst.parse_module(text).code
 
 
 def _folder_of(path: str) -> pathlib.Path:

@@ -1,10 +1,12 @@
 """Ports a project of the Model Garden, on Keras 2, to official_lite and Keras 3.
 
 python -m official_lite.tools port my_project             # shows what would change
+python -m official_lite.tools port my_project --check     # counts what would change
 python -m official_lite.tools port my_project --write
 
-Imports, renamed symbols and idioms are rewritten; formatting and comments stay. What it takes a
-human for is listed with file and line, as lines are after the port; another run lists what is left.
+Imports, renamed symbols and idioms are rewritten, in Python files, notebooks, and gin and YAML
+files; formatting and comments stay. What it takes a human for is listed with file and line, as
+lines are after the port; another run lists what is left.
 With `--alongside FOLDER` the modules of the Model Garden that the project imports, and that
 official_lite does not have, are copied from the installed one to that folder in the project, and
 ported too.
@@ -25,9 +27,18 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("path", nargs="+", help="A Python file, or a directory of Python files.")
-    parser.add_argument(
+    parser.add_argument("path", nargs="+", help="A file, or a directory.")
+    effect = parser.add_mutually_exclusive_group()
+    effect.add_argument(
         "--write", action="store_true", help="Write the files. Without it, only show the changes."
+    )
+    effect.add_argument(
+        "--check",
+        action="store_true",
+        help=(
+            "Write nothing and show no diff: only count the changes and list what must be changed "
+            "by hand. The exit code is 1 if there is any."
+        ),
     )
     parser.add_argument(
         "--alongside",
@@ -50,23 +61,30 @@ def run(args: argparse.Namespace) -> int:
             f"The port requires `{error.name}`: pip install 'official-lite[port]'"
         ) from error
     port = porting.port_project(args.path, alongside=args.alongside)
-    report = _as_json(port, args.write) if args.json else _as_text(port, args.write)
+    report = _as_json(port, args.write) if args.json else _as_text(port, args.write, args.check)
     if args.write:
         port.write()
     print(report, end="")
     for path, why in port.skipped.items():
-        print(f"{path}: skipped, because it is not valid Python: {why}", file=sys.stderr)
-    return int(errors.ExitCode.FAILED if port.skipped else errors.ExitCode.DONE)
+        print(f"{path}: skipped, because it can't be read: {why}", file=sys.stderr)
+    has_failed = port.skipped or (args.check and port.remaining)
+    return int(errors.ExitCode.FAILED if has_failed else errors.ExitCode.DONE)
 
 
-def _as_text(port: "porting.Port", written: bool) -> str:
+def _as_text(port: "porting.Port", written: bool, counts_only: bool) -> str:
     changed = [file for file in port.files if file.changed]
-    # Only the paths of copied files are listed: a diff of them would be unreadable.
-    lines = [file.diff() for file in changed if not file.is_new]
-    lines += [f"new: {file.path}\n" for file in changed if file.is_new]
-    if port.remaining:
+    lines = []
+    if not counts_only:
+        # Only the paths of copied files are listed: a diff of them would be unreadable.
+        lines += [file.diff() for file in changed if not file.is_new]
+        lines += [f"new: {file.path}\n" for file in changed if file.is_new]
+    places: dict[str, list[str]] = {}
+    for one in port.remaining:
+        places.setdefault(one.what, []).append(f"{one.path}:{one.line}")
+    if places:
         lines.append("\nTo do by hand:\n")
-        lines += [f"{one.path}:{one.line}: {one.what}\n" for one in port.remaining]
+    for what, found in sorted(places.items(), key=lambda pair: -len(pair[1])):
+        lines += [f"{what}\n", *(f"    {place}\n" for place in found)]
     verb = "changed" if written else "would change; use --write to change them"
     lines.append(f"\n{len(changed)} of {len(port.files)} files {verb}.")
     lines.append(f" Places to change by hand: {len(port.remaining)}.\n")

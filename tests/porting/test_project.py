@@ -73,3 +73,20 @@ def test_path_that_is_not_there_is_an_error() -> None:
 def test_package_for_what_is_brought_along_needs_a_name_of_its_own(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigValueError, match="'official' is not a valid package name"):
         porting.port_project([str(tmp_path)], alongside="official")
+
+
+def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.gin").write_text(
+        "import official.core.base_trainer\nofficial.core.base_trainer.Trainer.x = 1  # official\n"
+    )
+    (tmp_path / "b.yaml").write_text(
+        "# of official\nloss: tf_keras.losses.MSE\npath: a/official.x\n"
+    )
+    porting.port_project([str(tmp_path)]).write()
+    assert (tmp_path / "a.gin").read_text() == (
+        "import official_lite.core.base_trainer\n"
+        "official_lite.core.base_trainer.Trainer.x = 1  # official\n"
+    )
+    assert (tmp_path / "b.yaml").read_text() == (
+        "# of official\nloss: keras.losses.mean_squared_error\npath: a/official.x\n"
+    )

@@ -23,7 +23,7 @@ def test_change_is_shown_first_and_written_when_asked(
     assert tools.main(["port", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "-import tf_keras\n+import keras\n" in shown
-    assert f"{path}:3: `keras.backend.switch` was removed" in shown
+    assert f"keras.ops.where` or `keras.ops.cond`\n    {path}:3\n" in shown
     assert path.read_text() == OLD
     assert tools.main(["port", str(path), "--write"]) == 0
     assert path.read_text() == NEW
@@ -46,3 +46,18 @@ def test_file_that_is_no_python_makes_it_fail_at_the_end(
     assert tools.main(["port", str(tmp_path), "--write"]) == 1
     assert f"{tmp_path}/bad.py: skipped" in capsys.readouterr().err
     assert path.read_text() == NEW
+
+
+def test_check_writes_nothing_and_groups_what_is_left(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [_write(tmp_path / name) for name in ("a.py", "b.py")]
+    (tmp_path / "c.py").write_text("import tf_keras\n")
+    assert tools.main(["port", str(tmp_path), "--check"]) == 1
+    shown = capsys.readouterr().out
+    assert "-import" not in shown
+    assert shown.count("`keras.backend.switch` was removed") == 1
+    assert "".join(f"    {path}:3\n" for path in paths) in shown
+    assert "3 of 3 files would change" in shown
+    assert [path.read_text() for path in paths] == [OLD, OLD]
+    assert tools.main(["port", str(tmp_path / "c.py"), "--check"]) == 0
