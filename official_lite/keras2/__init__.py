@@ -5,7 +5,6 @@ subclasses may rely on what Keras 3 does not have. Importing this package also m
 functions accept symbolic tensors. New code should use Keras' own classes. See docs/porting.md.
 """
 
-from official_lite.keras2 import symbolic_calls
 from official_lite.keras2.attention import (
     MultiHeadAttention as MultiHeadAttention,
     Softmax as Softmax,
@@ -16,5 +15,8 @@ from official_lite.keras2.convolutions import (
 )
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
 from official_lite.keras2.losses import LossFunctionWrapper as LossFunctionWrapper
+from official_lite.keras2.symbolic_calls import (
+    accept_symbolic_tensors as accept_symbolic_tensors,
+)
 
-symbolic_calls.accept_symbolic_tensors()
+accept_symbolic_tensors()
