@@ -10,6 +10,7 @@ SESSIONS = [
     ("docs/how_to/own_hook.md",),
     ("docs/how_to/own_stage.md",),
     ("docs/how_to/own_package.md",),
+    ("docs/how_to/inference.md",),
     ("docs/coming_from_keras.md",),
     ("docs/coming_from_lightning.md",),
     ("docs/coming_from_libai.md",),

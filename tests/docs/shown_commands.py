@@ -81,10 +81,19 @@ def _check_program(command: Sequence[str]) -> None:
         assert (blocks.ROOT / arguments[0]).exists()
     elif program == "pip":
         _check_extras(arguments)
+    elif program == "docker":
+        _check_docker(arguments)
     else:
         assert program in ("ruff", "mypy"), (
             f"What is {shlex.join(command)!r}? Check it, or review it."
         )
+
+
+def _check_docker(arguments: list[str]) -> None:
+    if arguments[0] == "build":
+        assert (blocks.ROOT / arguments[arguments.index("-f") + 1]).exists()
+    else:
+        check_train_flags(arguments[arguments.index("train.py") + 1 :])
 
 
 def _check_python(arguments: Sequence[str]) -> None:

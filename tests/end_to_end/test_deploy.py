@@ -142,6 +142,21 @@ def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig
     return found
 
 
+def test_image_is_built_of_files_that_are_there_and_runs_as_the_manifests_expect() -> None:
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    instructions = [line.split() for line in lines if line and not line.startswith("#")]
+    copied = [source for word, *rest in instructions if word == "COPY" for source in rest[:-1]]
+    assert {"official_lite", "experiments", "train.py", "registry_imports.py"} <= set(copied)
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    images, folders = set(), set()
+    for name in ("workers.yaml", "parameter_server.yaml", "tfjob.yaml"):
+        text = (KUBERNETES / name).read_text()
+        images |= set(re.findall(r"image: (\S+)", text))
+        folders |= set(re.findall(r"workingDir: (\S+)", text))
+    assert [word for line in lines for word in line.split() if word in images]
+    assert folders == {one[1] for one in instructions if one[0] == "WORKDIR"}
+
+
 MEET = """
 from official_lite.cluster import rendezvous, tf_config
 rendezvous.meet(tf_config.find_cluster())
