@@ -11,6 +11,7 @@ SESSIONS = [
     ("docs/how_to/own_stage.md",),
     ("docs/how_to/own_package.md",),
     ("docs/how_to/inference.md",),
+    ("docs/how_to/own_files.md",),
     ("docs/coming_from_keras.md",),
     ("docs/coming_from_lightning.md",),
     ("docs/coming_from_libai.md",),
@@ -21,6 +22,7 @@ SESSIONS = [
 # Those that take long.
 SLOW = {
     "docs/tools.md",
+    "docs/how_to/own_files.md",
     "docs/how_to/own_task.md",
     "docs/how_to/own_hook.md",
     "docs/coming_from_nni.md",
