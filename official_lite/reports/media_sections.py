@@ -170,10 +170,10 @@ def _is_histogram(rows: npt.NDArray[Any]) -> bool:
 def _quantiles(histograms: Mapping[int, npt.NDArray[Any]]) -> list[charts.Series]:
     looks: list[tuple[float, str, int, charts.Look]] = [
         (0.95, "5 % and 95 %", 5, "dashed"),
-        (0.05, "5 % and 95 %", 5, "dashed"),
         (0.75, "25 % and 75 %", 0, "dashed"),
-        (0.25, "25 % and 75 %", 0, "dashed"),
         (0.5, "median", 0, "solid"),
+        (0.25, "25 % and 75 %", 0, "dashed"),
+        (0.05, "5 % and 95 %", 5, "dashed"),
     ]
     steps = sorted(histograms)
     return [

@@ -152,12 +152,11 @@ class Plot {
     const height = Math.round(Math.min(280, Math.max(190, width * 0.6)));
     this.layOut(xs, ys, width, height);
     this.drawFrame(series, width, height);
-    // Lines that come from outside of the view end at its edge.
-    const clip = { x: this.left - 6, width: this.right - this.left + 12, y: 0, height: this.bottom + 6 };
-    const view = add(this.svg, "svg", {
-      ...clip,
-      viewBox: `${clip.x} ${clip.y} ${clip.width} ${clip.height}`,
-    });
+    // Lines that come from outside of the view end at its edge; points on the edge are shown whole.
+    const room = this.zoom ? 0 : 6;
+    const [x, w] = [this.left - room, this.right - this.left + 2 * room];
+    const h = this.bottom + 6;
+    const view = add(this.svg, "svg", { x, y: 0, width: w, height: h, viewBox: `${x} 0 ${w} ${h}` });
     for (const one of series) this.drawSeries(view, one);
     this.series = series;
     this.cursor = add(this.svg, "g", { class: "cursor" });
