@@ -35,6 +35,7 @@ class Keras2Habits:
     * Numbers, strings and None may be passed to `call` by position.
     * State may be created in `call`.
     * An attribute that is assigned again no longer tracks its previous layer.
+    * `inputs` and `outputs` of a model may be assigned.
     * The constructor may be wrapped by `gin.configurable`.
     """
 
@@ -66,6 +67,32 @@ class Keras2Habits:
             kwargs.update(zip(names[plain[0] :], args[plain[0] :], strict=False))
             args = args[: plain[0]]
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def inputs(self) -> Any:
+        """The inputs of the model's graph, or what was assigned to a model without a graph."""
+        return self._of_graph("inputs")
+
+    @inputs.setter
+    def inputs(self, value: Any) -> None:
+        self.__dict__["_own_inputs"] = value
+
+    @property
+    def outputs(self) -> Any:
+        """The outputs of the model's graph, or what was assigned to a model without a graph."""
+        return self._of_graph("outputs")
+
+    @outputs.setter
+    def outputs(self, value: Any) -> None:
+        self.__dict__["_own_outputs"] = value
+
+    def _of_graph(self, name: str) -> Any:
+        try:
+            return getattr(super(), name)
+        except AttributeError:
+            if f"_own_{name}" not in self.__dict__:
+                raise
+            return self.__dict__[f"_own_{name}"]
 
     def _lock_state(self) -> None:
         """Leave the layer open for state that `call` creates."""

@@ -120,6 +120,15 @@ class Functional(keras2.Keras2Habits, keras.Model):
 
 
 @pytest.mark.parametrize("cls", [Functional, Doubles])
+def test_inputs_of_a_model_may_be_assigned(cls) -> None:
+    model = cls(3)
+    assert hasattr(model, "inputs") == (cls is Functional)
+    model.inputs = {"x": keras.Input((2,))}
+    assert len(model.inputs) == 1
+    assert model(tf.ones([1, 2])).shape == (1, 3)
+
+
+@pytest.mark.parametrize("cls", [Functional, Doubles])
 def test_mixin_serves_models_with_and_without_a_graph(cls) -> None:
     model = cls(3, name="a/b")
     assert model(tf.ones([1, 2])).shape == (1, 3)
