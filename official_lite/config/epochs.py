@@ -126,7 +126,8 @@ def _stated_length(params: Any) -> Fraction | None:
     stated = hyperparams.get_by_path(params, "trainer.steps_per_epoch", 0)
     num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
     batch_size = hyperparams.get_by_path(params, "task.train_data.global_batch_size", 0)
-    counted = Fraction(num_examples, batch_size) if num_examples and batch_size else None
+    is_known = batch_size and num_examples not in (None, 0, -1)
+    counted = Fraction(num_examples, batch_size) if is_known else None
     if counted is None:
         return Fraction(stated) if stated else None
     if stated and stated != _whole_steps(counted):

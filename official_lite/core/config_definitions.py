@@ -171,7 +171,7 @@ class DataConfig(base_config.Config):
             choice if the autotuner is configured.
         autotune_algorithm: The name of a member of `tf.data.experimental.AutotuneAlgorithm`.
         num_examples: The number of examples in one pass over the data, used to convert epochs to
-            steps; if None, it is read from the dataset.
+            steps; if None, or -1 as in the Model Garden, it is read from the dataset.
         skip_bad_records: The number of corrupt TFRecord records to skip, each with a warning; with
             0 the first corrupt record raises an error.
 
@@ -213,7 +213,8 @@ class DataConfig(base_config.Config):
         field_checks.require_not_negative(
             self, "global_batch_size", "shuffle_buffer_size", "skip_bad_records"
         )
-        field_checks.require_positive_or_none(self, "num_examples")
+        if self.num_examples != -1:
+            field_checks.require_positive_or_none(self, "num_examples")
 
 
 @dataclasses.dataclass

@@ -160,8 +160,8 @@ class InputReader:
             ConfigValueError: If `global_batch_size` is missing, or if it can't be divided among
                 the replicas.
         """
-        num_examples = self._params.num_examples
-        if self._is_training and num_examples and num_examples < self._global_batch_size:
+        num_examples = self._params.num_examples or 0
+        if self._is_training and 0 < num_examples < self._global_batch_size:
             replicas.warn_of_large_batch(self._global_batch_size, num_examples)
         shares_files = self._shares_files and dataset is None
         self._data_service = data_service.choose(

@@ -194,6 +194,12 @@ def _as_list(call: cst.Call) -> cst.BaseExpression:
     return expression("list(shape)", shape=call.func.value)
 
 
+def _is_fully_defined(call: cst.Call) -> cst.BaseExpression:
+    if call.args or not isinstance(call.func, cst.Attribute) or not _is_shape(call.func.value):
+        return call
+    return expression("(None not in shape)", shape=call.func.value)
+
+
 def _listed_shape(
     before: cst.BaseExpression, after: cst.BaseExpression
 ) -> cst.BaseExpression | None:
@@ -242,6 +248,7 @@ _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "get_scaled_loss": _scale_loss,
     "get_shape": _get_shape,
     "get_unscaled_gradients": _unscaled,
+    "is_fully_defined": _is_fully_defined,
 }
 
 

@@ -99,6 +99,12 @@ def test_dataset_that_cannot_say_its_length_is_an_error(without_length) -> None:
         epochs.resolve(_params(None, train_epochs=1), task)
 
 
+@pytest.mark.parametrize("unknown", [None, -1])
+def test_unknown_number_of_examples_is_read_from_the_dataset(unknown) -> None:
+    task = Data(tf.data.Dataset.range(40))
+    assert epochs.resolve(_params(unknown, train_epochs=2), task).trainer.train_steps == 8
+
+
 def test_empty_dataset_is_an_error() -> None:
     with pytest.raises(errors.DataError, match="empty"):
         epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))

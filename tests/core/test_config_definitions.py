@@ -60,6 +60,7 @@ def test_model_garden_literal_parses() -> None:
 def test_number_of_examples_is_positive() -> None:
     with pytest.raises(errors.ConfigValueError, match="num_examples"):
         cfg.DataConfig(num_examples=0).validate()
+    cfg.DataConfig(num_examples=-1).validate()
 
 
 def test_hook_without_a_name_is_refused_with_its_place() -> None:

@@ -57,7 +57,7 @@ def test_short_runs_leave_no_record(experiment, make_task, tmp_path) -> None:
     assert not (tmp_path / "execution.json").exists()
 
 
-def test_mode_that_two_replicas_can_not_take_over_is_chosen_anew(
+def test_mode_that_two_replicas_can_not_take_over_is_chosen_again(
     experiment, make_trainer, two_replicas, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -73,7 +73,7 @@ def test_mode_that_two_replicas_can_not_take_over_is_chosen_anew(
     assert found.execution == trainer.execution == "graph"
 
 
-def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_anew(
+def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_again(
     experiment, make_trainer, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(

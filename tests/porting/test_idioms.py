@@ -20,6 +20,7 @@ def _rewritten(text: str) -> str:
         ("x.get_shape().as_list()[-1]", "x.shape[-1]"),
         ("len(x.shape.as_list())", "len(x.shape)"),
         ("input_shape.as_list()", "list(input_shape)"),
+        ("if not x.shape.is_fully_defined():\n  y", "if not (None not in x.shape):\n  y"),
         ("x.shape.rank - 1", "len(x.shape) - 1"),
         ("x.shape.rank is None", "x.shape.rank is None"),
         ("self.optimizer.lr", "self.optimizer.learning_rate"),

@@ -60,8 +60,8 @@ def check(restriction: Restriction, config: _Tree, cursor: overrides.Cursor) -> 
         is_met = False
     if not is_met:
         raise RestrictionError(
-            f"The restriction `{restriction}`{inside} is violated: the values are {left_value!r} "
-            f"and {right_value!r}."
+            f"Found inconsistency between keys: the restriction `{restriction}`{inside} is "
+            f"violated: the values are {left_value!r} and {right_value!r}."
         )
 
 

@@ -30,3 +30,10 @@ def test_raw_variable_matches_by_its_name_without_the_number() -> None:
     variable = tf.Variable([1.0], name="dense/bias")
     assert matches_any(variable, ["bias$"])
     assert not matches_any(variable, ["0"])
+
+
+def test_patterns_of_keras_2_match_names_without_their_ending() -> None:
+    variable = keras.Variable([0.0], name="kernel")
+    assert matches_any(variable, ".*(kernel|weight):0$")
+    assert matches_any(variable, ["bias:0", "kernel:0"])
+    assert not matches_any(variable, "bias:0")

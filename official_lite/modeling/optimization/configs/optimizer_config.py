@@ -151,8 +151,8 @@ class AdamWeightDecayConfig(LazyRowsConfig):
     Attributes:
         weight_decay_rate: The fraction of a weight to subtract, before multiplying by the learning
             rate.
-        include_in_weight_decay: Patterns of variables that always decay; they take precedence over
-            `exclude_from_weight_decay`.
+        include_in_weight_decay: Patterns of variables that always decay, or only one; they take
+            precedence over `exclude_from_weight_decay`.
         exclude_from_weight_decay: Patterns of variables that do not decay. A pattern is a regular
             expression that is searched for in the variable's path and name.
         gradient_clip_norm: The maximum L2 norm of all gradients together; 1 by default, 0 disables
@@ -165,8 +165,8 @@ class AdamWeightDecayConfig(LazyRowsConfig):
     epsilon: float = 1e-07
     amsgrad: bool = False
     weight_decay_rate: float = 0.0
-    include_in_weight_decay: list[str] | None = None
-    exclude_from_weight_decay: list[str] | None = None
+    include_in_weight_decay: list[str] | str | None = None
+    exclude_from_weight_decay: list[str] | str | None = None
     gradient_clip_norm: float = 1.0
 
 
