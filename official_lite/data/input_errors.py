@@ -64,19 +64,22 @@ def find_damaged_image() -> str | None:
         A sentence that names the file. None if no damage was found within the time limit.
     """
     deadline = time.monotonic() + _MOST_SECONDS
+    for path in _remembered_images():
+        try:
+            tf.io.decode_image(tf.io.read_file(path))
+        except tf.errors.OpError:
+            size = os.path.getsize(path)
+            return f"the image `{path}` is damaged ({size} bytes). Replace or remove it."
+        if time.monotonic() > deadline:
+            break
+    return None
+
+
+def _remembered_images() -> Iterator[str]:
     for folder in reversed(_FOLDERS):
         for directory, _, names in os.walk(folder):
-            for path in (os.path.join(directory, name) for name in sorted(names)):
-                if not path.lower().endswith(_IMAGES):
-                    continue
-                try:
-                    tf.io.decode_image(tf.io.read_file(path))
-                except tf.errors.OpError:
-                    size = os.path.getsize(path)
-                    return f"the image `{path}` is damaged ({size} bytes). Replace or remove it."
-                if time.monotonic() > deadline:
-                    return None
-    return None
+            images = sorted(name for name in names if name.lower().endswith(_IMAGES))
+            yield from (os.path.join(directory, name) for name in images)
 
 
 def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn]]:

@@ -27,23 +27,23 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
     """
 
     _built_from_signature = False
+    _output_shape: Any
     _softmax: keras.layers.Softmax
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if "call" in cls.__dict__ and "build" not in cls.__dict__:
-            cls.build: Any = _build_for(cls.__dict__["call"])  # type: ignore[method-assign, misc]
+        # A subclass may have another `call`, but a `build` of its own stays.
+        if "call" in cls.__dict__ and inspect.unwrap(cls.build) in _BUILDS:
+            layers.replace_build(cls, _build_for(cls.__dict__["call"]))
         super().__init_subclass__(**kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        given: Any = self._output_shape
-        self._output_shape: list[int] | None = list(given) if given else None
+        # Code for Keras 2 adds lists to it.
+        self._output_shape = list(self._output_shape) if self._output_shape else None
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         """Create the layers by `_build_from_signature`."""
-        shapes = map(layers.as_tensor_shapes, (query_shape, value_shape, key_shape))
-        query, value, key = shapes
-        self._build_from_signature(query=query, value=value, key=key)
+        self._build_from_signature(query=query_shape, value=value_shape, key=key_shape)
 
     def _build_from_signature(self, query: Any, value: Any, key: Any = None) -> None:
         self._built_from_signature = True
@@ -128,28 +128,24 @@ class Softmax(keras.layers.Softmax):
         return super().__call__(inputs, mask=mask)
 
 
+def _build_without_key(self: MultiHeadAttention, query_shape: Any, value_shape: Any) -> None:
+    self._build_from_signature(query=query_shape, value=value_shape)
+
+
+def _build_from_first(self: MultiHeadAttention, input_shape: Any) -> None:
+    self._build_from_signature(query=input_shape, value=input_shape, key=input_shape)
+
+
 def _build_for(call: Callable[..., Any]) -> Callable[..., None]:
-    """Return a `build` that asks for the shapes which Keras can take from the inputs of `call`."""
-    inputs = [name for name in inspect.signature(call).parameters if name != "self"]
+    """Return a `build` whose parameters are named after inputs of `call`, as Keras requires."""
+    inputs = inspect.signature(call).parameters
     if "query" not in inputs or "value" not in inputs:
+        return _build_from_first
+    return _BUILD if "key" in inputs else _build_without_key
 
-        def build_from_first(self: MultiHeadAttention, input_shape: Any) -> None:
-            self._build_from_signature(query=input_shape, value=input_shape, key=input_shape)
 
-        return build_from_first
-    if "key" not in inputs:
-
-        def build_without_key(self: MultiHeadAttention, query_shape: Any, value_shape: Any) -> None:
-            self._build_from_signature(query=query_shape, value=value_shape)
-
-        return build_without_key
-
-    def build(
-        self: MultiHeadAttention, query_shape: Any, value_shape: Any, key_shape: Any = None
-    ) -> None:
-        self._build_from_signature(query=query_shape, value=value_shape, key=key_shape)
-
-    return build
+_BUILD = inspect.unwrap(MultiHeadAttention.build)
+_BUILDS = (_BUILD, _build_without_key, _build_from_first)
 
 
 def _shape_of(tensor: Any) -> tf.TensorShape:

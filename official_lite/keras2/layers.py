@@ -3,30 +3,35 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-__all__ = ["Keras2Habits", "Layer", "as_tensor_shapes"]
+__all__ = ["Keras2Habits", "Layer", "replace_build"]
+
+if TYPE_CHECKING:
+    from keras import Layer as _LayerHalf
+else:
+    # At runtime the mixin derives from `object`; the layer or model provides the other half.
+    _LayerHalf = object
 
 # Arguments of `add_weight` in the order of Keras 2, which begins with the name.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
-
 
 # What Keras 3 refuses as a positional argument of a call.
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class Keras2Habits:
+class Keras2Habits(_LayerHalf):
     """Mixin that gives a subclass of `keras.Layer` what Keras 2 offers and Keras 3 does not.
 
-    List the mixin before the Keras class among the base classes. A model needs it in its own list:
-    Keras replaces the base `keras.Model` of a class that calls its constructor with inputs and
-    outputs.
+    List the mixin before the Keras class among the base classes, and for a model directly before
+    `keras.Model`: if a model's constructor is called with inputs and outputs, Keras changes the
+    base classes of the classes in between, for all models that share them.
 
-    * `__init__` accepts slashes in names, which become underscores, and ignores the layer itself as
-      a positional argument.
+    * The constructor accepts names with slashes, which become underscores. It ignores the layer
+      itself if that is passed as a positional argument, as in `super().__init__(self)`.
     * `build` is called with a `tf.TensorShape`, or a nest of them, instead of tuples.
     * `add_weight` accepts the name first, and members of `tf.VariableAggregation` and
       `tf.VariableSynchronization`.
@@ -42,9 +47,7 @@ class Keras2Habits:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "build" in cls.__dict__:
-            cls.build: Any = _with_tensor_shapes(  # type: ignore[misc, attr-defined]
-                cls.__dict__["build"]
-            )
+            replace_build(cls, _with_tensor_shapes(cls.__dict__["build"]))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # Keras looks for the name of the first parameter, which gin's wrapper does not have.
@@ -63,10 +66,10 @@ class Keras2Habits:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = [i for i, arg in enumerate(args) if i and isinstance(arg, _PLAIN)]
         if plain:
-            names = list(inspect.signature(self.call).parameters)  # type: ignore[attr-defined]
+            names = list(inspect.signature(self.call).parameters)
             kwargs.update(zip(names[plain[0] :], args[plain[0] :], strict=False))
             args = args[: plain[0]]
-        return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return super().__call__(*args, **kwargs)
 
     @property
     def inputs(self) -> Any:
@@ -122,31 +125,30 @@ class Keras2Habits:
             kwargs["trainable"] = False
         if "aggregation" in kwargs:
             kwargs["aggregation"] = _aggregation(kwargs["aggregation"])
-        return super().add_weight(*args, **kwargs)  # type: ignore[misc]
+        return super().add_weight(*args, **kwargs)
 
     def add_update(self, updates: Any) -> None:
-        """Run `updates` if it is a function; the operations of a step run by themselves."""
+        """Call `updates` if it is a function; an operation has already taken effect."""
         if callable(updates):
             updates()
 
     def add_metric(self, value: tf.Tensor, name: str, aggregation: str = "mean") -> None:
-        """Update the mean of `value` that the layer reports as the metric `name`."""
-        del aggregation  # The mean is what Keras 2 takes for a tensor.
-        metric = self._metric_named(name)
-        metric.update_state(value)
+        """Add `value` to the mean that the layer reports as the metric `name`."""
+        del aggregation  # With a tensor, Keras 2 knows only the mean.
+        self._metric_named(name).update_state(value)
 
     def _metric_named(self, name: str) -> keras.metrics.Metric:
         metrics: list[keras.metrics.Metric] = self.__dict__["_metrics"]
         for metric in metrics:
             if metric.name == name:
                 return metric
-        # Keras tracks no metrics that are created in `call`.
+        # Keras does not track metrics that `call` creates.
         metrics.append(keras.metrics.Mean(name))
         return metrics[-1]
 
     @property
     def _compute_dtype(self) -> str:
-        return self.compute_dtype  # type: ignore[attr-defined]
+        return self.compute_dtype
 
     @property
     def _activity_regularizer(self) -> Any:
@@ -154,29 +156,34 @@ class Keras2Habits:
 
     @_activity_regularizer.setter
     def _activity_regularizer(self, value: Any) -> None:
-        self.activity_regularizer: Any = value
+        self.activity_regularizer = value
+
+
+def replace_build(layer_cls: Any, build: Callable[..., None]) -> None:
+    """Set the method `build` of a class."""
+    layer_cls.build = build
 
 
 class Layer(Keras2Habits, keras.layers.Layer):
     """A `keras.layers.Layer` for subclasses that are written for Keras 2; see `Keras2Habits`."""
 
 
-def as_tensor_shapes(shapes: Any) -> Any:
+def _as_tensor_shapes(shapes: Any) -> Any:
     """Return a nest of shapes with each shape as a `tf.TensorShape`."""
     if shapes is None or isinstance(shapes, tf.TensorShape):
         return shapes
     if isinstance(shapes, dict):
-        return {key: as_tensor_shapes(value) for key, value in shapes.items()}
+        return {key: _as_tensor_shapes(value) for key, value in shapes.items()}
     if all(size is None or isinstance(size, int) for size in shapes):
         return tf.TensorShape(shapes)
-    return type(shapes)(map(as_tensor_shapes, shapes))
+    return type(shapes)(map(_as_tensor_shapes, shapes))
 
 
 def _with_tensor_shapes(build: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(build)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-        shapes = [as_tensor_shapes(arg) for arg in args]
-        build(self, *shapes, **{name: as_tensor_shapes(arg) for name, arg in kwargs.items()})
+        shapes = [_as_tensor_shapes(arg) for arg in args]
+        build(self, *shapes, **{name: _as_tensor_shapes(arg) for name, arg in kwargs.items()})
 
     return wrapper
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-__all__ = ["Bindings", "LocalNames", "dotted_name"]
+__all__ = ["Bindings", "LocalNames", "NamesTransformer", "dotted_name"]
 
 
 class Bindings(cst.CSTVisitor):
@@ -86,6 +86,33 @@ class LocalNames:
 
     def __contains__(self, name: str) -> bool:
         return any(name in names for names in self._bound)
+
+
+class NamesTransformer(cst.CSTTransformer):
+    """Base class of transformers that ask for the full names of expressions.
+
+    Args:
+        bindings: The imports of the module, which was visited.
+    """
+
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__()
+        self._bindings = bindings
+        self._locals = LocalNames()
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._locals.enter(node)
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        self._locals.leave()
+        return updated_node
+
+    def imported_name(self, node: cst.BaseExpression) -> str:
+        """Return the full name of an expression, or "" if it is not imported or is local."""
+        root = (dotted_name(node) or "").partition(".")[0]
+        return "" if root in self._locals else self._bindings.qualified_name(node) or ""
 
 
 class _Bound(cst.CSTVisitor):

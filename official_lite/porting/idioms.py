@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from official_lite.porting import keras_changes, layer_names
-from official_lite.porting.bindings import Bindings, LocalNames, dotted_name
+from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
 from official_lite.porting.calls import (
     called_method,
     expression,
@@ -46,25 +46,23 @@ def rewrite(module: cst.Module) -> cst.Module:
     return with_imports(rewritten, [name for name, needs in needed.items() if needs])
 
 
-class _Idioms(cst.CSTTransformer):
+class _Idioms(NamesTransformer):
     def __init__(self, bindings: Bindings, name_givers: layer_names.NameGivers) -> None:
-        super().__init__()
-        self._bindings = bindings
+        super().__init__(bindings)
         self._name_givers = name_givers
-        self._locals = LocalNames()
         self._functions = [""]
         self.needs_keras = self.needs_functools = False
         self._called: set[cst.CSTNode] = set()
         self._compared_with_none: set[cst.CSTNode] = set()
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._locals.enter(node)
+        super().visit_FunctionDef(node)
         self._functions.append(node.name.value)
 
     def leave_FunctionDef(
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.FunctionDef:
-        self._locals.leave()
+        super().leave_FunctionDef(original_node, updated_node)
         self._functions.pop()
         if original_node.name.value == "reset_states":
             return updated_node.with_changes(name=cst.Name("reset_state"))
@@ -82,7 +80,7 @@ class _Idioms(cst.CSTTransformer):
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
         name = updated_node.attr.value
-        if self._keras_name(original_node) == _SYNCHRONIZED and original_node not in self._called:
+        if self.imported_name(original_node) == _SYNCHRONIZED and original_node not in self._called:
             self.needs_keras = self.needs_functools = True
             return cst.parse_expression(_SYNCHRONIZED_CLASS)
         if name == "reset_states":
@@ -101,7 +99,7 @@ class _Idioms(cst.CSTTransformer):
         if dotted_name(original_node.func) == "len" and len(original_node.args) == 1:
             listed = _listed_shape(original_node.args[0].value, updated_node.args[0].value)
             return expression("len(shape)", shape=listed) if listed else updated_node
-        name = self._keras_name(original_node.func)
+        name = self.imported_name(original_node.func)
         if name.startswith("keras.backend.") and (new := _of_backend(name, updated_node)):
             self.needs_keras = True
             return new
@@ -146,11 +144,6 @@ class _Idioms(cst.CSTTransformer):
         if _unscales_gradients(original_node):
             return cst.RemoveFromParent()
         return updated_node
-
-    def _keras_name(self, func: cst.BaseExpression) -> str:
-        """Return the dotted name of the called function if it is imported; otherwise ""."""
-        root = (dotted_name(func) or "").partition(".")[0]
-        return "" if root in self._locals else self._bindings.qualified_name(func) or ""
 
 
 def _with_tuple_shape(call: cst.Call) -> cst.Call:

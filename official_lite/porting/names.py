@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 import libcst as cst
 
 from official_lite.porting import keras_changes
-from official_lite.porting.bindings import Bindings, LocalNames, dotted_name
+from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
 from official_lite.porting.destinations import Destinations
 
 __all__ = ["rename", "with_imports"]
@@ -78,30 +78,19 @@ class _NewImport(NamedTuple):
         return self.name or self.module
 
 
-class _Renamer(cst.CSTTransformer):
+class _Renamer(NamesTransformer):
     def __init__(self, bindings: Bindings, destinations: Destinations) -> None:
-        super().__init__()
-        self._bindings = bindings
+        super().__init__(bindings)
         self._translate = destinations.translate
-        self._locals = LocalNames()
         self.needs_keras = False
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._locals.enter(node)
-
-    def leave_FunctionDef(
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef:
-        self._locals.leave()
-        return updated_node
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
         full = dotted_name(original_node)
         root = full.partition(".")[0] if full else ""
-        qualified = self._bindings.qualified_name(original_node)
-        if qualified is None or root in self._locals:
+        qualified = self.imported_name(original_node)
+        if not qualified:
             return updated_node
         new = self._translate(qualified) or qualified
         if new in keras_changes.STRINGS:

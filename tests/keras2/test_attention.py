@@ -77,6 +77,27 @@ class TwoStreams(keras2.MultiHeadAttention):
         return super().call(query_stream, content_stream)
 
 
+class BuildsItself(keras2.MultiHeadAttention):
+    def build(self, query_shape, value_shape):
+        super().build(query_shape, value_shape)
+        self.extra = self.add_weight("extra", [1])
+
+    def call(self, query, value):
+        return super().call(query, value)
+
+
+class HasAnotherCall(BuildsItself):
+    def call(self, query, value, key=None):
+        return super().call(query, value) + self.extra
+
+
+@pytest.mark.parametrize("cls", [BuildsItself, HasAnotherCall])
+def test_build_of_a_subclass_stays_below_another_call(inputs, cls) -> None:
+    layer = cls(2, 4)
+    assert layer(inputs, inputs).shape == (2, 3, 8)
+    assert layer.extra.shape == (1,)
+
+
 def test_inputs_may_have_other_names(inputs) -> None:
     assert TwoStreams(2, 4)(inputs, inputs[:, :1]).shape == (2, 1, 8)
 
