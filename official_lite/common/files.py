@@ -49,7 +49,7 @@ _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
 
 def is_remote(path: str) -> bool:
     """Return whether the path is on a remote file system, such as `gs://bucket/run`."""
-    return "://" in path
+    return "://" in os.fspath(path)
 
 
 def exists(path: str) -> bool:

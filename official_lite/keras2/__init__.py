@@ -10,6 +10,8 @@ from official_lite.keras2.attention import (
     Softmax as Softmax,
 )
 from official_lite.keras2.convolutions import (
+    Conv2D as Conv2D,
+    Conv3D as Conv3D,
     DepthwiseConv2D as DepthwiseConv2D,
     SeparableConv2D as SeparableConv2D,
 )

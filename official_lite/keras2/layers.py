@@ -32,13 +32,16 @@ class Keras2Habits(_LayerHalf):
 
     * The constructor accepts names with slashes, which become underscores. It ignores the layer
       itself if that is passed as a positional argument, as in `super().__init__(self)`.
-    * `build` is called with a `tf.TensorShape`, or a nest of them, instead of tuples.
+    * `build` is called with a `tf.TensorShape`, or a nest of them, instead of tuples, and outside
+      of the function that is being traced.
+    * A `tf.Variable` that is assigned to an attribute becomes a weight.
     * `add_weight` accepts the name first, and members of `tf.VariableAggregation` and
       `tf.VariableSynchronization`.
     * `add_metric` reports the mean of a value under a name.
     * `add_update` runs an update, if it is a function.
     * Numbers, strings and None may be passed to `call` by position.
     * State may be created in `call`.
+    * `get_config` gives the dtype as a string.
     * An attribute that is assigned again no longer tracks its previous layer.
     * `inputs` and `outputs` of a model may be assigned.
     * The constructor may be wrapped by `gin.configurable`.
@@ -106,6 +109,16 @@ class Keras2Habits(_LayerHalf):
         if isinstance(old, keras.Layer) and old is not value and old in layers:
             layers.remove(old)
         super().__setattr__(name, value)
+        if isinstance(value, tf.Variable):
+            # The weight and the attribute share the value.
+            self._track_variable(keras.Variable(value, trainable=value.trainable, name=name))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the config, with the dtype as a string."""
+        config: dict[str, Any] = super().get_config()
+        if isinstance(config.get("dtype"), dict):
+            config["dtype"] = self.dtype_policy.name
+        return config
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """Add a weight; see `keras.Layer.add_weight`, and the class for what else is accepted."""
@@ -183,7 +196,8 @@ def _with_tensor_shapes(build: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(build)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
         shapes = [_as_tensor_shapes(arg) for arg in args]
-        build(self, *shapes, **{name: _as_tensor_shapes(arg) for name, arg in kwargs.items()})
+        with tf.init_scope():
+            build(self, *shapes, **{name: _as_tensor_shapes(arg) for name, arg in kwargs.items()})
 
     return wrapper
 

@@ -18,7 +18,6 @@ _PACKAGES = {
     "hyperparams": "official_lite.modeling.hyperparams",
     "keras2": "official_lite.keras2",
 }
-_LAYERS = ("keras.Layer", "keras.layers.Layer")
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
 # What takes other arguments in Keras 3, or is not public there.
 _REPLACED = {
@@ -27,6 +26,10 @@ _REPLACED = {
     "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
     "keras.layers.SeparableConv2D": "keras2.SeparableConv2D",
     "keras.layers.Softmax": "keras2.Softmax",
+}
+# Where only a subclass can tell the difference.
+_BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | {
+    f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")
 }
 # Visiting a module is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))
@@ -72,8 +75,8 @@ class _Rewriter(NamesTransformer):
         if any(name.startswith(_DONE) for name in names):
             return updated_node
         for index, name in enumerate(names):
-            if name in _LAYERS:
-                bases[index] = bases[index].with_changes(value=self._from("keras2.Layer"))
+            if name in _BASES:
+                bases[index] = bases[index].with_changes(value=self._from(_BASES[name]))
             elif name in _MODELS or (name.startswith("keras.layers.") and name not in _REPLACED):
                 bases.insert(index, cst.Arg(self._from("keras2.Keras2Habits")))
             elif _CONFIG.match(name):

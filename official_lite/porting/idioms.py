@@ -31,6 +31,8 @@ _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
 _INPUTS = ("keras.Input", "keras.layers.Input")
 _COMPILED = ("compiled_loss", "compiled_metrics")
+# Layers for pooling distinguish upper and lower case in Keras 3.
+_LOWER_CASE = {"padding": "padding"}
 _SHARED_ARGUMENTS: dict[str, str | None] = {"experimental_autocast": "autocast"}
 
 
@@ -51,6 +53,8 @@ class _Idioms(NamesTransformer):
         super().__init__(bindings)
         self._name_givers = name_givers
         self._functions = [""]
+        names = bindings.imported.items()
+        self._tensorflow = next((name for name, full in names if full == "tensorflow"), "")
         self.needs_keras = self.needs_functools = False
         self._called: set[cst.CSTNode] = set()
         self._compared_with_none: set[cst.CSTNode] = set()
@@ -76,6 +80,17 @@ class _Idioms(NamesTransformer):
         if any(dotted_name(target.comparator) == "None" for target in node.comparisons):
             self._compared_with_none.add(node.left)
 
+    def leave_Comparison(
+        self, original_node: cst.Comparison, updated_node: cst.Comparison
+    ) -> cst.Comparison:
+        comparators = [target.comparator for target in updated_node.comparisons]
+        left, *others = _comparable_with_shapes([updated_node.left, *comparators])
+        comparisons = [
+            target.with_changes(comparator=other)
+            for target, other in zip(updated_node.comparisons, others, strict=True)
+        ]
+        return updated_node.with_changes(left=left, comparisons=comparisons)
+
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
     ) -> cst.BaseExpression:
@@ -94,6 +109,12 @@ class _Idioms(NamesTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         method = called_method(updated_node)
+        if method == "read_value" and not updated_node.args:
+            self.needs_keras = True
+            variable = cst.ensure_type(updated_node.func, cst.Attribute).value
+            return expression("keras.ops.convert_to_tensor(variable)", variable=variable)
+        if method == "save" and (saved := _saved_model(updated_node, self._tensorflow)):
+            return saved
         if method in _METHODS:
             return _METHODS[method](updated_node)
         if dotted_name(original_node.func) == "len" and len(original_node.args) == 1:
@@ -144,6 +165,55 @@ class _Idioms(NamesTransformer):
         if _unscales_gradients(original_node):
             return cst.RemoveFromParent()
         return updated_node
+
+
+def _comparable_with_shapes(values: Sequence[cst.BaseExpression]) -> list[cst.BaseExpression]:
+    """Return the operands of a comparison with lists as tuples if one of them is `x.shape`.
+
+    A `tf.TensorShape` is equal to a list, but the shapes of Keras 3 are tuples.
+    """
+    if not any(map(_is_shape_of_tensor, values)):
+        return list(values)
+    return [
+        cst.Tuple(
+            [
+                e.with_changes(comma=cst.Comma()) if len(value.elements) == 1 else e
+                for e in value.elements
+            ]
+        )
+        if isinstance(value, cst.List) and value.elements
+        else value
+        for value in values
+    ]
+
+
+def _is_shape_of_tensor(node: cst.BaseExpression) -> bool:
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return isinstance(node, cst.Attribute) and node.attr.value == "shape"
+
+
+def _assert_equal(call: cst.Call) -> cst.BaseExpression:
+    values = _comparable_with_shapes([arg.value for arg in call.args])
+    args = [arg.with_changes(value=v) for arg, v in zip(call.args, values, strict=True)]
+    return call.with_changes(args=args)
+
+
+def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
+    """Return `tf.saved_model.save(model, path)` for `model.save(path, save_format="tf")`."""
+    by_name = {keyword_of(arg): arg for arg in call.args if arg.keyword}
+    save_format = by_name.get("save_format")
+    if save_format is None or not isinstance(save_format.value, cst.SimpleString):
+        return None
+    if save_format.value.evaluated_value != "tf" or not tensorflow:
+        return None
+    func = cst.ensure_type(call.func, cst.Attribute)
+    # The optimizer of a model is part of its SavedModel, if it has one.
+    left_out = ("save_format", "include_optimizer", "overwrite")
+    args = [arg for arg in call.args if keyword_of(arg) not in left_out]
+    model = cst.Arg(func.value, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    saved = cst.parse_expression(f"{tensorflow}.saved_model.save")
+    return call.with_changes(func=saved, args=without_last_comma([model, *args]))
 
 
 def _with_tuple_shape(call: cst.Call) -> cst.Call:
@@ -236,6 +306,8 @@ def _add_weight(call: cst.Call) -> cst.BaseExpression:
 
 _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "add_weight": _add_weight,
+    "assertEqual": _assert_equal,
+    "assertNotEqual": _assert_equal,
     "as_list": _as_list,
     "get_layer": layer_names.without_slash_in_first,
     "get_scaled_loss": _scale_loss,
@@ -307,6 +379,8 @@ def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
 
 def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
     changes = dict(_SHARED_ARGUMENTS)
+    if name.startswith("keras.layers."):
+        changes |= _LOWER_CASE
     for begin, renamed in keras_changes.RENAMED_ARGUMENTS.items():
         if name and (name == begin or (begin.endswith(".") and name.startswith(begin))):
             changes |= renamed
@@ -314,6 +388,8 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
         return call
     args = []
     for arg in call.args:
+        if keyword_of(arg) == "padding" and isinstance(arg.value, cst.SimpleString):
+            arg = arg.with_changes(value=arg.value.with_changes(value=arg.value.value.lower()))
         new = changes.get(keyword_of(arg), keyword_of(arg))
         if new is None:
             continue

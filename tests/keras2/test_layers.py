@@ -134,3 +134,26 @@ def test_mixin_serves_models_with_and_without_a_graph(cls) -> None:
     assert model(tf.ones([1, 2])).shape == (1, 3)
     assert model.name == "a_b"
     assert len(model.weights) == 2
+
+
+class Bias(keras2.Layer):
+    def build(self, input_shape):
+        self.bias = tf.Variable(2.0 * tf.ones([input_shape[-1]]))
+
+    def call(self, inputs):
+        return inputs + self.bias
+
+
+def test_variable_of_tensorflow_is_a_weight() -> None:
+    inner = Bias(dtype="float32")
+    model = keras.Sequential([keras.Input([3]), inner])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.ones([2, 3])))
+    gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+    np.testing.assert_array_equal(gradients, [[2.0, 2.0, 2.0]])
+    model.trainable_variables[0].assign([0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(inner.bias, [0.0, 0.0, 0.0])
+
+
+def test_config_gives_the_dtype_as_a_string() -> None:
+    assert Bias(dtype="mixed_bfloat16").get_config()["dtype"] == "mixed_bfloat16"

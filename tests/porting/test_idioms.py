@@ -43,6 +43,12 @@ def _rewritten(text: str) -> str:
             "keras.layers.experimental.SyncBatchNormalization(axis=1)",
             "keras.layers.BatchNormalization(synchronized=True, axis=1)",
         ),
+        ("v.read_value()", "keras.ops.convert_to_tensor(v)"),
+        ("x.shape[1:] == [2, n]", "x.shape[1:] == (2, n)"),
+        ("self.assertEqual(x.shape, [3])", "self.assertEqual(x.shape, (3,))"),
+        ("self.assertEqual(sizes, [3])", "self.assertEqual(sizes, [3])"),
+        ("keras.layers.MaxPool2D(2, padding='SAME')", "keras.layers.MaxPool2D(2, padding='same')"),
+        ("tf.nn.max_pool2d(x, 2, 1, padding='SAME')", "tf.nn.max_pool2d(x, 2, 1, padding='SAME')"),
         ("optimizer.get_scaled_loss(loss)", "optimizer.scale_loss(loss)"),
     ],
 )
@@ -77,3 +83,11 @@ def test_class_of_synchronized_layers_stays_a_class() -> None:
 def test_what_it_needs_is_imported() -> None:
     after = idioms.rewrite(cst.parse_module("from keras import backend as K\nK.flatten(x)")).code
     assert after == "import keras\nfrom keras import backend as K\nkeras.ops.reshape(x, [-1])"
+
+
+def test_saved_models_are_saved_by_tensorflow() -> None:
+    before = "import tensorflow as tf\nm.save(d, include_optimizer=False, save_format='tf')"
+    after = "import tensorflow as tf\ntf.saved_model.save(m, d)"
+    assert idioms.rewrite(cst.parse_module(before)).code == after
+    other = "m.save(d, save_format='h5')"
+    assert _rewritten(other) == other
