@@ -17,6 +17,13 @@ from official_lite.keras2.convolutions import (
 )
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
 from official_lite.keras2.losses import LossFunctionWrapper as LossFunctionWrapper
+from official_lite.keras2.metrics import (
+    BinaryIoU as BinaryIoU,
+    IoU as IoU,
+    MeanIoU as MeanIoU,
+    OneHotIoU as OneHotIoU,
+    OneHotMeanIoU as OneHotMeanIoU,
+)
 from official_lite.keras2.symbolic_calls import (
     accept_symbolic_tensors as accept_symbolic_tensors,
 )

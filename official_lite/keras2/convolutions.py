@@ -86,6 +86,8 @@ class DepthwiseConv2D(_Causal, _IgnoresKernel, keras.layers.DepthwiseConv2D):
     Its subclasses may support causal padding; they pad in a `call` of their own.
     """
 
+    filters: int | None = None
+
 
 class SeparableConv2D(_IgnoresKernel, keras.layers.SeparableConv2D):
     """A `keras.layers.SeparableConv2D` that ignores arguments such as `kernel_initializer`."""

@@ -2,11 +2,15 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+
+from official_lite.keras2 import saving
 
 __all__ = ["Keras2Habits", "Layer", "replace_build"]
 
@@ -19,8 +23,6 @@ else:
 # Arguments of `add_weight` in the order of Keras 2, which begins with the name.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
 
-# What Keras 3 refuses as a positional argument of a call.
-_PLAIN = (bool, int, float, str, type(None))
 
 
 class Keras2Habits(_LayerHalf):
@@ -39,8 +41,11 @@ class Keras2Habits(_LayerHalf):
       `tf.VariableSynchronization`.
     * `add_metric` reports the mean of a value under a name.
     * `add_update` runs an update, if it is a function.
-    * Numbers, strings and None may be passed to `call` by position.
+    * Only the first argument of `call` is converted to the layer's dtype. Values that `call` puts into a dictionary reach the caller.
+    * A model that takes a dictionary leaves out what is not among its inputs.
+    * `save` writes a SavedModel if the path has no extension.
     * State may be created in `call`.
+    * `tf.train.Checkpoint` saves the layers in lists and dictionaries.
     * `get_config` gives the dtype as a string.
     * An attribute that is assigned again no longer tracks its previous layer.
     * `inputs` and `outputs` of a model may be assigned.
@@ -65,14 +70,51 @@ class Keras2Habits(_LayerHalf):
         if isinstance(name := kwargs.get("name"), str):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
+        # Keras 3 would convert all arguments, and so copy the dictionaries among them.
+        self._convert_input_args = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plain = [i for i, arg in enumerate(args) if i and isinstance(arg, _PLAIN)]
-        if plain:
-            names = list(inspect.signature(self.call).parameters)
-            kwargs.update(zip(names[plain[0] :], args[plain[0] :], strict=False))
-            args = args[: plain[0]]
+        parameters = inspect.signature(self.call).parameters.values()
+        names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        if args:
+            # Only tensors may be passed by position, and never what Keras passes itself.
+            kwargs.update(zip(names[1:], args[1:], strict=False))
+            args = (self._converted(args[0]), *args[max(1, len(names)) :])
+        elif names and names[0] in kwargs:
+            kwargs[names[0]] = self._converted(kwargs[names[0]])
+        for name, value in kwargs.items():
+            if isinstance(value, np.ndarray):
+                kwargs[name] = tf.convert_to_tensor(value)
         return super().__call__(*args, **kwargs)
+
+    def _converted(self, inputs: Any) -> Any:
+        """Return the first argument of a call with numbers and arrays as tensors of its dtype."""
+        wanted = getattr(self, "_inputs_struct", None)
+        if isinstance(inputs, dict) and isinstance(wanted, dict) and wanted.keys() < inputs.keys():
+            # Keras 3 would pair inputs and keys by their order.
+            inputs = {name: inputs[name] for name in wanted}
+        return keras.tree.map_structure(self._as_tensor, inputs)
+
+    def _as_tensor(self, value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = tf.convert_to_tensor(value)
+        return self.dtype_policy.convert_input(value, self.autocast, self.input_dtype)
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save a model; see `keras.Model.save`. A path without an extension is a SavedModel."""
+        if os.path.splitext(os.fspath(filepath))[1]:
+            super().save(filepath, *args, **kwargs)
+        else:
+            saving.save_model(self, os.fspath(filepath))
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+        containers = saving.tracked_containers(self) if save_type == "checkpoint" else {}
+        return children | containers
+
+    def _set_dtype_policy(self, policy: Any) -> None:
+        # May be called before the constructor of the base class.
+        self.__dict__["_dtype_policy"] = keras.dtype_policies.get(policy)
 
     @property
     def inputs(self) -> Any:
@@ -110,8 +152,7 @@ class Keras2Habits(_LayerHalf):
             layers.remove(old)
         super().__setattr__(name, value)
         if isinstance(value, tf.Variable):
-            # The weight and the attribute share the value.
-            self._track_variable(keras.Variable(value, trainable=value.trainable, name=name))
+            self._track_variable(_Weight(value, name))
 
     def get_config(self) -> dict[str, Any]:
         """Return the config, with the dtype as a string."""
@@ -175,6 +216,23 @@ class Keras2Habits(_LayerHalf):
 def replace_build(layer_cls: Any, build: Callable[..., None]) -> None:
     """Set the method `build` of a class."""
     layer_cls.build = build
+
+
+class _Weight(keras.Variable):
+    """A weight that shares the value of a TensorFlow variable."""
+
+    def __init__(self, variable: tf.Variable, name: str) -> None:
+        # A function may be given while a model is traced.
+        super().__init__(
+            lambda shape, dtype: variable,
+            shape=variable.shape,
+            dtype=variable.dtype.name,
+            trainable=variable.trainable,
+            name=name,
+        )
+
+    def _initialize_with_initializer(self, initializer: Callable[..., tf.Variable]) -> None:
+        self._value = initializer(self._shape, dtype=self._dtype)
 
 
 class Layer(Keras2Habits, keras.layers.Layer):

@@ -26,6 +26,10 @@ _REPLACED = {
     "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
     "keras.layers.SeparableConv2D": "keras2.SeparableConv2D",
     "keras.layers.Softmax": "keras2.Softmax",
+    **{
+        f"keras.metrics.{name}": f"keras2.{name}"
+        for name in ("BinaryIoU", "IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")
+    },
 }
 # Where only a subclass can tell the difference.
 _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | {

@@ -52,6 +52,28 @@ def test_numbers_may_be_passed_by_position() -> None:
     np.testing.assert_array_equal(Scale(1.0)(tf.ones([1, 2]), 3), [[3.0, 3.0]])
 
 
+class Remembers(keras2.Layer):
+    def call(self, inputs, cache=None):
+        cache["seen"]["inputs"] = inputs
+        return inputs
+
+
+def test_what_call_puts_into_a_dictionary_reaches_the_caller() -> None:
+    cache: dict = {"seen": {}}
+    Remembers()(3.0, cache)
+    assert cache["seen"]["inputs"].numpy() == 3.0
+
+
+def test_model_of_a_dictionary_takes_its_inputs_by_name(tmp_path) -> None:
+    class Named(keras2.Keras2Habits, keras.Model):
+        pass
+
+    image = keras.Input([1], name="image")
+    model = Named({"image": image}, {"twice": 2.0 * image})
+    given = {"bias": tf.constant([[1.0]]), "image": tf.constant([[5.0]])}
+    assert model(given)["twice"].numpy().tolist() == [[10.0]]
+
+
 class Reports(keras2.Layer):
     def __init__(self):
         super().__init__()
