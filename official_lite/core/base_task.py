@@ -343,7 +343,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     def inference_step(self, inputs: types.Nest, model: keras.Model) -> types.Nest:
         """Return the model's outputs in inference mode."""
-        return model(inputs, training=False)
+        return model(_by_name(inputs, model), training=False)
 
     def aggregate_logs(self, state: types.Nest, step_logs: Mapping[str, Any]) -> types.Nest:
         """Fold one batch's logs into the state of the evaluation, on the host.
@@ -400,7 +400,8 @@ def split_batch(
     nothing would apply the weights, and the triple is used as both features and labels.
     """
     if isinstance(inputs, tuple) and len(inputs) == 3 and _has_compiled_loss(model):
-        return inputs
+        features, labels, weights = inputs
+        return _by_name(features, model), labels, weights
     if isinstance(inputs, tuple) and len(inputs) == 3:
         log_once.warn_once(
             "The batches are triples. Their third part would be the weights of the examples for a "
@@ -409,7 +410,21 @@ def split_batch(
             "override `train_step` and `validation_step`.",
             getattr(model, "name", type(model).__name__),
         )
-    return *split_features_and_labels(inputs), None
+    features, labels = split_features_and_labels(inputs)
+    return _by_name(features, model), labels, None
+
+
+def _by_name(features: types.Nest, model: keras.Model) -> types.Nest:
+    """Return the features that a functional model of named inputs takes.
+
+    Keras would pair inputs and features in the alphabetical order of their names, so that a
+    feature which the model does not use would shift the others.
+    """
+    # Only functional models have an attribute `input`.
+    wanted = getattr(model, "input", None) if isinstance(features, Mapping) else None
+    if isinstance(wanted, Mapping) and wanted.keys() < features.keys():
+        return {name: features[name] for name in wanted}
+    return features
 
 
 def _share_of_replica(loss: tf.Tensor) -> tf.Tensor:

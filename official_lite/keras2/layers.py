@@ -24,7 +24,6 @@ else:
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
 
 
-
 class Keras2Habits(_LayerHalf):
     """Mixin that gives a subclass of `keras.Layer` what Keras 2 offers and Keras 3 does not.
 

@@ -37,6 +37,19 @@ def test_train_step_moves_the_weights_and_logs_the_loss(experiment, make_task) -
     np.testing.assert_allclose(model.dense.kernel, 0.2 * np.ones((2, 1)), rtol=1e-6)
 
 
+def test_features_that_the_model_does_not_use_do_not_shift_the_others() -> None:
+    inputs = {name: keras.Input((1,), name=name) for name in ("image", "size")}
+    model = keras.Model(inputs, {"image": 1.0 * inputs["image"], "size": 1.0 * inputs["size"]})
+    features = {name: tf.fill((2, 1), i + 1.0) for i, name in enumerate(("age", "image", "size"))}
+    task = Bare(cfg.TaskConfig())
+    outputs = task.inference_step(features, model)
+    assert {name: float(value[0, 0]) for name, value in outputs.items()} == {"image": 2, "size": 3}
+    model.compile(loss={"image": "mse", "size": "mse"})
+    labels = {name: features[name] for name in inputs}
+    logs = task.validation_step((features, labels), model)
+    assert float(logs["loss"]) == 0.0
+
+
 def test_compiled_model_trains_on_its_compiled_loss_and_metrics() -> None:
     task, model = Bare(cfg.TaskConfig()), _model()
     model.compile(loss="mse", metrics=["mae"])
