@@ -40,7 +40,8 @@ class Keras2Habits(_LayerHalf):
       `tf.VariableSynchronization`.
     * `add_metric` reports the mean of a value under a name.
     * `add_update` runs an update, if it is a function.
-    * Only the first argument of `call` is converted to the layer's dtype. Values that `call` puts into a dictionary reach the caller.
+    * Only the first argument of `call` is converted to the layer's dtype. Values that `call` puts
+      into a dictionary reach the caller.
     * A model that takes a dictionary leaves out what is not among its inputs.
     * `save` writes a SavedModel if the path has no extension.
     * State may be created in `call`.
@@ -231,7 +232,7 @@ class _Weight(keras.Variable):
         )
 
     def _initialize_with_initializer(self, initializer: Callable[..., tf.Variable]) -> None:
-        self._value = initializer(self._shape, dtype=self._dtype)
+        self._value = initializer(self.shape, dtype=self.dtype)
 
 
 class Layer(Keras2Habits, keras.layers.Layer):

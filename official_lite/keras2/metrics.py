@@ -1,13 +1,19 @@
 """Metrics whose default dtype differs between Keras 2 and Keras 3."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 __all__ = ["BinaryIoU", "IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU"]
 
 
-class _CountsInFloats:
+if TYPE_CHECKING:
+    from keras.metrics import IoU as _MetricHalf
+else:
+    _MetricHalf = object
+
+
+class _CountsInFloats(_MetricHalf):
     """Mixin for a default dtype of float32: with integers, weights below 1 count as 0."""
 
     def __init__(self, *args: Any, dtype: Any = None, **kwargs: Any) -> None:
