@@ -13,7 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, completeness, fallback, latest, state_description
+from official_lite.checkpoint import (
+    commit,
+    fallback,
+    keras2_restore,
+    latest,
+    state_description,
+)
 from official_lite.common import errors, files
 
 __all__ = ["is_disk_full", "require_space", "CommittedCheckpointManager"]
@@ -70,7 +76,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
     * The first save removes what a killed process left behind.
     * Each save first checks the free disk space, and a failed save removes its files.
 
-    Directories written by TensorFlow's own manager are supported without conversion.
+    Directories written by TensorFlow's own manager are supported without conversion. Checkpoints
+    that Keras 2 wrote are converted when they are restored, and never removed.
 
     Args:
         checkpoint: The checkpoint to save.
@@ -189,8 +196,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         found = commit.read(path)
         if found is not None:
             self._require_fit(path, found.state)
-        completeness.require_complete(self.checkpoint, path, optional=self._optional())
-        self.checkpoint.restore(path)
+        fallback.restore(self.checkpoint, path, optional=self._optional())
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest intact checkpoint; if there is no checkpoint, call `init_fn`.
@@ -253,9 +259,18 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             names = map(os.path.basename, state.all_model_checkpoint_paths)
             times = dict(zip(names, state.all_model_checkpoint_timestamps, strict=False))
         self._maybe_delete = collections.OrderedDict(
-            (path, min(now, times.get(os.path.basename(path), now))) for path in paths
+            (path, min(now, times.get(os.path.basename(path), now)))
+            for path in paths
+            if not self._is_foreign(path)
         )
         self._latest_checkpoint = paths[-1] if paths else None
+
+    def _is_foreign(self, path: str) -> bool:
+        """Return whether Keras 2 wrote a checkpoint, which this manager must not remove."""
+        if commit.find_damage(path) is not None:
+            return False
+        found = commit.read(path)
+        return not (found and found.state) and keras2_restore.is_keras2(path)
 
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
         if self._describe is not None:
@@ -274,7 +289,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             return
         self._has_saved = True
         if not commit.list_committed(self._directory):
-            for path in self._maybe_delete:
+            unlisted = latest.find_unlisted(self._directory, self._checkpoint_name)
+            # Without a commit file, the next save of another process would remove it.
+            for path in {*self._maybe_delete, *filter(self._is_foreign, unlisted)}:
                 commit.write(path)
         commit.remove(self._directory, self._checkpoint_name)
 

@@ -14,12 +14,12 @@ import tensorflow as tf
 from official_lite.checkpoint import keras2_checkpoint, pairing
 from official_lite.common import errors, files, keras_variables
 
-__all__ = ["refuse_keras2", "require_complete"]
+__all__ = ["OPTIONAL_ITEMS", "require_complete"]
 
 _Node = keras2_checkpoint.Node
 
 # Bookkeeping that checkpoints of older versions or of other tools lack. Hooks may change, too.
-_OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
+OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
 _MAX_NAMED = 5
 _CONVERTER = (
     "load it with `official_lite.checkpoint.keras2_converter`; see docs/coming_from_tfm.md."
@@ -64,26 +64,6 @@ def require_complete(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
         f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
-
-
-def refuse_keras2(path: str) -> None:
-    """Raise an error for a checkpoint of a Keras 2 model, which would restore nothing.
-
-    Calling this early reports the problem before the checkpoint is needed. A checkpoint that cannot
-    be read is left to the restore.
-
-    Raises:
-        errors.CheckpointError: The checkpoint is of a Keras 2 model.
-    """
-    try:
-        saved = keras2_checkpoint.Keras2Checkpoint(path)
-    except (ValueError, IndexError, tf.errors.OpError):
-        return
-    if saved.has_keras2_layers:
-        raise errors.CheckpointError(
-            f"{path} can't be restored; nothing was changed. It was written by Keras 2, which the "
-            f"Model Garden uses: {_CONVERTER}"
-        )
 
 
 @dataclasses.dataclass(eq=False)
@@ -188,7 +168,7 @@ def _compare(
         # refers to its weights.
         names = sorted(current, key=lambda name: name != "model")
         for name in reversed(names):
-            if part is not checkpoint or name not in _OPTIONAL_ITEMS:
+            if part is not checkpoint or name not in OPTIONAL_ITEMS:
                 below = f"{key}/{name}" if key else name
                 pending.append((current[name], children.get(name), below))
     return found

@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit, completeness
+from official_lite.checkpoint import commit, completeness, keras2_restore
 from official_lite.common import errors, files
 
-__all__ = ["DAMAGED_DIR", "find_unreadable", "restore_newest", "set_aside"]
+__all__ = ["DAMAGED_DIR", "find_unreadable", "restore", "restore_newest", "set_aside"]
 
 DAMAGED_DIR = "damaged"
 
@@ -67,6 +67,24 @@ def restore_newest(
     return None, damaged
 
 
+def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()) -> None:
+    """Restore a checkpoint that has a value for every variable; convert it if Keras 2 wrote it.
+
+    Args:
+        checkpoint: The checkpoint object to restore into.
+        path: The prefix of the checkpoint files.
+        optional: Variables that may be missing in the files.
+
+    Raises:
+        errors.CheckpointError: The checkpoint does not fit. Nothing has been changed.
+    """
+    if keras2_restore.is_keras2(path):
+        keras2_restore.restore(checkpoint, path, optional=optional)
+        return
+    completeness.require_complete(checkpoint, path, optional=optional)
+    checkpoint.restore(path)
+
+
 def find_unreadable(path: str) -> str | None:
     """Read all tensors of a checkpoint and return the first error, or None if there is none."""
     try:
@@ -106,8 +124,7 @@ def _try(
     if found is not None:
         check(path, found.state)
     try:
-        completeness.require_complete(checkpoint, path, optional=optional())
-        checkpoint.restore(path)
+        restore(checkpoint, path, optional=optional())
     except (errors.OfficialLiteError, *_PASSING):
         raise
     except _UNUSABLE as error:

@@ -139,14 +139,15 @@ class Keras2Checkpoint:
     @property
     def is_of_keras2(self) -> bool:
         """Whether the saved objects have names that only Keras 2 uses."""
-        has_slots = any(node.slot_variables for node in self.graph.nodes)
-        return has_slots or self.has_keras2_layers
-
-    @property
-    def has_keras2_layers(self) -> bool:
-        """Whether the checkpoint contains a functional or sequential Keras 2 model."""
-        names = (child.local_name for node in self.graph.nodes for child in node.children)
-        return any(name.startswith(_KERAS2_PREFIX) for name in names)
+        for node in self.graph.nodes:
+            names = {child.local_name for child in node.children}
+            is_optimizer = names >= {"iter", "decay"} or (
+                {"_variables", "_iterations"} <= names and "_trainable_variables" not in names
+            )
+            has_layers = any(name.startswith(_KERAS2_PREFIX) for name in names)
+            if node.slot_variables or is_optimizer or has_layers:
+                return True
+        return False
 
     def node(self, index: int) -> Node:
         """Return the node with this index; always the same object."""

@@ -13,6 +13,7 @@ from official_lite.common import errors
 
 __all__ = [
     "Candidates",
+    "match",
     "match_names",
     "match_structure",
     "weights_of",
@@ -184,6 +185,36 @@ def restore_keras2_checkpoint(
             no variable has been changed.
     """
     checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
+    report, chosen = _compare(model, checkpoint, root, renamed or {})
+    if strict and not report.is_complete:
+        raise errors.CheckpointError(_complaint(report, checkpoint))
+    for variable in weights_of(model):
+        tensor = chosen.get(id(variable))
+        if tensor and tensor.shape == tuple(variable.shape):
+            variable.assign(checkpoint.read(tensor))
+    return report
+
+
+def match(
+    model: object, checkpoint: keras2_checkpoint.Keras2Checkpoint
+) -> dict[int, keras2_checkpoint.Tensor]:
+    """Return the tensor of each weight of a model by the `id` of the weight; assign none.
+
+    Raises:
+        CheckpointError: A weight has no tensor of its shape, or a tensor of the model is not used.
+    """
+    report, chosen = _compare(model, checkpoint, None, {})
+    if not report.is_complete:
+        raise errors.CheckpointError(_complaint(report, checkpoint))
+    return chosen
+
+
+def _compare(
+    model: object,
+    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    root: str | None,
+    renamed: Mapping[str, str],
+) -> tuple[conversion_report.ConversionReport, dict[int, keras2_checkpoint.Tensor]]:
     weights = weights_of(model)
     if not weights:
         raise errors.CheckpointError(
@@ -193,19 +224,12 @@ def restore_keras2_checkpoint(
     if checkpoint.has_graph:
         node = checkpoint.root(root)
         tensors = list(node.tensors())
-        candidates = match_structure(model, node, renamed=renamed or {})
+        candidates = match_structure(model, node, renamed=renamed)
     else:
         tensors = checkpoint.named_tensors()
         candidates = match_names(weights, tensors)
     chosen = _unambiguous(candidates)
-    report = _report(checkpoint.prefix, weights, tensors, candidates, chosen)
-    if strict and not report.is_complete:
-        raise errors.CheckpointError(_complaint(report, checkpoint))
-    for variable in weights:
-        tensor = chosen.get(id(variable))
-        if tensor and tensor.shape == tuple(variable.shape):
-            variable.assign(checkpoint.read(tensor))
-    return report
+    return _report(checkpoint.prefix, weights, tensors, candidates, chosen), chosen
 
 
 def _unambiguous(

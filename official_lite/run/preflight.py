@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.checkpoint import completeness, latest, warm_start
+from official_lite.checkpoint import latest, warm_start
 from official_lite.common import errors, files, run_mode, suggestions
 from official_lite.config import phase_configs
 from official_lite.core import (
@@ -89,7 +89,6 @@ def check_run(
     earlier = earlier_phases or {}
     if reads_weights:
         check_evaluation(params, mode, model_dir)
-        check_own_checkpoint(model_dir)
         check_init_checkpoint(params, model_dir, earlier, type(task) if task else None)
     if reads_files:
         check_input_files(params, mode, list(earlier.values()))
@@ -118,16 +117,6 @@ def check_evaluation(
             "which would not be restored. To evaluate it, use another --model_dir and pass "
             f"--set=task.init_checkpoint={path}."
         )
-
-
-def check_own_checkpoint(model_dir: str) -> None:
-    """Check, before anything is written, that the latest checkpoint was not saved by Keras 2.
-
-    Raises:
-        errors.CheckpointError: If it was saved by Keras 2.
-    """
-    if path := latest.latest_checkpoint(model_dir):
-        completeness.refuse_keras2(path)
 
 
 def check_evaluation_data(

@@ -111,6 +111,11 @@ class ExponentialMovingAverage(
         """The existing averages, one for each averaged weight."""
         return [average for _, average in self._shadows]
 
+    @property
+    def shadows(self) -> list[tuple[Any, Any]]:
+        """The averaged weights, each with its average."""
+        return list(self._shadows)
+
     def shadow_copy(self, model: keras.Model) -> None:
         """Create an average for each weight of a built model, initialized to the weight.
 
