@@ -111,7 +111,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
         len(found),
         len(found),
         len(slots),
-        len(list(_optimizer_state(optimizer))),
+        len({id(variable) for variable in _optimizer_state(optimizer)}),
     )
 
 
@@ -130,9 +130,10 @@ def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
 
 def _optimizer_state(optimizer: Any) -> Iterator[Any]:
     """Yield the variables of an optimizer except its learning rate, which the config sets."""
-    for each in distributed_gradients.wrapped_optimizers(optimizer):
-        rate = getattr(each, "_learning_rate", None)
-        yield from (v for v in each.variables if v is not rate)
+    chain = list(distributed_gradients.wrapped_optimizers(optimizer))
+    rates = {id(getattr(each, "_learning_rate", None)) for each in chain}
+    for each in chain:
+        yield from (v for v in each.variables if id(v) not in rates)
 
 
 def _match_optimizer(
@@ -155,7 +156,7 @@ def _match_optimizer(
     found: dict[int, _Tensor] = {}
     for each in distributed_gradients.wrapped_optimizers(optimizer):
         if counters and counters[0]:
-            found[id(each.iterations)] = counters[0]
+            found[id(each._iterations)] = counters[0]
         for weight, average in getattr(each, "shadows", ()):
             _take(found, average, slots, weights.get(id(weight)), (_AVERAGE,))
         for attribute, names in _SLOT_NAMES.items():

@@ -31,7 +31,6 @@ __all__ = [
     "check_evaluation",
     "check_evaluation_data",
     "check_init_checkpoint",
-    "check_own_checkpoint",
     "check_input_files",
     "find_hooks",
     "find_writers",
