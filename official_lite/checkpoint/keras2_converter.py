@@ -142,6 +142,8 @@ def _part(target: object, name: str) -> Any:
     if isinstance(target, Mapping):
         return next((value for key, value in target.items() if str(key) == name), None)
     own = vars(target) if hasattr(target, "__dict__") else {}
+    if isinstance(target, keras.layers.DepthwiseConv1D | keras.layers.DepthwiseConv2D):
+        name = "kernel" if name == "depthwise_kernel" else name
     for spelling in (name, f"_{name}", name.removeprefix("_")):
         if isinstance(own.get(spelling), _HOLDERS):
             return own[spelling]

@@ -118,11 +118,13 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
 def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the variables that the checkpoint has to restore."""
     for name, item in items.items():
+        if name in completeness.OPTIONAL_ITEMS | {"random_state"}:
+            continue
         if name == "optimizer":
             yield from _optimizer_state(item)
         elif pairing.is_variable(item):
             yield item
-        elif name not in completeness.OPTIONAL_ITEMS | {"random_state"}:
+        else:
             for variable in pairing.variables_of(item):
                 if not (isinstance(variable, keras.Variable) and step_seeds.is_seed(variable)):
                     yield variable

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import latest, model_state
 from official_lite.common import errors
 from official_lite.core import base_trainer, train_lib
 from official_lite.run import checkpoint_state
@@ -40,11 +40,16 @@ def _optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
     return optimizer
 
 
-def _keras2(directory: pathlib.Path) -> None:
-    """The layout of a Sequential model and an optimizer of Keras 2."""
+def _keras2(directory: pathlib.Path, **more: Any) -> None:
+    """The layout of a subclassed model and an optimizer of Keras 2."""
     dense = tf.train.Checkpoint(kernel=tf.Variable(tf.ones([2, 1])), bias=tf.Variable([0.0]))
-    model = tf.train.Checkpoint(**{"layer_with_weights-0": dense})
-    _save(directory, model=model, optimizer=tf.train.Checkpoint(iter=tf.Variable(_STEP)))
+    hyper = {"decay": tf.Variable(0.0), "learning_rate": tf.Variable(0.5)}
+    optimizer = tf.train.Checkpoint(iter=tf.Variable(_STEP, dtype=tf.int64), **hyper)
+    _save(directory, model=tf.train.Checkpoint(dense=dense, **more), optimizer=optimizer)
+
+
+def _keras2_with_another_layer(directory: pathlib.Path) -> None:
+    _keras2(directory, head=tf.train.Checkpoint(kernel=tf.Variable(tf.ones([2, 1]))))
 
 
 def _other_model(directory: pathlib.Path) -> None:
@@ -93,7 +98,7 @@ def _run(
 @pytest.mark.parametrize(
     ("write", "says"),
     [
-        (_keras2, "keras2_converter.*coming_from_tfm"),
+        (_keras2_with_another_layer, "(?s)unexpected in the checkpoint.*model/head/kernel"),
         (_other_model, r"`line/dense\w*/kernel` \(model/dense/_kernel: \[2, 1\]\)"),
         (_keras2_subclass, r"`line/dense\w*/kernel`.*If Keras 2 .*keras2_converter"),
         (
@@ -113,10 +118,30 @@ def test_folder_whose_checkpoint_does_not_fit_is_left_as_it_was(
     after = _files(tmp_path)
     assert after.items() >= before.items()
     added = set(after) - set(before)
-    # Beside the record of the attempt, of which Keras 2's gets none.
+    # Beside the record of the attempt.
     record = ("run.", "log.", "params.yaml", "operative_config", ".lock")
     assert all(name.startswith(record) for name in added)
-    assert write is not _keras2 or not added
+
+
+def test_folder_of_keras2_is_evaluated_and_trained_on_and_keeps_its_files(tmp_path) -> None:
+    _keras2(tmp_path)
+    before = _files(tmp_path)
+    del before["checkpoint"]  # TensorFlow's list of checkpoints, which each save rewrites.
+    model, _ = _run("eval", tmp_path)
+    np.testing.assert_array_equal(model.dense.kernel, [[1.0], [1.0]])
+    for steps in (8, 12, 16):
+        trainer = {"train_steps": steps, "max_to_keep": 1}
+        _run("train", tmp_path, trainer=trainer)
+        assert latest.latest_checkpoint(str(tmp_path)) == str(tmp_path / f"ckpt-{steps}")
+        assert _files(tmp_path).items() >= before.items()
+
+
+def test_optimizer_of_keras2_that_does_not_fit_is_named(tmp_path) -> None:
+    _keras2(tmp_path)
+    momentum = {"optimizer_config": {"optimizer": {"sgd": {"momentum": 0.9}}}}
+    with pytest.raises(errors.CheckpointError, match=r"missing.*`SGD/line_dense\w*_momentum`"):
+        _run("train", tmp_path, trainer=momentum)
+    _run("eval", tmp_path, trainer=momentum)
 
 
 @pytest.mark.parametrize("layers", [2, 4])
