@@ -319,7 +319,7 @@ def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
     average = ema_optimizer.get_moving_average(optimizer)
     inner = average.inner_optimizer if average else optimizer
     step = int(run.step)
-    losses = run.train(STEPS)
+    losses = np.array(run.train(STEPS))
     return {
         "model": name,
         "weights": len(run.case.model.weights),
@@ -327,7 +327,8 @@ def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
         "averages": len(average.averages) if average else 0,
         "step": step,
         "outputs": max(float(abs(a - b).max()) for a, b in zip(found, wanted, strict=True)),
-        "losses": float(abs(np.array(losses) - saved["losses"]).max()),
+        "losses": float((abs(losses - saved["losses"]) / np.maximum(saved["losses"], 1)).max()),
+        "each": [f"{float(x):.1e}" for x in losses - saved["losses"]][:10],
         "first and last loss": [float(saved["losses"][0]), float(saved["losses"][-1])],
     }
 

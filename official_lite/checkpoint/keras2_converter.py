@@ -230,6 +230,9 @@ def _compare(
     else:
         tensors = checkpoint.named_tensors()
         candidates = match_names(weights, tensors)
+    # A layer may hold a variable that is not one of the model's weights.
+    ids = {id(variable) for variable in weights}
+    candidates = {key: fits for key, fits in candidates.items() if key in ids}
     chosen = _unambiguous(candidates)
     return _report(checkpoint.prefix, weights, tensors, candidates, chosen), chosen
 

@@ -78,13 +78,14 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
         )
     found = keras2_converter.match(model, saved)
     optional_ids = {id(variable) for variable in optional}
+    trains = not any(id(v) in optional_ids for v in _optimizer_state(items.get("optimizer")))
     slots: dict[int, _Tensor] = {}
     unused: list[_Tensor] = []
     if isinstance(optimizer := items.get("optimizer"), keras.optimizers.Optimizer):
-        slots, unused = _match_optimizer(optimizer, top.get("optimizer"), saved, found)
-        if any(id(variable) in optional_ids for variable in optimizer.variables):
-            # The run only evaluates, so it needs no slots.
-            unused = []
+        slots, unused, fresh = _match_optimizer(optimizer, top.get("optimizer"), saved, found)
+        optional_ids |= fresh
+        # A run that only evaluates needs no slots.
+        unused = unused if trains else []
     others = {
         id(item): tensor
         for name, item in items.items()
@@ -143,10 +144,15 @@ def _match_optimizer(
     node: keras2_checkpoint.Node | None,
     saved: keras2_checkpoint.Keras2Checkpoint,
     weights: Mapping[int, _Tensor],
-) -> tuple[dict[int, _Tensor], list[_Tensor]]:
-    """Return the tensors by the `id` of the optimizer's variables, and the slots left over."""
+) -> tuple[dict[int, _Tensor], list[_Tensor], set[int]]:
+    """Match the variables of an optimizer.
+
+    Returns:
+        The tensors by the `id` of the variable, the slots that are left over, and the `id`s of the
+        variables that keep their initial value.
+    """
     if node is None:
-        return {}, []
+        return {}, [], set()
     nodes = list(_with_inner(node))
     slots = _legacy_slots(nodes, saved) | _named_slots(nodes, weights.values())
     counters = [
@@ -156,6 +162,7 @@ def _match_optimizer(
         if name in each.all_children
     ]
     found: dict[int, _Tensor] = {}
+    fresh: set[int] = set()
     for each in distributed_gradients.wrapped_optimizers(optimizer):
         if counters and counters[0]:
             found[id(each._iterations)] = counters[0]
@@ -166,8 +173,19 @@ def _match_optimizer(
             for weight, variable in zip(each._trainable_variables, variables, strict=False):
                 if variable is not None:
                     _take(found, variable, slots, weights.get(id(weight)), names)
+            _add_fresh(fresh, found, variables)
     used = {tensor.key for tensor in found.values()}
-    return found, [tensor for tensor in slots.values() if tensor.key not in used]
+    return found, [tensor for tensor in slots.values() if tensor.key not in used], fresh
+
+
+def _add_fresh(fresh: set[int], found: Mapping[int, _Tensor], variables: Iterable[Any]) -> None:
+    """Add the slots of weights that Keras 2 has never updated, if it has updated others.
+
+    A legacy optimizer creates the slots of a weight with its first gradient.
+    """
+    missing = {id(v) for v in variables if v is not None and id(v) not in found}
+    if any(id(v) in found for v in variables):
+        fresh |= missing
 
 
 def _take(
