@@ -58,7 +58,7 @@ def words() -> dict[str, Any]:
     }
 
 
-def classifier(backbone: dict[str, Any], size: int = 64, **config: Any) -> Case:
+def classifier(backbone: dict[str, Any], size: int = 96, **config: Any) -> Case:
     factory = official("vision.modeling.factory")
     configs = official("vision.configs.image_classification")
     config = configs.ImageClassificationModel(
@@ -66,7 +66,7 @@ def classifier(backbone: dict[str, Any], size: int = 64, **config: Any) -> Case:
     )
     config.override({"backbone": backbone})
     specs = keras().layers.InputSpec(shape=[None, size, size, 3])
-    return Case(factory.build_classification_model(specs, config), images(4, size, size, 3))
+    return Case(factory.build_classification_model(specs, config), images(8, size, size, 3))
 
 
 def resnet() -> Case:
@@ -137,7 +137,7 @@ def transformer() -> Case:
 
 def retinanet() -> Case:
     factory, configs = official("vision.modeling.factory"), official("vision.configs.retinanet")
-    config = configs.RetinaNet(num_classes=3, input_size=[64, 64, 3], min_level=3, max_level=5)
+    config = configs.RetinaNet(num_classes=3, input_size=[96, 96, 3], min_level=3, max_level=5)
     config.override(
         {
             "backbone": {"type": "resnet", "resnet": {"model_id": 18, "depth_multiplier": 0.25}},
@@ -145,20 +145,20 @@ def retinanet() -> Case:
             "head": {"num_convs": 1, "num_filters": 16},
         }
     )
-    specs = keras().layers.InputSpec(shape=[None, 64, 64, 3])
+    specs = keras().layers.InputSpec(shape=[None, 96, 96, 3])
     model = factory.build_retinanet(specs, config)
 
     def call(model: Any, inputs: Any, training: bool) -> Any:
         features = model.decoder(model.backbone(inputs, training=training), training=training)
         return model.head(features, training=training)
 
-    return Case(model, images(2, 64, 64, 3), call)
+    return Case(model, images(4, 96, 96, 3), call)
 
 
 def segmentation() -> Case:
     factory = official("vision.modeling.factory")
     configs = official("vision.configs.semantic_segmentation")
-    config = configs.SemanticSegmentationModel(num_classes=3, input_size=[64, 64, 3])
+    config = configs.SemanticSegmentationModel(num_classes=3, input_size=[96, 96, 3])
     net = {"model_id": 50, "output_stride": 16, "stem_type": "v1"}
     config.override(
         {
@@ -168,14 +168,14 @@ def segmentation() -> Case:
             "head": {"level": 4, "num_convs": 1, "num_filters": 8},
         }
     )  # fmt: skip
-    specs = keras().layers.InputSpec(shape=[None, 64, 64, 3])
-    return Case(factory.build_segmentation_model(specs, config), images(2, 64, 64, 3))
+    specs = keras().layers.InputSpec(shape=[None, 96, 96, 3])
+    return Case(factory.build_segmentation_model(specs, config), images(4, 96, 96, 3))
 
 
 def video() -> Case:
     networks, models = official("vision.modeling.backbones"), official("vision.modeling")
     models = importlib.import_module("official.vision.modeling.video_classification_model")
-    specs = keras().layers.InputSpec(shape=[None, 4, 32, 32, 3])
+    specs = keras().layers.InputSpec(shape=[None, 8, 64, 64, 3])
     backbone = networks.ResNet3D(
         model_id=50, temporal_strides=[1, 1, 1, 1], use_self_gating=[0, 0, 0, 0],
         temporal_kernel_sizes=[[3] * 3, [1] * 4, [1] * 6, [1] * 3], input_specs=specs,
@@ -183,10 +183,10 @@ def video() -> Case:
     model = models.VideoClassificationModel(
         backbone=backbone, num_classes=3, input_specs={"image": specs}, dropout_rate=0.0
     )
-    return Case(model, {"image": images(2, 4, 32, 32, 3)})
+    return Case(model, {"image": images(4, 8, 64, 64, 3)})
 
 
-def electra() -> Case:
+def bert_span() -> Case:
     networks, models = official("nlp.modeling.networks"), official("nlp.modeling.models")
     encoder = networks.BertEncoder(
         vocab_size=50, hidden_size=16, num_layers=2, num_attention_heads=2, intermediate_size=32,
@@ -236,17 +236,17 @@ _RMSPROP = {"type": "rmsprop", "rmsprop": {"momentum": 0.9, "rho": 0.9}}
 CASES: dict[str, tuple[Callable[[], Case], dict[str, Any], float, float]] = {
     "resnet": (resnet, _SGD, 1e-2, 0.9),
     "bert": (bert, _ADAMW, 1e-3, 0.0),
-    "mobilenet": (mobilenet, _RMSPROP, 1e-4, 0.0),
-    "retinanet": (retinanet, _SGD, 1e-3, 0.0),
+    "mobilenet": (mobilenet, _RMSPROP, 1e-5, 0.0),
+    "retinanet": (retinanet, _SGD, 1e-4, 0.0),
     "transformer": (transformer, _ADAM, 1e-3, 0.0),
     "custom": (custom, _ADAM, 1e-3, 0.0),
-    "efficientnet": (efficientnet, _SGD, 1e-3, 0.0),
+    "efficientnet": (efficientnet, _SGD, 1e-4, 0.0),
     "vit": (vit, _ADAM, 1e-3, 0.0),
     "albert": (albert, _ADAM, 1e-3, 0.0),
     "mobilebert": (mobilebert, _ADAM, 1e-3, 0.0),
-    "segmentation": (segmentation, _SGD, 1e-3, 0.0),
-    "video": (video, _SGD, 1e-3, 0.0),
-    "bert_span": (electra, _ADAMW, 1e-3, 0.0),
+    "segmentation": (segmentation, _SGD, 1e-4, 0.0),
+    "video": (video, _SGD, 1e-4, 0.0),
+    "bert_span": (bert_span, _ADAMW, 1e-4, 0.0),
 }
 
 

@@ -13,6 +13,7 @@ from official_lite.common import errors
 
 __all__ = [
     "Candidates",
+    "compare",
     "match",
     "match_names",
     "match_structure",
@@ -187,7 +188,7 @@ def restore_keras2_checkpoint(
             no variable has been changed.
     """
     checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
-    report, chosen = _compare(model, checkpoint, root, renamed or {})
+    report, chosen = compare(model, checkpoint, root=root, renamed=renamed)
     if strict and not report.is_complete:
         raise errors.CheckpointError(_complaint(report, checkpoint))
     for variable in weights_of(model):
@@ -205,18 +206,25 @@ def match(
     Raises:
         CheckpointError: A weight has no tensor of its shape, or a tensor of the model is not used.
     """
-    report, chosen = _compare(model, checkpoint, None, {})
+    report, chosen = compare(model, checkpoint)
     if not report.is_complete:
         raise errors.CheckpointError(_complaint(report, checkpoint))
     return chosen
 
 
-def _compare(
+def compare(
     model: object,
     checkpoint: keras2_checkpoint.Keras2Checkpoint,
-    root: str | None,
-    renamed: Mapping[str, str],
+    *,
+    root: str | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> tuple[conversion_report.ConversionReport, dict[int, keras2_checkpoint.Tensor]]:
+    """Match the weights of a model, and assign none; see `restore_keras2_checkpoint`.
+
+    Returns:
+        A report, and the tensor of each matched weight by the `id` of the weight. Its shape may
+        differ.
+    """
     weights = weights_of(model)
     if not weights:
         raise errors.CheckpointError(
@@ -226,7 +234,7 @@ def _compare(
     if checkpoint.has_graph:
         node = checkpoint.root(root)
         tensors = list(node.tensors())
-        candidates = match_structure(model, node, renamed=renamed)
+        candidates = match_structure(model, node, renamed=renamed or {})
     else:
         tensors = checkpoint.named_tensors()
         candidates = match_names(weights, tensors)

@@ -15,13 +15,15 @@ from absl import logging
 
 from official_lite.checkpoint import (
     adapted_layers,
+    commit,
     conversion_report,
     keras2_checkpoint,
+    keras2_converter,
     latest,
     model_state,
     pairing,
 )
-from official_lite.common import errors, keras_variables, suggestions
+from official_lite.common import errors, files, keras_variables, suggestions
 
 __all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights", "remedy"]
 
@@ -52,6 +54,7 @@ def load_weights(
     The checkpoint may be one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
     `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored. Layers
     that have moved are matched by name; only weights are then loaded, and lookup tables are not.
+    A checkpoint of Keras 2, such as one of the Model Garden, is converted.
 
     Args:
         model: The model, whose variables must exist. If it has `checkpoint_items`, these are
@@ -85,20 +88,74 @@ def load_weights(
     hidden = whole.get("hidden_weights", [])
     pairs = pairing.pair(model, items if names == [ALL] else items | whole, hidden, checkpoint)
     report = _report(checkpoint, items if names == [ALL] else {}, wanted, pairs)
+    if found := _find_keras2(model, items, names, wanted, checkpoint, report):
+        report, pairs = found
+        # Keras 2 has no counterpart of the state of adapted layers.
+        adapted = None
     if wanted and not report.matched:
         raise errors.CheckpointError(_explain_misfit(report, items, checkpoint))
     if strict:
         _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
     if names == [ALL] and adapted is not None:
         _load_adapted(adapted, checkpoint.prefix, strict)
+    is_converted = found is not None
     is_moved = any(pair.is_moved for pair in pairs.values())
-    if names == [ALL] and not report.mismatched and not is_moved:
+    if names == [ALL] and not report.mismatched and not is_moved and not is_converted:
         # Reading with TensorFlow also restores state other than weights, such as lookup tables.
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
     adapted_layers.follow_statistics(model)
     logging.info("Initialized the weights from %s", report)
     return report
+
+
+def _find_keras2(
+    model: keras.Model | tf.Module,
+    items: Mapping[str, Any],
+    names: Sequence[str],
+    wanted: Sequence[Any],
+    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    report: WarmStartReport,
+) -> tuple[WarmStartReport, _Pairs] | None:
+    """Match the weights to a checkpoint of Keras 2; return None for any other checkpoint.
+
+    The weights of a subclassed model, saved without an optimizer, show no difference until some of
+    them are missing.
+    """
+    is_sure = checkpoint.is_of_keras2
+    may_be = report.missing and not files.exists(commit.path_of(checkpoint.prefix))
+    if not isinstance(model, keras.Model) or not (is_sure or may_be):
+        return None
+    top = checkpoint.node(0).children
+    if names != [ALL]:
+        known = _parts(model)
+        parts = {name: known[name] for name in names}
+    else:
+        parts = {"model": model} if "model" in top else items
+    below = top["model"].children if "model" in top else {}
+    roots = {name: name if name in top else f"model/{name}" for name in parts}
+    if not all(name in top or name in below for name in parts):
+        return None
+    found = [
+        keras2_converter.compare(part, checkpoint, root=roots[name]) for name, part in parts.items()
+    ]
+    if not is_sure and not all(each.is_complete for each, _ in found):
+        return None
+    tensors = {key: tensor for _, chosen in found for key, tensor in chosen.items()}
+    pairs = {
+        id(v): pairing.Pair(v, tensors[id(v)], pairing.Evidence.NAME)
+        for v in wanted
+        if id(v) in tensors
+    }
+    converted = WarmStartReport(
+        checkpoint=f"{checkpoint.prefix} (converted from Keras 2)",
+        matched=tuple(each for one, _ in found for each in one.matched),
+        mismatched=tuple(each for one, _ in found for each in one.mismatched),
+        ambiguous=tuple(each for one, _ in found for each in one.ambiguous),
+        missing=tuple(each for one, _ in found for each in one.missing),
+        unexpected=tuple(each for one, _ in found for each in one.unexpected),
+    )
+    return converted, pairs
 
 
 def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bool) -> None:
@@ -111,7 +168,7 @@ def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bo
 
 
 def _require_all(report: WarmStartReport, pairs: Sequence[pairing.Pair]) -> None:
-    if report.missing or report.mismatched:
+    if report.missing or report.mismatched or report.ambiguous:
         problem = "The checkpoint does not contain all weights of the model."
     elif any(pair.evidence == pairing.Evidence.DOUBTFUL_POSITION for pair in pairs):
         problem = (

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -46,6 +46,7 @@ class Keras2Habits(_LayerHalf):
     * `save` writes a SavedModel if the path has no extension.
     * State may be created in `call`.
     * `tf.train.Checkpoint` saves the layers in lists and dictionaries.
+    * Layers in a list that is inside a list or a dictionary are tracked.
     * `get_config` gives the dtype as a string.
     * An attribute that is assigned again no longer tracks its previous layer.
     * `inputs` and `outputs` of a model may be assigned.
@@ -85,7 +86,19 @@ class Keras2Habits(_LayerHalf):
         for name, value in kwargs.items():
             if isinstance(value, np.ndarray):
                 kwargs[name] = tf.convert_to_tensor(value)
+        if not self.built:
+            self._track_nested_lists()
         return super().__call__(*args, **kwargs)
+
+    def _track_nested_lists(self) -> None:
+        """Track the layers in a list that became part of a dictionary or list while empty."""
+        for name in list(getattr(self, "_tracked", ())):
+            value = getattr(self, name, None)
+            plain = dict(value) if isinstance(value, Mapping) else list(value or ())
+            parts = plain.values() if isinstance(plain, dict) else plain
+            # Keras 3 wraps containers that it tracks; these are not wrapped.
+            if any(type(part) in (list, dict) for part in parts):
+                setattr(self, name, plain)
 
     def _converted(self, inputs: Any) -> Any:
         """Return the first argument of a call with numbers and arrays as tensors of its dtype."""
@@ -256,6 +269,8 @@ def _with_tensor_shapes(build: Callable[..., None]) -> Callable[..., None]:
         shapes = [_as_tensor_shapes(arg) for arg in args]
         with tf.init_scope():
             build(self, *shapes, **{name: _as_tensor_shapes(arg) for name, arg in kwargs.items()})
+        if isinstance(self, Keras2Habits):
+            self._track_nested_lists()
 
     return wrapper
 

@@ -179,3 +179,29 @@ def test_variable_of_tensorflow_is_a_weight() -> None:
 
 def test_config_gives_the_dtype_as_a_string() -> None:
     assert Bias(dtype="mixed_bfloat16").get_config()["dtype"] == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("place", ["__init__", "build"])
+def test_layers_appended_to_a_list_in_a_dictionary_are_tracked(place: str) -> None:
+    class Block(keras2.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            if place == "__init__":
+                self.make()
+
+        def build(self, shape) -> None:
+            if place == "build":
+                self.make()
+            super().build(shape)
+
+        def make(self) -> None:
+            self.parts = {}
+            self.parts["dense"] = []
+            self.parts["dense"].append([keras.layers.Dense(2)])
+
+        def call(self, x):
+            return self.parts["dense"][0][0](x)
+
+    block = Block()
+    block(tf.ones((1, 2)))
+    assert len(block.trainable_weights) == 2

@@ -213,3 +213,12 @@ def test_plain_trainer_adds_nothing(make_trainer) -> None:
     before = set(tf.train.TrackableView.children(trainer.checkpoint))
     checkpoint_state.add_attributes(trainer.checkpoint, trainer)
     assert set(tf.train.TrackableView.children(trainer.checkpoint)) == before
+
+
+def test_weights_of_keras2_initialize_a_run(tmp_path) -> None:
+    _keras2(tmp_path / "old")
+    before = _files(tmp_path / "old")
+    task = {"init_checkpoint": str(tmp_path / "old")}
+    model, _ = _run("eval", tmp_path / "new", task=task)
+    np.testing.assert_array_equal(model.dense.kernel, [[1.0], [1.0]])
+    assert _files(tmp_path / "old") == before
