@@ -82,7 +82,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
         keras2_restore.restore(checkpoint, path, optional=optional)
         return
     completeness.require_complete(checkpoint, path, optional=optional)
-    checkpoint.restore(path)
+    checkpoint.restore(path).expect_partial()
 
 
 def find_unreadable(path: str) -> str | None:

@@ -86,7 +86,9 @@ def load_weights(
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
     hidden = whole.get("hidden_weights", [])
-    pairs = pairing.pair(model, items if names == [ALL] else items | whole, hidden, checkpoint)
+    pairs: _Pairs = pairing.pair(
+        model, items if names == [ALL] else items | whole, hidden, checkpoint
+    )
     report = _report(checkpoint, items if names == [ALL] else {}, wanted, pairs)
     if found := _find_keras2(model, items, names, wanted, checkpoint, report):
         report, pairs = found
@@ -129,7 +131,7 @@ def _find_keras2(
     top = checkpoint.node(0).children
     if names != [ALL]:
         known = _parts(model)
-        parts = {name: known[name] for name in names}
+        parts: Mapping[str, Any] = {name: known[name] for name in names}
     else:
         parts = {"model": model} if "model" in top else items
     below = top["model"].children if "model" in top else {}

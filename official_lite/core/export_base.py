@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.checkpoint import completeness, latest, model_state
+from official_lite.checkpoint import fallback, latest, model_state
 from official_lite.common import errors, types
 from official_lite.core import config_definitions
 
@@ -99,8 +99,7 @@ def export(
             **model_state.weight_items(export_module.model)
         )
         path = _newest_checkpoint(checkpoint_path)
-        completeness.require_complete(checkpoint, path)
-        checkpoint.read(path).expect_partial()
+        fallback.restore(checkpoint, path)
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, completeness, model_state, warm_start
+from official_lite.checkpoint import commit, fallback, model_state, warm_start
 from official_lite.common import errors
 from official_lite.core import model_building
 from official_lite.modeling import hyperparams
@@ -135,8 +135,7 @@ def read_checkpoint(
     if damage is not None:
         raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
     try:
-        completeness.require_complete(checkpoint, prefix, optional=optional)
-        checkpoint.read(prefix).expect_partial()
+        fallback.restore(checkpoint, prefix, optional=optional)
     except errors.CheckpointError:
         raise
     except (ValueError, tf.errors.OpError) as error:
