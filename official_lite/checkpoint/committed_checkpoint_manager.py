@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import copy
-import errno
 import functools
 import os
 import shutil
@@ -14,9 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.checkpoint import commit, completeness, fallback, latest, state_description
-from official_lite.common import errors, files
+from official_lite.common import error_report, errors, files
 
-__all__ = ["is_disk_full", "require_space", "CommittedCheckpointManager"]
+__all__ = ["require_space", "CommittedCheckpointManager"]
 
 
 # The checkpoint may grow a little, and other processes write to the disk, too.
@@ -43,15 +42,6 @@ def require_space(directory: str, size: int) -> None:
             f"{free:,} bytes are free. Free some space or lower `trainer.max_to_keep`, then start "
             "the same command again to resume."
         )
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether a save failed with this error because the disk is full."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
-    # The same error class reports that the memory of a device is exhausted.
-    return is_exhausted and "space" in str(error).lower()
 
 
 Describe = Callable[[], Mapping[str, Any]]
@@ -171,7 +161,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             # report.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_failed(checkpoint_number)
-            if not is_disk_full(error):
+            if not error_report.is_disk_full(error):
                 raise
             raise errors.CheckpointError(
                 f"The disk is full, so no checkpoint could be saved in {self._directory}. Earlier "
