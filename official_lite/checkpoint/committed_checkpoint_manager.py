@@ -31,13 +31,13 @@ def require_space(directory: str, size: int) -> None:
         size: The size of the last checkpoint in bytes.
 
     Raises:
-        errors.CheckpointError: There is too little space.
+        errors.DiskFullError: There is too little space.
     """
     if files.is_remote(directory) or not files.exists(directory):
         return
     free = shutil.disk_usage(directory).free
     if free < _RESERVE * size:
-        raise errors.CheckpointError(
+        raise errors.DiskFullError(
             f"Can't save a checkpoint in {directory}: the last one has {size:,} bytes, but only "
             f"{free:,} bytes are free. Free some space or lower `trainer.max_to_keep`, then start "
             "the same command again to resume."
@@ -143,7 +143,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             The path; None if no save was due.
 
         Raises:
-            errors.CheckpointError: The disk is full, or has too little space for another
+            errors.DiskFullError: The disk is full, or has too little space for another
                 checkpoint.
         """
         if not self._is_due(check_interval):
@@ -163,7 +163,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
                 self._remove_failed(checkpoint_number)
             if not error_report.is_disk_full(error):
                 raise
-            raise errors.CheckpointError(
+            raise errors.DiskFullError(
                 f"The disk is full, so no checkpoint could be saved in {self._directory}. Earlier "
                 "checkpoints are unchanged. Free some space and start the same command again."
             ) from error

@@ -158,7 +158,7 @@ def naming_the_resource() -> Iterator[None]:
     """
     try:
         yield
-    except errors.OfficialLiteError:
+    except (errors.DiskFullError, errors.PreemptedError):
         raise
     except Exception as error:
         told = list(_tellings(error))
@@ -169,7 +169,8 @@ def naming_the_resource() -> Iterator[None]:
                 f"The disk is full: {what}. Existing files are unchanged. Free some space and "
                 "start the same command again."
             ) from error
-        if needy := next(filter(_is_out_of_memory, told), None):
+        is_ours = isinstance(error, errors.OfficialLiteError)
+        if not is_ours and (needy := next(filter(_is_out_of_memory, told), None)):
             place = user_place(error)
             what = first_line(str(needy)) + (f" ({shown(place)})" if place else "")
             raise errors.OutOfMemoryError(

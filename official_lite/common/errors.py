@@ -13,7 +13,7 @@
     ├── DataError                   (ValueError)   the input can't be read           exit 3
     ├── DivergedError               (RuntimeError) the loss diverged                 exit 4
     ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
-    ├── DiskFullError               (OSError)      no space for a file to write      exit 5
+    │   └── DiskFullError           (OSError)      no space for a file
     ├── OutOfMemoryError            (MemoryError)  no memory for a tensor or array   exit 1
     ├── ModelDirBusyError           (RuntimeError) another run trains there          exit 6
     ├── ClusterError                (RuntimeError) another process is missing        exit 7
@@ -109,10 +109,8 @@ class CheckpointError(OfficialLiteError, ValueError):
     exit_code = ExitCode.CHECKPOINT
 
 
-class DiskFullError(OfficialLiteError, OSError):
+class DiskFullError(CheckpointError, OSError):
     """A file that could not be written because its disk is full. Existing files are intact."""
-
-    exit_code = ExitCode.CHECKPOINT
 
 
 class OutOfMemoryError(OfficialLiteError, MemoryError):
