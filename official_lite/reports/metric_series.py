@@ -45,8 +45,8 @@ def parse(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], list[str]
     """Parse the lines of a metrics file.
 
     Args:
-        lines: The lines with their line breaks, such as an open file. The last one may be incomplete
-            while the file is being written.
+        lines: The lines with their line breaks, such as an open file. The last one may be
+            incomplete while the file is being written.
 
     Returns:
         The series by split and name, and one line of text for each record that could not be read.

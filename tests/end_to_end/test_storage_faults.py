@@ -420,7 +420,7 @@ _TOOL = ["-m", "official_lite.tools"]
         ([*_TOOL, "export", "DISK/run", "--output=DISK/export"], 16_000, "export"),
         (_SEARCH, 0, "study.journal"),
         (_SEARCH, 4_000, "study.journal"),
-        (_SEARCH, 8_000, "search.yaml"),
+        (_SEARCH, 8_000, "/disk/run/"),
         (_SEARCH, 60_000, "trials/0000"),
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 8_000, "database"),
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "DISK/run"),
