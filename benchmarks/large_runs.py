@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -96,15 +96,16 @@ def measure_scalars(args: argparse.Namespace) -> report.Table:
     """Write records of a number of scalars with each local writer."""
     from official_lite import telemetry
 
+    builders: dict[str, Callable[[pathlib.Path], telemetry.Writer]] = {
+        "metrics.json": lambda folder: telemetry.JsonLinesWriter(folder / "metrics.json"),
+        "CSV": lambda folder: telemetry.CsvWriter(folder / "metrics.csv"),
+        "event files": telemetry.TensorBoardWriter,
+    }
     rows = []
-    for name in ("metrics.json", "CSV", "event files"):
+    for name, build in builders.items():
         with tempfile.TemporaryDirectory() as directory:
             folder = pathlib.Path(directory)
-            writer: telemetry.Writer = {
-                "metrics.json": lambda folder: telemetry.JsonLinesWriter(folder / "metrics.json"),
-                "CSV": lambda folder: telemetry.CsvWriter(folder / "metrics.csv"),
-                "event files": telemetry.TensorBoardWriter,
-            }[name](folder)
+            writer = build(folder)
             values = {f"group_{i % 100}_value_{i}": float(i) for i in range(args.scalars)}
             seconds = []
             for step in range(args.records):
@@ -137,7 +138,7 @@ def write_records(model_dir: pathlib.Path, count: int) -> None:
 
 def measure_records(args: argparse.Namespace) -> report.Table:
     """Read a run with a number of records by the commands that read runs."""
-    rows = []
+    rows: list[Sequence[Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         folder = pathlib.Path(directory)
         write_records(folder / "run", args.records)
