@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import copy
-import errno
 import functools
 import os
 import shutil
@@ -20,9 +19,9 @@ from official_lite.checkpoint import (
     latest,
     state_description,
 )
-from official_lite.common import errors, files
+from official_lite.common import error_report, errors, files
 
-__all__ = ["is_disk_full", "require_space", "CommittedCheckpointManager"]
+__all__ = ["require_space", "CommittedCheckpointManager"]
 
 
 # The checkpoint may grow a little, and other processes write to the disk, too.
@@ -38,26 +37,17 @@ def require_space(directory: str, size: int) -> None:
         size: The size of the last checkpoint in bytes.
 
     Raises:
-        errors.CheckpointError: There is too little space.
+        errors.DiskFullError: There is too little space.
     """
     if files.is_remote(directory) or not files.exists(directory):
         return
     free = shutil.disk_usage(directory).free
     if free < _RESERVE * size:
-        raise errors.CheckpointError(
+        raise errors.DiskFullError(
             f"Can't save a checkpoint in {directory}: the last one has {size:,} bytes, but only "
             f"{free:,} bytes are free. Free some space or lower `trainer.max_to_keep`, then start "
             "the same command again to resume."
         )
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether a save failed with this error because the disk is full."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
-    # The same error class reports that the memory of a device is exhausted.
-    return is_exhausted and "space" in str(error).lower()
 
 
 Describe = Callable[[], Mapping[str, Any]]
@@ -160,7 +150,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             The path; None if no save was due.
 
         Raises:
-            errors.CheckpointError: The disk is full, or has too little space for another
+            errors.DiskFullError: The disk is full, or has too little space for another
                 checkpoint.
         """
         if not self._is_due(check_interval):
@@ -178,9 +168,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             # report.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_failed(checkpoint_number)
-            if not is_disk_full(error):
+            if not error_report.is_disk_full(error):
                 raise
-            raise errors.CheckpointError(
+            raise errors.DiskFullError(
                 f"The disk is full, so no checkpoint could be saved in {self._directory}. Earlier "
                 "checkpoints are unchanged. Free some space and start the same command again."
             ) from error

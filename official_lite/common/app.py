@@ -76,7 +76,8 @@ def _without_controls(record: python_logging.LogRecord) -> bool:
 
 def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
     try:
-        main(argv)
+        with error_report.naming_the_resource():
+            main(argv)
     except errors.OfficialLiteError as error:
         escapes.say(error_report.summary(error))
         return int(error.exit_code)

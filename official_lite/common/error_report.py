@@ -5,6 +5,7 @@ may lack the user's frames, and through exceptions raised in place of others.
 """
 
 import contextlib
+import errno
 import inspect
 import os
 import re
@@ -19,12 +20,21 @@ __all__ = [
     "brief_traceback",
     "first_line",
     "headline",
+    "is_disk_full",
+    "naming_the_resource",
     "naming_the_line",
     "shown",
     "summary",
     "unwrapped",
     "user_place",
 ]
+
+# What TensorFlow, SQLite and HDF5 say if there is no space on the disk.
+_NO_SPACE = re.compile(
+    r"No space left on device|database or disk is full|Disk quota exceeded|"
+    r"There is not enough space on the disk"
+)
+_NO_MEMORY = re.compile(r"\bOOM when allocating|out of memory\b", re.IGNORECASE)
 
 # Text that gin adds to the message of each error that passes through a configurable function.
 _GIN_CALL = "\n  In call to configurable "
@@ -119,6 +129,55 @@ def naming_the_line() -> Iterator[None]:
         place = user_place(error)
         if place is not None and shown(place) not in str(error):
             error.args = (f"{error} ({shown(place)})",)
+        raise
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an operation failed with this error because the disk is full."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # TensorFlow reports that a device has no memory left with the same class.
+    is_of_library = type(error).__name__ in ("ResourceExhaustedError", "OperationalError")
+    return is_of_library and _NO_SPACE.search(str(error)) is not None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    is_of_library = type(error).__name__ in ("ResourceExhaustedError", "XlaRuntimeError")
+    return isinstance(error, MemoryError) or (
+        is_of_library and _NO_MEMORY.search(str(error)) is not None
+    )
+
+
+@contextlib.contextmanager
+def naming_the_resource() -> Iterator[None]:
+    """Turn the errors that libraries raise about a full disk or memory into errors with a remedy.
+
+    Raises:
+        errors.DiskFullError: The disk is full.
+        errors.OutOfMemoryError: There is no memory for a tensor or array.
+    """
+    try:
+        yield
+    except (errors.DiskFullError, errors.PreemptedError):
+        raise
+    except Exception as error:
+        told = list(_tellings(error))
+        if full := next(filter(is_disk_full, told), None):
+            path = getattr(full, "filename", None)
+            what = f"{path} could not be written" if path else first_line(str(full))
+            raise errors.DiskFullError(
+                f"The disk is full: {what}. Existing files are unchanged. Free some space and "
+                "start the same command again."
+            ) from error
+        is_ours = isinstance(error, errors.OfficialLiteError)
+        if not is_ours and (needy := next(filter(_is_out_of_memory, told), None)):
+            place = user_place(error)
+            what = first_line(str(needy)) + (f" ({shown(place)})" if place else "")
+            raise errors.OutOfMemoryError(
+                f"The memory is exhausted: {what or 'Python could not allocate an object'}. Saved "
+                "checkpoints are intact. Lower `global_batch_size`, `shuffle_buffer_size` or the "
+                "size of the model, then start the same command again."
+            ) from error
         raise
 
 

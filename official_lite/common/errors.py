@@ -13,6 +13,8 @@
     ├── DataError                   (ValueError)   the input can't be read           exit 3
     ├── DivergedError               (RuntimeError) the loss diverged                 exit 4
     ├── CheckpointError             (ValueError)   no usable checkpoint              exit 5
+    │   └── DiskFullError           (OSError)      no space for a file
+    ├── OutOfMemoryError            (MemoryError)  no memory for a tensor or array   exit 1
     ├── ModelDirBusyError           (RuntimeError) another run trains there          exit 6
     ├── ClusterError                (RuntimeError) another process is missing        exit 7
     └── PreemptedError              (RuntimeError) stopped by a signal; state saved  exit 42
@@ -105,6 +107,14 @@ class CheckpointError(OfficialLiteError, ValueError):
     """A required checkpoint that is missing or cannot be restored."""
 
     exit_code = ExitCode.CHECKPOINT
+
+
+class DiskFullError(CheckpointError, OSError):
+    """A file that could not be written because its disk is full. Existing files are intact."""
+
+
+class OutOfMemoryError(OfficialLiteError, MemoryError):
+    """A tensor or array for which there is no memory. Saved checkpoints are intact."""
 
 
 class ModelDirBusyError(OfficialLiteError, RuntimeError):

@@ -96,7 +96,7 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
     if not is_remote(path):
         encoding = None if "b" in mode else "utf-8"
         # The descriptor is checked, not the path, so the file cannot be replaced in between.
-        with open(path, mode, encoding=encoding, opener=_open_regular) as file:
+        with _naming(path), open(path, mode, encoding=encoding, opener=_open_regular) as file:
             yield file
         return
     # Only a remote path needs TensorFlow.
@@ -107,6 +107,17 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
             yield file
     except tf.errors.OpError as error:
         raise OSError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Add the path to errors of reading and writing, which lack it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -223,6 +234,8 @@ def write_bytes(path: str, content: bytes) -> None:
             remove(temporary)
         if isinstance(error, IsADirectoryError):
             raise _not_a_file(path) from error
+        if isinstance(error, OSError) and error.filename == temporary:
+            error.filename = path  # The temporary file is gone, and nothing a user knows.
         raise
 
 

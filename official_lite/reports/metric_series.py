@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 from official_lite.common import files
 
@@ -40,18 +41,18 @@ class Series:
         return [value for value in self.values if math.isfinite(value)]
 
 
-def parse(text: str) -> tuple[dict[str, dict[str, Series]], list[str]]:
+def parse(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], list[str]]:
     """Parse the lines of a metrics file.
 
     Args:
-        text: The lines. The last one may be incomplete while the file is being written.
+        lines: The lines with their line breaks, such as an open file. The last one may be
+            incomplete while the file is being written.
 
     Returns:
         The series by split and name, and one line of text for each record that could not be read.
     """
     curves: dict[tuple[str, str], _Curve] = {}
     problems: list[str] = []
-    lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         try:
             record = _Record.parse(line)
@@ -92,17 +93,28 @@ class _Curve:
     """A series under construction."""
 
     def __init__(self) -> None:
-        self._points: list[tuple[int, float, float | None]] = []
+        # A tuple per point would take twice the memory.
+        self._steps: list[int] = []
+        self._values: list[float] = []
+        self._wall_times: list[float | None] = []
 
     def add(self, step: int, value: float, wall_time: float | None) -> None:
         """Add a value and drop those at this or later steps, which an earlier start wrote."""
-        while self._points and self._points[-1][0] >= step:
-            self._points.pop()
-        self._points.append((step, value, wall_time))
+        while self._steps and self._steps[-1] >= step:
+            for column in (self._steps, self._values, self._wall_times):
+                column.pop()
+        self._steps.append(step)
+        self._values.append(value)
+        self._wall_times.append(wall_time)
 
     def series(self, split: str, name: str) -> Series:
-        steps, values, wall_times = zip(*self._points, strict=True)
-        return Series(split=split, name=name, steps=steps, values=values, wall_times=wall_times)
+        return Series(
+            split=split,
+            name=name,
+            steps=tuple(self._steps),
+            values=tuple(self._values),
+            wall_times=tuple(self._wall_times),
+        )
 
 
 def _number(value: float | None) -> float:

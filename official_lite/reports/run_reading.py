@@ -327,12 +327,25 @@ class _Reader:
     def series(self) -> dict[str, dict[str, Series]]:
         series: dict[str, dict[str, Series]] = {}
         for name in _METRICS:
-            found, problems = metric_series.parse(self._text(name))
+            found, problems = self._parse_metrics(name)
             self.problems += [f"{name}: {problem}" for problem in problems]
             for split, curves in found.items():
                 # The training's own evaluations take precedence over those of jobs beside it.
                 series[split] = {**curves, **series.get(split, {})}
         return series
+
+    def _parse_metrics(self, name: str) -> tuple[dict[str, dict[str, Series]], list[str]]:
+        path = os.path.join(self._model_dir, name)
+        if not files.exists(path):
+            return {}, []
+        try:
+            # Line by line, because the file of a long run may be larger than the memory.
+            with files.open_file(path, "r") as file:
+                return metric_series.parse(file)
+        except UnicodeDecodeError as error:
+            return {}, [f"the file is not UTF-8 text: {error}."]
+        except OSError as error:
+            return {}, [f"the file can't be read: {error}"]
 
     def best(self) -> BestCheckpoint | None:
         """Return the best checkpoint, from the first subdirectory with an `info.json`.

@@ -8,7 +8,7 @@ import keras
 from absl import logging
 
 from official_lite.cluster import reachability
-from official_lite.common import errors
+from official_lite.common import error_report, errors
 from official_lite.core import config_definitions
 from official_lite.modeling import model_summary
 from official_lite.run import preemption, run_record
@@ -67,6 +67,7 @@ def drive(
         _do(outer, work, at_the_end)
         return
     with (
+        error_report.naming_the_resource(),
         preemption.catch_signals(),
         run_record.RunRecord(
             params,
@@ -104,7 +105,7 @@ def _do(
     """
     first: BaseException | None = None
     try:
-        with reachability.name_the_lost():
+        with error_report.naming_the_resource(), reachability.name_the_lost():
             work(record)
     except BaseException as error:
         first = error

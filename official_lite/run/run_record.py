@@ -214,9 +214,15 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, errors.PreemptedError):
             self._log_traceback(error)
-        self._write()
-        # Write gin's config again, because the run may have added bindings.
-        save_gin_config(self._mode, self._model_dir, self._params)
+        try:
+            self._write()
+            # Write gin's config again, because the run may have added bindings.
+            save_gin_config(self._mode, self._model_dir, self._params)
+        except OSError as second:
+            # The first error is the one to report; a full disk often causes both.
+            if error is None:
+                raise
+            logging.warning("The end of the run could not be recorded: %s", second)
 
     def _keep_old_params(self) -> None:
         taken = files.list_names(self._model_dir)
@@ -375,12 +381,31 @@ def _is_of_evaluation(name: str) -> bool:
     return any(f".{mode}." in name for mode in ("eval", "continuous_eval"))
 
 
+class _LogFile(python_logging.FileHandler):
+    """Writes the log. Lines that can't be written are lost with one warning on the terminal."""
+
+    _is_losing = False
+
+    def handleError(self, record: python_logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_losing:
+            self._is_losing = True
+            escapes.say(f"Can't write {self.baseFilename}, so lines are lost: {error}")
+
+    def close(self) -> None:
+        # Closing the file tries to write the rest of its buffer, which fails again.
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _log_to_file(path: str) -> python_logging.Handler | None:
     if files.is_remote(path):
         return None
     with files.open_file(path, "a"):
         pass  # This raises a clear error if the path is not a file that can be appended to.
-    handler = python_logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.PythonFormatter())
     if not python_logging.root.handlers:
         # absl does this before its first line, unless the root logger has a handler. It would

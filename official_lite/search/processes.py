@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, origins, plugins
+from official_lite.common import error_report, errors, files, origins, plugins
 from official_lite.config import gin_config
 
 __all__ = ["describe_end", "ended_with_us", "raise_on_sigterm", "start", "wait_for_any"]
@@ -141,7 +141,8 @@ def _run(
         plugins.restrict(restriction)
         function, args = receiver.recv()
         gin_config.parse_gin([], [gin_bindings])
-        function(*args)
+        with error_report.naming_the_resource():
+            function(*args)
     except errors.OfficialLiteError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         sys.exit(int(error.exit_code))

@@ -1,5 +1,6 @@
 """Functions that create, open and inspect the storage of a study."""
 
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,52 @@ __all__ = ["CONFIG_FILE", "create_study", "open_study", "read_config"]
 CONFIG_FILE = "search.yaml"
 _JOURNAL = "study.journal"
 _ORIGIN = "official_lite"
+
+
+class _Journal(journal.JournalFileBackend):
+    """The journal file of a study.
+
+    A killed process or a full disk may leave an incomplete last line. Optuna would append to it,
+    and could then not read the journal any more. It is removed instead.
+
+    Args:
+        path: The path of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._turn = journal.JournalFileSymlinkLock(path)
+        super().__init__(path, self._turn)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        self._turn.acquire()
+        try:
+            end = _end_of_lines(self._path)
+            if end < files.size(self._path):
+                files.truncate(self._path, end)
+            try:
+                with files.open_file(self._path, "ab") as file:
+                    file.write(lines.encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                files.truncate(self._path, end)
+                raise
+        finally:
+            self._turn.release()
+
+
+def _end_of_lines(path: str) -> int:
+    """Return the position after the last line break."""
+    with files.open_file(path, "rb") as file:
+        start = file.seek(0, os.SEEK_END)
+        tail = b""
+        while start > 0 and b"\n" not in tail:
+            start = max(0, start - 2**16)
+            file.seek(start)
+            tail = file.read(2**16)
+        return start + tail.rfind(b"\n") + 1
 
 
 def create_study(
@@ -146,7 +193,7 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if not config.storage:
         path = os.path.join(study_dir, _JOURNAL)
-        return storages.JournalStorage(journal.JournalFileBackend(path))
+        return storages.JournalStorage(_Journal(path))
     plugins.refuse(
         config.storage,
         f"`search.storage` is {_describe(config)}, a database to which the study would write",

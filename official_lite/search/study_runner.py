@@ -162,7 +162,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
         while running:
             ended = processes.wait_for_any(running)
             running.remove(ended)
-            _raise_if_asked_to_stop(ended)
+            _raise_if_stopped(ended)
             if not ended.exitcode:
                 continue
             how = f"worker {names[ended]} ended {processes.describe_end(ended)}"
@@ -182,7 +182,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
         )
 
 
-def _raise_if_asked_to_stop(process: SpawnProcess) -> None:
+def _raise_if_stopped(process: SpawnProcess) -> None:
     if process.exitcode == errors.ExitCode.PREEMPTED:
         raise errors.PreemptedError(
             "A worker was asked to stop. Start the same command again to resume."
@@ -190,6 +190,11 @@ def _raise_if_asked_to_stop(process: SpawnProcess) -> None:
     if process.exitcode == errors.ExitCode.INTERRUPTED:
         raise errors.StoppedByUserError(
             "A worker was asked to stop. Start the same command again to resume."
+        )
+    if process.exitcode == errors.ExitCode.CHECKPOINT:
+        raise errors.DiskFullError(
+            "A worker stopped because the disk is full. Existing files are unchanged. Free some "
+            "space and start the same command again."
         )
 
 

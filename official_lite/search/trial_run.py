@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import optuna
 from absl import logging
 
-from official_lite.common import errors, files, suggestions
+from official_lite.common import error_report, errors, files, suggestions
 from official_lite.search import search_config
 
 __all__ = [
@@ -195,18 +195,21 @@ class TrialRun:
 def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
     """Run a trial to its end and write its outcome to its model directory.
 
-    An error fails only the trial; the study continues. A request to stop the process ends both.
+    An error fails only the trial; the study continues. A request to stop the process and a full
+    disk, which is not the fault of the trial, end both.
 
     Raises:
         errors.PreemptedError: If a signal requested a stop. The trial can be resumed later.
+        errors.DiskFullError: If the disk is full. The trial can be resumed later.
     """
     global _current
     _current = trial
     try:
-        outcome = trial.outcome_of(evaluate(trial))
+        with error_report.naming_the_resource():
+            outcome = trial.outcome_of(evaluate(trial))
     except optuna.TrialPruned:
         outcome = Outcome(state="pruned")
-    except errors.PreemptedError:
+    except (errors.PreemptedError, errors.DiskFullError):
         raise
     except (Exception, SystemExit) as error:  # No error of a trial may end the other trials.
         logging.exception("Trial %d failed.", trial.number)

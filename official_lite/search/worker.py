@@ -214,6 +214,12 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
         raise errors.StoppedByUserError(f"Trial {number} was asked to stop and can be resumed.")
     if code == errors.ExitCode.PREEMPTED:
         raise errors.PreemptedError(f"Trial {number} was asked to stop and can be resumed.")
+    if code == errors.ExitCode.CHECKPOINT:
+        # Of all errors with this code, only a full disk leaves no outcome.
+        raise errors.DiskFullError(
+            f"The disk is full, so trial {number} stopped; see {output_path}. Free some space and "
+            "start the same command again."
+        )
     reason = f"its process ended {processes.describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf import message, struct_pb2
 
-from official_lite.common import files
+from official_lite.common import error_report, files
 from official_lite.telemetry import writer
 from official_lite.telemetry.event_storage import Events
 from official_lite.telemetry.record import Histogram, Record
@@ -238,8 +238,10 @@ class TensorBoardWriter(writer.Writer):
     def file_writer(self, relative_path: str = "") -> Any:
         """Return the `tf.summary.SummaryWriter` of a folder, given relative to the root."""
         if relative_path not in self._file_writers:
-            self._file_writers[relative_path] = self._create_file_writer(relative_path)
-        return self._file_writers[relative_path]
+            with _unless_disk_is_full():
+                self._file_writers[relative_path] = self._create_file_writer(relative_path)
+        # If the file can't be created now, the next call tries again.
+        return self._file_writers.get(relative_path) or tf.summary.create_noop_writer()
 
     def flush(self) -> None:
         # Iterate over a copy, as in `sync`: this may run in the thread that saves, while another
@@ -325,7 +327,10 @@ def _unless_disk_is_full() -> Iterator[None]:
         yield
     except (OSError, tf.errors.OpError) as error:
         logging.log_first_n(
-            logging.WARNING, "Can't write the event files, so values are lost: %s", 3, error
+            logging.WARNING,
+            "Can't write the event files, so values are lost: %s",
+            3,
+            error_report.first_line(str(error)),
         )
 
 

@@ -88,9 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verbosity is not None:
         logging.set_verbosity(verbosity)
     try:
-        code = int(module.run(args))
-        sys.stdout.flush()
-        return code
+        with error_report.naming_the_resource():
+            code = int(module.run(args))
+            sys.stdout.flush()
+            return code
     except errors.OfficialLiteError as error:
         escapes.say(error_report.summary(error))
         return int(error.exit_code)

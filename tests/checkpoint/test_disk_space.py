@@ -1,9 +1,7 @@
-import errno
 import pathlib
 import shutil
 
 import pytest
-import tensorflow as tf
 
 from official_lite.checkpoint import committed_checkpoint_manager
 from official_lite.common import errors
@@ -19,17 +17,3 @@ def test_another_one_needs_a_fifth_more_than_the_last(tmp_path: pathlib.Path, mo
 def test_unknown_room_is_enough(tmp_path: pathlib.Path) -> None:
     committed_checkpoint_manager.require_space(str(tmp_path / "nowhere"), 10**18)
     committed_checkpoint_manager.require_space("gs://bucket/run", 10**18)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_full"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), True),
-        (OSError(errno.EACCES, "Permission denied"), False),
-        (tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device"), True),
-        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), False),
-        (ValueError("space"), False),
-    ],
-)
-def test_full_disk_is_told_from_other_errors(error: Exception, is_full: bool) -> None:
-    assert committed_checkpoint_manager.is_disk_full(error) == is_full

@@ -1,7 +1,9 @@
+import errno
 import re
 import traceback
 
 import gin
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -185,3 +187,32 @@ def test_wrong_config_is_told_with_the_line_that_made_it_once() -> None:
 
     place = f"({__file__}:{_line_of(factory) + 2}, in `factory`)"
     assert str(_raised(outer)) == f"no field {place}"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (tf.errors.ResourceExhaustedError(None, None, "ckpt; No space left on device"), True),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), False),
+        (ValueError("space"), False),
+    ],
+)
+def test_full_disk_is_told_from_other_errors(error: Exception, is_full: bool) -> None:
+    assert error_report.is_disk_full(error) == is_full
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/disk/file"), "full: /disk/file could"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), "Lower"),
+        (np._core._exceptions._ArrayMemoryError((10**9,), np.dtype("f4")), "3.73 GiB"),
+    ],
+    ids=["disk", "device", "numpy"],
+)
+def test_exhausted_resource_is_named_with_its_remedy(error: Exception, told: str) -> None:
+    kind = errors.DiskFullError if isinstance(error, OSError) else errors.OutOfMemoryError
+    with pytest.raises(kind, match=told), error_report.naming_the_resource():
+        raise RuntimeError("in a library") from error

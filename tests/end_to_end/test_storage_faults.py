@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from official_lite import pipeline, telemetry
 from official_lite.checkpoint import commit, committed_checkpoint_manager, latest
 from official_lite.common import errors
 from official_lite.core import exp_factory
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 DATA = "data-00000-of-00001"
@@ -192,13 +194,28 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system that has room for about two checkpoints."""
-    directory = tmp_path / "disk"
+    with _disk(tmp_path / "disk", "420k") as directory:
+        yield directory
+
+
+@contextlib.contextmanager
+def _disk(directory: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
+    """A file system of this size, mounted at a new directory."""
     directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=420k", "tmpfs", str(directory)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("only who may mount a file system")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def _fill(disk: pathlib.Path, room: int) -> pathlib.Path:
+    """Fill the disk up to `room` bytes, with a file that is returned."""
+    filler = disk / "filler"
+    filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - room)))
+    return filler
 
 
 @pytest.mark.parametrize(
@@ -365,3 +382,72 @@ def test_09_full_disk_costs_records_and_not_the_training(
     assert steps[-1] == 4
     assert 3 not in steps
     assert "metrics.json, so lines are lost" in caplog.text
+
+
+_RUN = [
+    "train.py",
+    "--experiment=vision/digits_mlp",
+    "--set=runtime.execution=graph",
+    "--set=runtime.distribution_strategy=off",
+    "--set=trainer.steps_per_loop=5",
+    "--set=trainer.summary_interval=5",
+    "--set=trainer.validation_interval=20",
+    "--set=trainer.checkpoint_interval=20",
+    "--set=trainer.writers=[jsonl,csv,tensorboard]",
+]
+_SEARCH = [
+    *_RUN,
+    "--mode=search",
+    "--set=trainer.train_steps=20",
+    "--set=search={space: {task.model.units: [[8], [16]]}, metric: accuracy, direction: maximize, "
+    "strategy: random, num_trials: 2}",
+]
+_TOOL = ["-m", "official_lite.tools"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "room", "file"),
+    [
+        ([*_RUN, "--mode=train_and_eval"], 0, ".lock"),
+        ([*_RUN, "--mode=train_and_eval"], 8_000, "params.yaml"),
+        ([*_RUN, "--mode=train_and_eval"], 16_000, "operative_config"),
+        ([*_RUN, "--mode=train_and_eval"], 24_000, "run.json"),
+        ([*_RUN, "--mode=train_and_eval"], 40_000, "best_ckpt"),  # No room for events, CSV, log.
+        ([*_RUN, "--mode=train_and_eval"], 100_000, "best_ckpt"),
+        ([*_RUN, "--mode=train_and_eval"], 200_000, "run"),
+        ([*_TOOL, "report", "DISK/run", "--output=DISK/report.html"], 0, "report.html"),
+        ([*_TOOL, "export", "DISK/run", "--output=DISK/export"], 16_000, "export"),
+        (_SEARCH, 0, "study.journal"),
+        (_SEARCH, 4_000, "study.journal"),
+        (_SEARCH, 8_000, "/disk/run/"),
+        (_SEARCH, 60_000, "trials/0000"),
+        ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 8_000, "database"),
+        ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "DISK/run"),
+    ],
+)
+def test_08_full_disk_is_named_whatever_is_written_and_the_same_command_resumes(
+    tmp_path: pathlib.Path, command: list[str], room: int, file: str
+) -> None:
+    with _disk(tmp_path / "disk", "4m") as disk:
+        args = [arg.replace("DISK", str(disk)) for arg in command]
+        train = [*_RUN, "--mode=train_and_eval", f"--model_dir={disk / 'run'}"]
+        if "train.py" in args:
+            args.append(f"--model_dir={disk / 'run'}")
+        else:
+            assert commands.run([*train, "--set=trainer.train_steps=20"]).returncode == 0
+        if "--mode=train_and_eval" in args:
+            args.append("--set=trainer.train_steps=60")
+        before = {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()}
+        filler = _fill(disk, room)
+        failed = commands.run(args)
+        said = failed.stderr.splitlines()[-1]
+        assert failed.returncode == errors.ExitCode.CHECKPOINT, failed.stderr
+        assert "The disk is full" in said or "bytes are free" in said
+        assert file.replace("DISK", str(disk)) in said
+        assert "Traceback" not in failed.stderr
+        assert all(path.read_bytes() == content for path, content in before.items())
+        filler.unlink()
+        again = commands.run(args)
+        assert again.returncode == 0, again.stderr
+        assert not [path for path in disk.rglob("*") if re.search(r"_temp|\.tmp$", path.name)]

@@ -14,7 +14,7 @@ def _line(step: int, split: str = "train", **values: object) -> dict[str, object
 
 def test_each_metric_of_a_split_is_a_series() -> None:
     text = _text(_line(1, loss=0.5), _line(2, loss=None, a=1), _line(2, "validation", loss=0.25))
-    series, problems = metric_series.parse(text)
+    series, problems = metric_series.parse(text.splitlines(keepends=True))
     assert problems == []
     loss = series["train"]["loss"]
     assert (loss.steps, loss.wall_times, loss.finite()) == ((1, 2), (101.0, 102.0), [0.5])
@@ -26,18 +26,18 @@ def test_each_metric_of_a_split_is_a_series() -> None:
 def test_what_was_reported_twice_counts_as_the_later_start_says() -> None:
     first = [_line(step, loss=float(step)) for step in (10, 20, 30)]
     again = [_line(step, loss=step + 0.5) for step in (20, 25)]
-    series, _ = metric_series.parse(_text(*first, *again))
+    series, _ = metric_series.parse(_text(*first, *again).splitlines(keepends=True))
     loss = series["train"]["loss"]
     assert (loss.steps, loss.values) == ((10, 20, 25), (10.0, 20.5, 25.5))
 
 
 def test_torn_last_line_is_no_problem_and_another_one_is() -> None:
     text = '{"split": "train"}\n' + _text(_line(1, loss="high"), _line(2, loss=1.0)) + '{"step": 3'
-    series, problems = metric_series.parse(text)
+    series, problems = metric_series.parse(text.splitlines(keepends=True))
     assert series["train"]["loss"].steps == (2,)
     assert [problem.partition(" can't")[0] for problem in problems] == ["line 1", "line 2"]
 
 
 def test_file_of_an_older_version_has_no_times() -> None:
-    series, _ = metric_series.parse('{"step": 1, "split": "train", "loss": 0.5}\n')
+    series, _ = metric_series.parse(['{"step": 1, "split": "train", "loss": 0.5}\n'])
     assert series["train"]["loss"].wall_times == (None,)
