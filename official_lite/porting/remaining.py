@@ -154,7 +154,10 @@ class _Finder(ast.NodeVisitor):
             return
         if name in _PROPERTIES:
             self._tell(node, f"`self.{name}` is a property in Keras: use another name")
-        if isinstance(value, ast.Call) and self._qualified(value.func) == "tensorflow.Variable":
+        is_variable = (
+            isinstance(value, ast.Call) and self._qualified(value.func) == "tensorflow.Variable"
+        )
+        if is_variable and not self._has_habits[-1]:
             self._tell(node, "Keras doesn't track a `tf.Variable`: use `self.add_weight`")
 
     def _look_at_argument(self, node: ast.Call, name: str, keyword: ast.keyword) -> None:
