@@ -58,11 +58,11 @@ def words() -> dict[str, Any]:
     }
 
 
-def classifier(backbone: dict[str, Any], size: int = 96, **config: Any) -> Case:
+def classifier(backbone: dict[str, Any], size: int = 96, **fields: Any) -> Case:
     factory = official("vision.modeling.factory")
     configs = official("vision.configs.image_classification")
     config = configs.ImageClassificationModel(
-        num_classes=5, input_size=[size, size, 3], dropout_rate=0.0, **config
+        num_classes=5, input_size=[size, size, 3], dropout_rate=0.0, **fields
     )
     config.override({"backbone": backbone})
     specs = keras().layers.InputSpec(shape=[None, size, size, 3])
@@ -85,8 +85,9 @@ def efficientnet() -> Case:
 
 def vit() -> Case:
     transformer = {"mlp_dim": 32, "num_heads": 2, "num_layers": 2, "dropout_rate": 0.0}
-    net = {"patch_size": 16, "hidden_size": 16, "representation_size": 0}
-    net = {**net, "model_name": "vit-ti16", "transformer": transformer}
+    net = {
+        "patch_size": 16, "hidden_size": 16, "model_name": "vit-ti16", "transformer": transformer
+    }  # fmt: skip
     return classifier({"type": "vit", "vit": net})
 
 
@@ -173,7 +174,7 @@ def segmentation() -> Case:
 
 
 def video() -> Case:
-    networks, models = official("vision.modeling.backbones"), official("vision.modeling")
+    networks = official("vision.modeling.backbones")
     models = importlib.import_module("official.vision.modeling.video_classification_model")
     specs = keras().layers.InputSpec(shape=[None, 8, 64, 64, 3])
     backbone = networks.ResNet3D(
@@ -198,7 +199,7 @@ def bert_span() -> Case:
 def custom() -> Case:
     k = keras()
 
-    class Block(k.layers.Layer):  # type: ignore[misc, name-defined]
+    class Block(k.layers.Layer):  # type: ignore[name-defined]
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(**kwargs)
             self._inner = k.layers.Dense(6, activation="relu")
@@ -211,7 +212,7 @@ def custom() -> Case:
         def call(self, x: Any) -> Any:
             return self.norm(self._inner(x) * self.scale)
 
-    class Net(k.Model):  # type: ignore[misc, name-defined]
+    class Net(k.Model):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self._attention = k.layers.MultiHeadAttention(num_heads=2, key_dim=3)
@@ -230,7 +231,7 @@ def custom() -> Case:
 
 _SGD = {"type": "sgd", "sgd": {"momentum": 0.9}}
 _ADAM = {"type": "adam"}
-_ADAMW = {"type": "adamw", "adamw": {"weight_decay_rate": 0.01}}
+_ADAMW = {"type": "adamw", "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 0.0}}
 _RMSPROP = {"type": "rmsprop", "rmsprop": {"momentum": 0.9, "rho": 0.9}}
 # The model, the optimizer, the learning rate and the decay of a moving average.
 CASES: dict[str, tuple[Callable[[], Case], dict[str, Any], float, float]] = {
@@ -240,12 +241,12 @@ CASES: dict[str, tuple[Callable[[], Case], dict[str, Any], float, float]] = {
     "retinanet": (retinanet, _SGD, 1e-4, 0.0),
     "transformer": (transformer, _ADAM, 1e-3, 0.0),
     "custom": (custom, _ADAM, 1e-3, 0.0),
-    "efficientnet": (efficientnet, _SGD, 1e-4, 0.0),
+    "efficientnet": (efficientnet, _SGD, 3e-5, 0.0),
     "vit": (vit, _ADAM, 1e-3, 0.0),
     "albert": (albert, _ADAM, 1e-3, 0.0),
     "mobilebert": (mobilebert, _ADAM, 1e-3, 0.0),
     "segmentation": (segmentation, _SGD, 1e-4, 0.0),
-    "video": (video, _SGD, 1e-4, 0.0),
+    "video": (video, _SGD, 1e-5, 0.0),
     "bert_span": (bert_span, _ADAMW, 1e-4, 0.0),
 }
 
@@ -328,7 +329,6 @@ def read(folder: pathlib.Path, name: str) -> dict[str, Any]:
         "step": step,
         "outputs": max(float(abs(a - b).max()) for a, b in zip(found, wanted, strict=True)),
         "losses": float((abs(losses - saved["losses"]) / np.maximum(saved["losses"], 1)).max()),
-        "each": [f"{float(x):.1e}" for x in losses - saved["losses"]][:10],
         "first and last loss": [float(saved["losses"][0]), float(saved["losses"][-1])],
     }
 

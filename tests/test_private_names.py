@@ -130,8 +130,11 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
     ),
     "a built Adam": (
         lambda: _optimizer("Adam", amsgrad=True),
-        ["_momentums", "_velocities", "_velocity_hats", "_trainable_variables"],
-        "sparse updates, LAMB, LARS and the gradient accumulator",
+        [
+            *("_momentums", "_velocities", "_velocity_hats", "_trainable_variables"),
+            *("_iterations", "_learning_rate"),
+        ],
+        "sparse updates, LAMB, LARS, the gradient accumulator and checkpoints of Keras 2",
     ),
     "a built SGD": (lambda: _optimizer("SGD"), ["_distribution_strategy"], "sparse updates"),
     "a compiled model": (_compiled, ["_loss_tracker"], "the metrics of compiled models"),

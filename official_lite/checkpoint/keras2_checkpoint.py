@@ -27,6 +27,7 @@ _NOT_WEIGHTS = frozenset(
     {"optimizer", "keras_api", "signatures", "save_counter", "_random_generator"}
 )
 
+_KERAS3_NAMES = frozenset({"_kernel", "_functional", "_operations"})
 _KERAS2_PREFIX = "layer_with_weights-"
 _COUNTERS = frozenset({"global_step", "beta1_power", "beta2_power"})
 
@@ -148,6 +149,12 @@ class Keras2Checkpoint:
             if node.slot_variables or is_optimizer or has_layers:
                 return True
         return False
+
+    @property
+    def is_of_keras3(self) -> bool:
+        """Whether the saved objects have names that only Keras 3 uses."""
+        names = (child.local_name for node in self.graph.nodes for child in node.children)
+        return not _KERAS3_NAMES.isdisjoint(names)
 
     def node(self, index: int) -> Node:
         """Return the node with this index; always the same object."""

@@ -125,7 +125,11 @@ def _find_keras2(
     them are missing.
     """
     is_sure = checkpoint.is_of_keras2
-    may_be = report.missing and not files.exists(commit.path_of(checkpoint.prefix))
+    may_be = (
+        report.missing
+        and not checkpoint.is_of_keras3
+        and not files.exists(commit.path_of(checkpoint.prefix))
+    )
     if not isinstance(model, keras.Model) or not (is_sure or may_be):
         return None
     top = checkpoint.node(0).children

@@ -1,5 +1,6 @@
 import os
 import pathlib
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -74,10 +75,10 @@ def test_what_is_made_later_gets_nothing_of_the_damaged_one(tmp_path: pathlib.Pa
     checkpoint = tf.train.Checkpoint(a=tf.Variable(tf.zeros([1000])))
     restore = checkpoint.restore
 
-    def restore_when_another_process_has_moved_it(path: str) -> None:
+    def restore_when_another_process_has_moved_it(path: str) -> Any:
         if path == paths[0]:
             commit.remove_checkpoint(paths[1])
-        restore(path)
+        return restore(path)
 
     checkpoint.restore = restore_when_another_process_has_moved_it
     assert fallback.restore_newest(checkpoint, paths)[0] == paths[0]
