@@ -305,6 +305,9 @@ _BAD_VALUES = (
     r"indices.* = .+ is not in \[0, .+?\)",
 )
 
+# What a dispatcher without `--work_dir` answers after its restart.
+_FORGOTTEN = "Unknown iteration client id"
+
 _OF_IMAGE = re.compile(r"image file format|Invalid (?:PNG|JPEG|GIF|BMP)|(?:PNG|JPEG) data")
 
 _STRING = re.compile(r"Cast string to \w+ is not supported")
@@ -334,7 +337,14 @@ def raise_if_of_data(
 
     Raises:
         DataError: The data caused the error.
+        ClusterError: The dispatcher of a tf.data service no longer knows this process.
     """
+    if _FORGOTTEN in error.message:
+        raise errors.ClusterError(
+            "The dispatcher of the tf.data service was restarted and no longer knows this "
+            "training. Start the same command again to resume. Start the dispatcher with "
+            "`--work_dir`, so that trainings survive its restarts."
+        ) from error
     reason = _reason(error, is_training=split == "training")
     if match := _STRING.search(error.message):
         spec = getattr(batches, "element_spec", None)

@@ -133,3 +133,10 @@ def test_key_of_something_else_is_left_alone():
 def test_error_of_the_model_is_not():
     error = failed(lambda: tf.linalg.matmul(tf.zeros([2, 3]), tf.zeros([2, 3])))
     input_errors.raise_if_of_data(error, None)
+
+
+def test_dispatcher_that_lost_its_state_is_no_fault_of_the_data():
+    message = "Failed to get tasks: Unknown iteration client id 7 [Op:IteratorGetNext]"
+    error = tf.errors.NotFoundError(None, None, message)
+    with pytest.raises(errors.ClusterError, match="--work_dir"):
+        input_errors.raise_if_of_data(error, tf.Variable(7))

@@ -1,5 +1,7 @@
 import json
 import math
+import tracemalloc
+from collections.abc import Iterator
 
 from official_lite.reports import metric_series
 
@@ -41,3 +43,18 @@ def test_torn_last_line_is_no_problem_and_another_one_is() -> None:
 def test_file_of_an_older_version_has_no_times() -> None:
     series, _ = metric_series.parse(['{"step": 1, "split": "train", "loss": 0.5}\n'])
     assert series["train"]["loss"].wall_times == (None,)
+
+
+def test_memory_is_that_of_the_series_not_of_the_text() -> None:
+    def lines() -> Iterator[str]:
+        for step in range(20_000):
+            yield f'{{"step": {step}, "split": "train", "loss": 0.5, "note": null}}\n'
+
+    tracemalloc.start()
+    try:
+        series, _ = metric_series.parse(lines())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(series["train"]["loss"].steps) == 20_000
+    assert peak < 20_000 * 200

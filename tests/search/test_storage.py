@@ -1,6 +1,7 @@
 """Where a study is kept: a journal, SQLite, PostgreSQL."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -132,3 +133,36 @@ def test_password_is_not_in_the_message() -> None:
 def test_study_that_is_not_there_can_not_be_opened(tmp_path) -> None:
     with pytest.raises(errors.ConfigValueError, match="There is no study"):
         storage.open_study(toys.config(), str(tmp_path))
+
+
+@pytest.mark.parametrize("rest", ['{"op_code":6,"work', '{"op_code"' + " " * 100_000])
+def test_incomplete_last_line_of_the_journal_is_no_damage(tmp_path, rest):
+    """A killed process or a full disk leaves one."""
+    study_dir = str(tmp_path / "study")
+    search.run_study(toys.parabola, toys.config(num_trials=2), study_dir)
+    with (tmp_path / "study" / "study.journal").open("a") as file:
+        file.write(rest)
+    search.run_study(toys.parabola, toys.config(num_trials=4), study_dir)
+    study = search.run_study(toys.parabola, toys.config(num_trials=5), study_dir)
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+    lines = (tmp_path / "study" / "study.journal").read_text().splitlines()
+    assert all(json.loads(line) for line in lines)
+
+
+def test_full_disk_ends_the_study_and_fails_no_trial(tmp_path):
+    config = toys.config(num_trials=3)
+    with pytest.raises(errors.DiskFullError, match="could not be written"):
+        search.run_study(toys.full_disk_in_the_third, config, str(tmp_path / "study"))
+    study = search.run_study(toys.parabola, config, str(tmp_path / "study"))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["", "sqlite"])
+def test_hundreds_of_trials_of_eight_workers_are_each_run_once(tmp_path, name):
+    url = f"sqlite:///{tmp_path}/study.db" if name else ""
+    config = toys.config(storage=url, num_trials=300, num_workers=8)
+    study = search.run_study(toys.parabola, config, str(tmp_path / "study"))
+    assert [trial.number for trial in study.trials] == list(range(300))
+    assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
+    assert all(trial.user_attrs["starts"] == 1 for trial in study.trials)

@@ -1,5 +1,6 @@
 """Trials without TensorFlow, importable by processes of their own."""
 
+import errno
 import os
 import pathlib
 import signal
@@ -39,6 +40,12 @@ def crash_of_the_third(trial: search.TrialRun) -> float:
 def error_in_the_third(trial: search.TrialRun) -> float:
     if trial.number == 2:
         raise errors.DataError("no such file")
+    return parabola(trial)
+
+
+def full_disk_in_the_third(trial: search.TrialRun) -> float:
+    if trial.number == 2:
+        raise OSError(errno.ENOSPC, "No space left on device", "weights")
     return parabola(trial)
 
 
