@@ -75,7 +75,6 @@ class Config(params_dict.ParamsDict):
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))
     SEQUENCE_TYPES: ClassVar[tuple[type, ...]] = (list, tuple)
     CLEARS: ClassVar[Mapping[str, str]] = {}
-    IS_LENIENT: ClassVar[bool] = False
     _BUILDER: ClassVar[Any] = None
     _COMPILED: ClassVar[dict[str, field_types.FieldType]]
 
@@ -285,6 +284,7 @@ class Lenient:
     List it before the base class. Values that fit their annotation are converted as usual. Others,
     such as None or a float for an `int`, are kept as they are. A dict from which such a config is
     built may contain other keys, too. Overriding a key that does not exist is still an error.
+    Locking the config that contains it does not lock it, because models change their configs.
     """
 
     IS_LENIENT: ClassVar[bool] = True

@@ -408,3 +408,12 @@ def test_lenient_config_is_built_with_keys_of_its_own_which_overrides_must_know(
     assert config.weights.as_dict() == {"all": None, "3": 0.1}
     with pytest.raises(errors.UnknownKeyError, match="5"):
         config.override({"weights": {"5": 0.1}})
+
+
+def test_lenient_config_can_be_changed_below_a_locked_one_but_not_once_locked_itself() -> None:
+    config = LossConfig()
+    config.lock()
+    config.weights.override({"3": 0.2})
+    assert config.weights.as_dict()["3"] == 0.2
+    with pytest.raises(errors.LockedConfigError):
+        config.weights = {"3": 0.3}
