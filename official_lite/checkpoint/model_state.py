@@ -17,7 +17,7 @@ import tensorflow as tf
 from official_lite.checkpoint import adapted_layers
 from official_lite.modeling import step_seeds
 
-__all__ = ["hidden_items", "weight_items"]
+__all__ = ["checkpoint_items", "hidden_items", "weight_items"]
 
 
 class _Names(tf.train.experimental.PythonState):
@@ -31,6 +31,15 @@ class _Names(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: str) -> None:
         """Ignore the saved names and keep the names of this model."""
+
+
+def checkpoint_items(model: keras.Model | tf.Module) -> dict[str, Any]:
+    """Return the model's own `checkpoint_items`, in which lists are plain lists.
+
+    TensorFlow tracks these, but not the lists that Keras 3 makes of a model's attributes.
+    """
+    items = getattr(model, "checkpoint_items", None) or {}
+    return {name: [*item] if isinstance(item, list) else item for name, item in items.items()}
 
 
 def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def load_weights(
         )
     whole = model_state.weight_items(model)
     adapted = whole.pop("adapted_layers", None)
-    items = dict(getattr(model, "checkpoint_items", None) or whole)
+    items = model_state.checkpoint_items(model) or whole
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
     hidden = whole.get("hidden_weights", [])
@@ -219,7 +219,7 @@ def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
         for name, child in tf.train.TrackableView.children(model).items()
         if isinstance(child, keras.Layer) and not name.startswith("_")
     }
-    return layers | attributes | dict(getattr(model, "checkpoint_items", None) or {})
+    return layers | attributes | model_state.checkpoint_items(model)
 
 
 def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[Any]:

@@ -614,7 +614,7 @@ class Trainer(_AsyncTrainer):
             "optimizer": self.optimizer,
             "skipped_batches": self._train_data.skipped,
             **model_state.hidden_items(self.model),
-            **getattr(self.model, "checkpoint_items", {}),
+            **model_state.checkpoint_items(self.model),
         }
 
     # Data.

@@ -30,11 +30,15 @@ def build_by_task(
     Raises:
         errors.ConfigError: As in `build_variables`.
     """
+    if has_variables(model):
+        return
+    # A step may look up its metrics by name.
+    metrics = step_checks.build_metrics(task, training=training)
     if training:
         sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
-        step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=[])
+        step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=metrics)
     else:
-        step_fn = functools.partial(task.validation_step, model=model, metrics=[])
+        step_fn = functools.partial(task.validation_step, model=model, metrics=metrics)
 
     @user_code.not_converted
     def explained(inputs: types.Nest) -> Any:

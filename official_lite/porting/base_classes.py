@@ -15,6 +15,7 @@ from official_lite.porting.names import with_imports
 __all__ = ["rewrite"]
 
 _PACKAGES = {
+    "dataclasses": "dataclasses",
     "hyperparams": "official_lite.modeling.hyperparams",
     "keras2": "official_lite.keras2",
 }
@@ -60,6 +61,8 @@ class _Rewriter(NamesTransformer):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.needed: list[str] = []
+        # Whether each of the classes around a node is a dataclass.
+        self._fields: list[bool] = []
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
@@ -71,9 +74,33 @@ class _Rewriter(NamesTransformer):
             return updated_node
         return self._from(counterpart)
 
+    def leave_AnnAssign(
+        self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
+    ) -> cst.AnnAssign:
+        """Create the default of a field per instance: Python 3.11 refuses a config as a default."""
+        default = original_node.value
+        if not (self._fields and self._fields[-1] and isinstance(default, cst.Call)):
+            return updated_node
+        if not default.func.deep_equals(original_node.annotation.annotation):
+            return updated_node
+        field = cst.ensure_type(
+            self._from("dataclasses.field(default_factory=lambda: default)"), cst.Call
+        )
+        factory = cst.ensure_type(field.args[0].value, cst.Lambda)
+        factory = factory.with_changes(body=updated_node.value)
+        return updated_node.with_changes(
+            value=field.with_changes(args=[field.args[0].with_changes(value=factory)])
+        )
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        decorators = [one.decorator for one in node.decorators]
+        callables = [one.func if isinstance(one, cst.Call) else one for one in decorators]
+        self._fields.append("dataclasses.dataclass" in map(self.imported_name, callables))
+
     def leave_ClassDef(
         self, original_node: cst.ClassDef, updated_node: cst.ClassDef
     ) -> cst.ClassDef:
+        self._fields.pop()
         bases = list(updated_node.bases)
         names = [self.imported_name(base.value) for base in original_node.bases]
         if any(name.startswith(_DONE) for name in names):

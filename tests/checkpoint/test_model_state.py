@@ -50,3 +50,22 @@ def test_nothing_is_added_to_a_plain_model() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert model_state.hidden_items(model) == {}
     assert model_state.hidden_items(tf.Module()) == {}
+
+
+def test_list_of_heads_among_the_checkpoint_items_is_saved(tmp_path) -> None:
+    class Heads(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = [keras.layers.Dense(1), keras.layers.Dense(2)]
+            for head in self.heads:
+                head.build((None, 3))
+
+        @property
+        def checkpoint_items(self) -> dict[str, list[keras.Layer]]:
+            return {"heads": self.heads}
+
+    saved, restored = Heads(), Heads()
+    path = tf.train.Checkpoint(**model_state.checkpoint_items(saved)).write(str(tmp_path / "c"))
+    status = tf.train.Checkpoint(**model_state.checkpoint_items(restored)).read(path)
+    status.assert_consumed()
+    assert (restored.heads[1].kernel.numpy() == saved.heads[1].kernel.numpy()).all()

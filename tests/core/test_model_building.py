@@ -99,3 +99,21 @@ def test_metrics_of_compile_are_there_before_the_loop(
         trainer.train(tf.constant(2))
         logs = trainer.evaluate(tf.constant(-1))
     assert logs["mae"] > 0
+
+
+class ByName(LineTask):
+    """Updates its metrics by their names, as tasks of the Model Garden do."""
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        {metric.name: metric for metric in metrics}["mae"].update_state([0.0], [1.0])
+        return logs
+
+
+def test_step_that_is_traced_to_build_a_model_has_the_metrics_of_the_task(
+    experiment, make_trainer
+) -> None:
+    params = experiment()
+    params.task.is_built = False
+    trainer = make_trainer(params, task_cls=ByName)
+    assert trainer.train(tf.constant(1))["mae"] > 0

@@ -47,6 +47,22 @@ def test_configs_accept_what_they_do_in_the_model_garden() -> None:
     assert base_classes.rewrite(cst.parse_module(rewritten)).code == rewritten
 
 
+def test_config_that_is_the_default_of_a_field_is_made_per_instance() -> None:
+    head = "import dataclasses\nfrom official_lite.modeling import optimization\n"
+    text = (
+        "@dataclasses.dataclass\n"
+        "class A(optimization.OptimizationConfig):\n"
+        "  lr: optimization.LrConfig = {}\n"
+        "  size: int = 3\n"
+        "  other: B = make()\n"
+    )
+    call = 'optimization.LrConfig(\n      type="cosine")'
+    rewritten = base_classes.rewrite(cst.parse_module(head + text.format(call))).code
+    assert f"= dataclasses.field(default_factory=lambda: {call})\n  size: int = 3\n" in rewritten
+    assert "other: B = make()" in rewritten
+    assert base_classes.rewrite(cst.parse_module(rewritten)).code == rewritten
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -75,7 +75,6 @@ class Config(params_dict.ParamsDict):
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))
     SEQUENCE_TYPES: ClassVar[tuple[type, ...]] = (list, tuple)
     CLEARS: ClassVar[Mapping[str, str]] = {}
-    IS_LENIENT: ClassVar[bool] = False
     _BUILDER: ClassVar[Any] = None
     _COMPILED: ClassVar[dict[str, field_types.FieldType]]
 
@@ -101,7 +100,8 @@ class Config(params_dict.ParamsDict):
         self.__dict__["_restrictions"] = list(restrictions or ())
         self._refuse_rivals(self.__dict__, self._cursor())
         if default_params:
-            self._override(default_params, self._cursor()._replace(strict=not self._is_open()))
+            strict = not (self._is_open() or self.IS_LENIENT)
+            self._override(default_params, self._cursor()._replace(strict=strict))
 
     @property
     def BUILDER(self) -> Any:
@@ -282,7 +282,9 @@ class Lenient:
     """Mixin for config classes ported from the Model Garden, whose fields accept any value.
 
     List it before the base class. Values that fit their annotation are converted as usual. Others,
-    such as None or a float for an `int`, are kept as they are. Unknown keys are still errors.
+    such as None or a float for an `int`, are kept as they are. A dict from which such a config is
+    built may contain other keys, too. Overriding a key that does not exist is still an error.
+    Locking the config that contains it does not lock it, because models change their configs.
     """
 
     IS_LENIENT: ClassVar[bool] = True

@@ -239,7 +239,8 @@ class ConfigType(FieldType):
             raise errors.ConfigTypeError(f"{self.mismatch(value, cursor)}{hint}")
         target = current if isinstance(current, params_dict.ParamsDict) else self._class()
         is_new = target is not current
-        is_strict = cursor.strict and not (is_new and target._is_open())
+        takes_any_key = target._is_open() or target.IS_LENIENT
+        is_strict = cursor.strict and not (is_new and takes_any_key)
         target._override(value, cursor._replace(strict=is_strict))
         return target
 

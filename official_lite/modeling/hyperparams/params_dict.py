@@ -48,6 +48,7 @@ class ParamsDict:
 
     RESERVED_ATTR = ("_locked", "_restrictions")
     ALIASES: ClassVar[Mapping[str, str]] = {}
+    IS_LENIENT: ClassVar[bool] = False
     UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
@@ -103,10 +104,15 @@ class ParamsDict:
         self._override(override_params, self._cursor()._replace(strict=is_strict))
 
     def lock(self) -> None:
-        """Forbid all further assignments, here and in all nested parameters."""
+        """Forbid all further assignments, here and in all nested parameters.
+
+        Nested configs that are `Lenient` can still be changed.
+        """
         self.__dict__["_locked"] = True
         for _, child in self._descend(self._items(), self._cursor()):
             child.lock()
+            if child.IS_LENIENT:
+                child.__dict__["_locked"] = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as plain nested dicts, lists and tuples."""

@@ -316,7 +316,7 @@ def checkpoint_items(
     items: dict[str, Any] = {"model": model, "global_step": global_step}
     if optimizer is not None:
         items["optimizer"] = optimizer
-    return items | _hidden_items(model) | getattr(model, "checkpoint_items", {})
+    return items | _hidden_items(model) | model_state.checkpoint_items(model)
 
 
 def _hidden_items(model: Model) -> dict[str, Any]:

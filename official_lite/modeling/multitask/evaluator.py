@@ -180,7 +180,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         )
         model_building.build_variables(
             model,
-            functools.partial(task.validation_step, model=model, metrics=[]),
+            functools.partial(task.validation_step, model=model, metrics=self.metrics),
             self.eval_dataset.element_spec,
         )
         self._reported = step_metrics.MetricGroup(

@@ -386,3 +386,34 @@ def test_lenient_config_converts_what_fits_and_refuses_unknown_keys() -> None:
         config.override({"sise": 1})
     with pytest.raises(errors.ConfigTypeError):
         TrainerConfig(train_steps=None)
+
+
+@dataclasses.dataclass
+class LevelsConfig(hyperparams.Lenient, hyperparams.Config):
+    all: float | None = None
+
+
+@dataclasses.dataclass
+class LossConfig(hyperparams.Lenient, hyperparams.Config):
+    weights: LevelsConfig = dataclasses.field(default_factory=lambda: {"all": None, "3": 0.5})
+
+
+def test_lenient_config_is_built_with_keys_of_its_own_which_overrides_must_know() -> None:
+    assert LevelsConfig({"4": 1.0}).as_dict() == {"all": None, "4": 1.0}
+    config = LossConfig(weights={"3": 0.7, "5": 0.9})
+    assert config.weights.as_dict() == {"all": None, "3": 0.7, "5": 0.9}
+    config = LossConfig()
+    config.override({"weights": {"3": 0.1}})
+    assert isinstance(config.weights, LevelsConfig)
+    assert config.weights.as_dict() == {"all": None, "3": 0.1}
+    with pytest.raises(errors.UnknownKeyError, match="5"):
+        config.override({"weights": {"5": 0.1}})
+
+
+def test_lenient_config_can_be_changed_below_a_locked_one_but_not_once_locked_itself() -> None:
+    config = LossConfig()
+    config.lock()
+    config.weights.override({"3": 0.2})
+    assert config.weights.as_dict()["3"] == 0.2
+    with pytest.raises(errors.LockedConfigError):
+        config.weights = {"3": 0.3}
