@@ -230,7 +230,7 @@ def custom() -> Case:
 
 _SGD = {"type": "sgd", "sgd": {"momentum": 0.9}}
 _ADAM = {"type": "adam"}
-_ADAMW = {"type": "adamw", "adamw": {"weight_decay_rate": 0.01}}
+_ADAMW = {"type": "adamw", "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 0.0}}
 _RMSPROP = {"type": "rmsprop", "rmsprop": {"momentum": 0.9, "rho": 0.9}}
 # The model, the optimizer, the learning rate and the decay of a moving average.
 CASES: dict[str, tuple[Callable[[], Case], dict[str, Any], float, float]] = {
@@ -240,12 +240,12 @@ CASES: dict[str, tuple[Callable[[], Case], dict[str, Any], float, float]] = {
     "retinanet": (retinanet, _SGD, 1e-4, 0.0),
     "transformer": (transformer, _ADAM, 1e-3, 0.0),
     "custom": (custom, _ADAM, 1e-3, 0.0),
-    "efficientnet": (efficientnet, _SGD, 1e-4, 0.0),
+    "efficientnet": (efficientnet, _SGD, 3e-5, 0.0),
     "vit": (vit, _ADAM, 1e-3, 0.0),
     "albert": (albert, _ADAM, 1e-3, 0.0),
     "mobilebert": (mobilebert, _ADAM, 1e-3, 0.0),
     "segmentation": (segmentation, _SGD, 1e-4, 0.0),
-    "video": (video, _SGD, 1e-4, 0.0),
+    "video": (video, _SGD, 1e-5, 0.0),
     "bert_span": (bert_span, _ADAMW, 1e-4, 0.0),
 }
 

@@ -233,7 +233,7 @@ def compare(
         )
     if checkpoint.has_graph:
         node = checkpoint.root(root)
-        tensors = list(node.tensors())
+        tensors = list(dict.fromkeys(node.tensors()))
         candidates = match_structure(model, node, renamed=renamed or {})
     else:
         tensors = checkpoint.named_tensors()

@@ -20,7 +20,7 @@ class LegacyOptimizer(tf.Module):
         super().__init__()
         self.iter = tf.Variable(steps, dtype=tf.int64)
         self.decay = tf.Variable(0.0)
-        self.slots = tf.__internal__.tracking.NoDependency(slots)
+        self.__dict__["slots"] = slots  # Not tracked as a dependency.
 
     def get_slot_names(self) -> list[str]:
         return sorted(self.slots)
@@ -83,21 +83,22 @@ def _restored(path: str, optimizer: keras.optimizers.Optimizer) -> tf.train.Chec
     optimizer.build(model.trainable_variables)
     step = tf.Variable(0, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=step)
-    before = [np.array(v) for v in model.weights]
+    before = [keras.ops.convert_to_numpy(v) for v in model.weights]
     try:
         fallback.restore(checkpoint, path)
     except errors.CheckpointError:
         for weight, value in zip(model.weights, before, strict=True):
-            np.testing.assert_array_equal(weight, value)
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), value)
         raise
-    np.testing.assert_array_equal(model.weights[0], [[1, 2]])
-    np.testing.assert_array_equal(model.weights[1], [3, 4])
+    kernel, bias = map(keras.ops.convert_to_numpy, model.weights)
+    np.testing.assert_array_equal(kernel, [[1, 2]])
+    np.testing.assert_array_equal(bias, [3, 4])
     assert int(step) == 5
     return checkpoint
 
 
 def _firsts(variables: list[Any]) -> list[float]:
-    return [float(np.ravel(np.array(variable))[0]) for variable in variables]
+    return [float(np.ravel(keras.ops.convert_to_numpy(variable))[0]) for variable in variables]
 
 
 def test_moments_of_a_legacy_adam_are_resumed(tmp_path: pathlib.Path) -> None:
