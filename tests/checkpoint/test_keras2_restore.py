@@ -83,14 +83,14 @@ def _restored(path: str, optimizer: keras.optimizers.Optimizer) -> tf.train.Chec
     optimizer.build(model.trainable_variables)
     step = tf.Variable(0, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, global_step=step)
-    before = [keras.ops.convert_to_numpy(v) for v in model.weights]
+    before = [v.numpy() for v in model.weights]
     try:
         fallback.restore(checkpoint, path)
     except errors.CheckpointError:
         for weight, value in zip(model.weights, before, strict=True):
-            np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), value)
+            np.testing.assert_array_equal(weight.numpy(), value)
         raise
-    kernel, bias = map(keras.ops.convert_to_numpy, model.weights)
+    kernel, bias = (weight.numpy() for weight in model.weights)
     np.testing.assert_array_equal(kernel, [[1, 2]])
     np.testing.assert_array_equal(bias, [3, 4])
     assert int(step) == 5
@@ -98,7 +98,7 @@ def _restored(path: str, optimizer: keras.optimizers.Optimizer) -> tf.train.Chec
 
 
 def _firsts(variables: list[Any]) -> list[float]:
-    return [float(np.ravel(keras.ops.convert_to_numpy(variable))[0]) for variable in variables]
+    return [float(np.ravel(variable.numpy())[0]) for variable in variables]
 
 
 def test_moments_of_a_legacy_adam_are_resumed(tmp_path: pathlib.Path) -> None:
