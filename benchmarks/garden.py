@@ -58,11 +58,11 @@ def words() -> dict[str, Any]:
     }
 
 
-def classifier(backbone: dict[str, Any], size: int = 96, **fields: Any) -> Case:
+def classifier(backbone: dict[str, Any], size: int = 96) -> Case:
     factory = official("vision.modeling.factory")
     configs = official("vision.configs.image_classification")
     config = configs.ImageClassificationModel(
-        num_classes=5, input_size=[size, size, 3], dropout_rate=0.0, **fields
+        num_classes=5, input_size=[size, size, 3], dropout_rate=0.0
     )
     config.override({"backbone": backbone})
     specs = keras().layers.InputSpec(shape=[None, size, size, 3])

@@ -67,7 +67,7 @@ def restore_newest(
     return None, damaged
 
 
-def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()) -> None:
+def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()) -> Any:
     """Restore a checkpoint that has a value for every variable; convert it if Keras 2 wrote it.
 
     Args:
@@ -75,14 +75,17 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
         path: The prefix of the checkpoint files.
         optional: Variables that may be missing in the files.
 
+    Returns:
+        The status of `checkpoint.restore`; None if the checkpoint was converted.
+
     Raises:
         errors.CheckpointError: The checkpoint does not fit. Nothing has been changed.
     """
     if keras2_restore.is_keras2(path):
         keras2_restore.restore(checkpoint, path, optional=optional)
-        return
+        return None
     completeness.require_complete(checkpoint, path, optional=optional)
-    checkpoint.restore(path).expect_partial()
+    return checkpoint.restore(path)
 
 
 def find_unreadable(path: str) -> str | None:

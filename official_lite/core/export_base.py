@@ -99,7 +99,9 @@ def export(
             **model_state.weight_items(export_module.model)
         )
         path = _newest_checkpoint(checkpoint_path)
-        fallback.restore(checkpoint, path)
+        status = fallback.restore(checkpoint, path)
+        if status is not None:
+            status.expect_partial()
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)

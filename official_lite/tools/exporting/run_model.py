@@ -135,7 +135,9 @@ def read_checkpoint(
     if damage is not None:
         raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
     try:
-        fallback.restore(checkpoint, prefix, optional=optional)
+        status = fallback.restore(checkpoint, prefix, optional=optional)
+        if status is not None:
+            status.expect_partial()
     except errors.CheckpointError:
         raise
     except (ValueError, tf.errors.OpError) as error:
