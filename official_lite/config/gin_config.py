@@ -17,7 +17,7 @@ import importlib
 import importlib.util
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -199,17 +199,28 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _literal(path: str, value: Any) -> str:
-    for name, constant in _CONSTANTS.items():
-        if isinstance(value, float) and value == constant:
-            return f"%{name}"
-    text = repr(value)
     try:
-        is_same = gin.config.parse_value(text) == value
+        # Constants are compared by a literal that gin would lose when it writes its config.
+        is_same = gin.config.parse_value(_text(value, {math.inf: "1e999"})) == value
     except (SyntaxError, ValueError):
         is_same = False
     if not is_same:
         raise errors.ConfigValueError(f"`{path}` is {value!r}, which can't be written as gin.")
-    return text
+    return _text(value, {constant: f"%{name}" for name, constant in _CONSTANTS.items()})
+
+
+def _text(value: Any, constants: Mapping[float, str]) -> str:
+    """Return the `repr` of a value, with the text of the constants in it."""
+    if isinstance(value, float) and math.isinf(value):
+        return constants.get(value) or f"-{constants[-value]}"
+    if isinstance(value, dict):
+        pairs = [f"{key!r}: {_text(one, constants)}" for key, one in value.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_text(one, constants) for one in value)}]"
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_text(one, constants)}, ' for one in value)})"
+    return repr(value)
 
 
 for _name, _value in _CONSTANTS.items():

@@ -16,7 +16,10 @@ from official_lite.keras2.convolutions import (
     SeparableConv2D as SeparableConv2D,
 )
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
-from official_lite.keras2.losses import LossFunctionWrapper as LossFunctionWrapper
+from official_lite.keras2.losses import (
+    Loss as Loss,
+    LossFunctionWrapper as LossFunctionWrapper,
+)
 from official_lite.keras2.metrics import (
     BinaryIoU as BinaryIoU,
     IoU as IoU,

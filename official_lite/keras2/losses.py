@@ -6,10 +6,37 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["LossFunctionWrapper"]
+__all__ = ["Loss", "LossFunctionWrapper"]
 
 
-class LossFunctionWrapper(keras.losses.Loss):
+class Loss(keras.losses.Loss):
+    """A `keras.losses.Loss` that calls its subclass as Keras 2 does.
+
+    * `call` gets labels and predictions as they are. Keras 3 would convert integer labels to
+      floats.
+    * Weights may have one dimension less than the losses. They then apply to the last dimension.
+    * The reduction `auto` is `sum_over_batch_size`.
+    """
+
+    def __init__(self, reduction: str = "auto", name: str | None = None, dtype: Any = None) -> None:
+        reduction = "sum_over_batch_size" if reduction == "auto" else reduction
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
+        losses = tf.convert_to_tensor(self.call(y_true, y_pred))
+        if sample_weight is not None:
+            weights = tf.cast(sample_weight, losses.dtype)
+            if losses.shape.rank and weights.shape.rank == losses.shape.rank - 1:
+                weights = weights[..., tf.newaxis]
+            elif losses.shape.rank is not None and weights.shape.rank == losses.shape.rank + 1:
+                weights = tf.squeeze(weights, -1)
+            losses *= weights
+        if self.reduction == "sum":
+            return tf.reduce_sum(losses)
+        return losses if self.reduction in (None, "none") else tf.reduce_mean(losses)
+
+
+class LossFunctionWrapper(Loss):
     """A loss that calls a function, as `keras.__internal__.losses` has it in Keras 2.
 
     Args:
@@ -27,14 +54,15 @@ class LossFunctionWrapper(keras.losses.Loss):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        reduction = "sum_over_batch_size" if reduction == "auto" else reduction
-        super().__init__(name=name, reduction=reduction)
+        super().__init__(reduction=reduction, name=name)
         self.fn = fn
         self._fn_kwargs = kwargs
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Return the loss of each example."""
-        return self.fn(y_true, y_pred, **self._fn_kwargs)
+        return self.fn(
+            tf.convert_to_tensor(y_true), tf.convert_to_tensor(y_pred), **self._fn_kwargs
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Return the config, with the keyword arguments of the function but not the function."""

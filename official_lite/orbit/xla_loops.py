@@ -223,7 +223,8 @@ class OneBatch(_BatchesOfStep):
         self._batch = batch
 
     def _next(self) -> Any:
-        return self._batch
+        # A step may remove entries of the dictionaries in a batch.
+        return tf.nest.map_structure(lambda part: part, self._batch)
 
 
 def why_not_stackable(dataset: Any) -> str | None:

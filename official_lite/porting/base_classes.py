@@ -34,7 +34,9 @@ _REPLACED = {
 }
 # Where only a subclass can tell the difference.
 _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | {
-    f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")
+    "keras.Loss": "keras2.Loss",
+    "keras.losses.Loss": "keras2.Loss",
+    **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
 # Visiting a module is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))

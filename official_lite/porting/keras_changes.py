@@ -130,6 +130,16 @@ GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
 # Removed methods and attributes of layers, models, metrics and optimizers.
 GONE_METHODS = {
     "_build_from_signature": "override `build(self, query_shape, value_shape, key_shape=None)`",
+    **dict.fromkeys(
+        (
+            "_resource_apply_dense",
+            "_resource_apply_sparse",
+            "_resource_apply_sparse_duplicate_indices",
+        ),
+        "override `update_step(self, gradient, variable, learning_rate)`",
+    ),
+    "_create_slots": "override `build(self, variables)`",
+    "_prepare_local": "override `update_step(self, gradient, variable, learning_rate)`",
     "_built_from_signature": "the layer is built before `call`",
     "_compute_dtype": "say `compute_dtype`",
     "_decayed_lr": "use `optimizer.learning_rate`, which is the value at this step",

@@ -55,6 +55,7 @@ def test_operative_config_fed_back_gives_the_same_config(tmp_path: pathlib.Path)
     params = _bound("trainer/params.train_steps = 7", "half = 0.5")
     params.override({"trainer": {"loss_upper_bound": float("inf")}, "task": {"name": "a 'b'\n"}})
     hooks = ["timer", {"name": "stop", "metrics": [["a"], {"b": 1}]}]
+    hooks.append({"name": "bound", "limits": {"low": -float("inf"), "all": [float("inf"), 1.5]}})
     phases = [{"name": "a", "overrides": {"runtime.seed": 1}}]
     params.override({"trainer": {"hooks": hooks}, "phases": phases, "workspace": "/w"})
     file = tmp_path / "operative.gin"

@@ -24,3 +24,17 @@ def test_config_gives_the_loss_back() -> None:
     config = Scaled(scale=3.0).get_config()
     assert Scaled.from_config({k: config[k] for k in ("scale", "reduction", "name")}).fn is _scaled
     assert (config["scale"], config["reduction"]) == (3.0, "sum_over_batch_size")
+
+
+class OneHot(keras2.Loss):
+    def call(self, y_true, y_pred):
+        return tf.one_hot(y_true, 2) * y_pred
+
+
+def test_labels_stay_integers_and_weights_are_those_of_the_last_dimension() -> None:
+    labels, predictions = tf.constant([[0, 1, 1]]), tf.ones([1, 3, 2])
+    weights = tf.constant([[1.0, 2.0, 4.0]])
+    losses = OneHot(reduction="none")(labels, predictions, sample_weight=weights)
+    np.testing.assert_array_equal(losses, [[[1.0, 0.0], [0.0, 2.0], [0.0, 4.0]]])
+    assert float(OneHot(reduction="sum")(labels, predictions, weights)) == 7.0
+    assert float(OneHot()(labels, predictions)) == 0.5

@@ -22,6 +22,7 @@ HEAD = "import keras\nfrom keras import layers\n"
             "class A(keras.layers.Dense):\n  pass",
             "class A(keras2.Keras2Habits, keras.layers.Dense):\n  pass",
         ),
+        ("class A(keras.losses.Loss):\n  pass", "class A(keras2.Loss):\n  pass"),
         ("class A(keras.layers.Conv2D):\n  pass", "class A(keras2.Conv2D):\n  pass"),
         ("x = layers.MultiHeadAttention(2, 4)", "x = keras2.MultiHeadAttention(2, 4)"),
         ("conv = layers.SeparableConv2D", "conv = keras2.SeparableConv2D"),

@@ -137,6 +137,8 @@ class OptimizerFactory:
         self._warmup_type = config.warmup.type or ""
         self._warmup_config = config.warmup.get()
         self._ema_config = config.ema
+        # Subclasses in the Model Garden turn this off to average by themselves.
+        self._use_ema = config.ema is not None
 
     def build_learning_rate(self) -> LearningRate:
         """Return the learning-rate schedule, including the warm-up, or a float if it is constant.
@@ -191,7 +193,7 @@ class OptimizerFactory:
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer = distributed_gradients.make_distributed(optimizer, lazy_rows=lazy_rows)
             optimizer.set_gradient_functions(gradient_aggregator, gradient_transformers or ())
-        if self._ema_config is not None:
+        if self._use_ema and self._ema_config is not None:
             optimizer = ema_optimizer.ExponentialMovingAverage(
                 optimizer, **self._ema_config.as_dict()
             )
