@@ -29,6 +29,23 @@ def _documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((KUBERNETES / name).read_text()))
 
 
+def _controlled(name: str) -> list[dict[str, Any]]:
+    """The documents of a manifest, with the Job that Kubeflow Trainer makes of a TrainJob."""
+    documents = _documents(name)
+    if name != "trainjob.yaml":
+        return documents
+    runtime, train_job = documents
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    job, trainer = replicated["template"]["spec"], train_job["spec"]["trainer"]
+    job["completions"] = job["parallelism"] = trainer["numNodes"]
+    (container,) = job["template"]["spec"]["containers"]
+    entries = {one["name"]: one for one in [*container["env"], *trainer["env"]]}
+    container.update(env=list(entries.values()), args=trainer["args"])
+    # JobSet names the only replica of the job 0.
+    metadata = {"name": f"{train_job['metadata']['name']}-{replicated['name']}-0"}
+    return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}]
+
+
 def _program(path: pathlib.Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/usr/bin/env bash\n{text}\n")
@@ -59,10 +76,14 @@ def test_manifest_is_what_kubernetes_takes(name: str) -> None:
 
 
 def test_jobs_restart_by_the_table_of_exit_codes() -> None:
-    jobs = [d for n in ("workers.yaml", "parameter_server.yaml") for d in _documents(n)]
-    for job in (document for document in jobs if document["kind"] == "Job"):
-        assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
-        rules = job["spec"]["podFailurePolicy"]["rules"]
+    names = ("workers.yaml", "parameter_server.yaml", "trainjob.yaml")
+    jobs = [d for n in names for d in _controlled(n) if d["kind"] == "Job"]
+    assert len(jobs) == 3
+    for job in jobs:
+        pod, rules = job["spec"]["template"]["spec"], job["spec"]["podFailurePolicy"]["rules"]
+        assert pod["restartPolicy"] == "Never"
+        (container,) = {r["onExitCodes"]["containerName"] for r in rules if "onExitCodes" in r}
+        assert [one["name"] for one in pod["containers"]] == [container]
         by_action = {r["action"]: r["onExitCodes"]["values"] for r in rules if "onExitCodes" in r}
         ignored = {int(errors.ExitCode.PREEMPTED), int(errors.ExitCode.TERMINATED)}
         assert set(by_action["Ignore"]) == ignored
@@ -83,6 +104,34 @@ def test_tfjob_is_what_the_operator_takes() -> None:
     kubernetes_validate.validate(
         {**template, "metadata": {"name": "trainer"}}, KUBERNETES_VERSION, strict=True
     )
+
+
+def test_trainjob_is_what_the_operator_takes() -> None:
+    runtime, job = _documents("trainjob.yaml")
+    assert runtime["apiVersion"] == job["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
+    assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
+    assert job["spec"].keys() == {"runtimeRef", "trainer"}
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime"}
+    assert job["spec"]["runtimeRef"] == {**reference, "name": runtime["metadata"]["name"]}
+    assert job["spec"]["trainer"].keys() == {"numNodes", "env", "args"}
+    # No policy of a framework: those set variables for PyTorch, JAX or MPI.
+    assert runtime["spec"]["mlPolicy"].keys() == {"numNodes"}
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert replicated["template"]["metadata"]["labels"] == label
+    assert replicated["template"]["spec"]["completionMode"] == "Indexed"
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    # The name by which Trainer finds the container of the label.
+    assert container["name"] == "node"
+    # The number of workers is in two places of each document.
+    trainer, policy = job["spec"]["trainer"], runtime["spec"]["mlPolicy"]
+    for entries, number in (
+        (container["env"], policy["numNodes"]),
+        (trainer["env"], trainer["numNodes"]),
+    ):
+        assert [one["value"] for one in entries if one["name"] == "WORKERS"] == [str(number)]
+    for document in _controlled("trainjob.yaml"):
+        kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +160,7 @@ def test_tfjob_asks_for_what_the_operator_calls_a_restart(
 def _tf_configs(name: str, tmp_path: pathlib.Path) -> Iterator[str]:
     """What the start command of each pod of a manifest makes TF_CONFIG."""
     _program(tmp_path / "bin" / "python", 'printf %s "$TF_CONFIG"')
-    documents = _documents(name)
+    documents = _controlled(name)
     data = next((d["data"] for d in documents if d["kind"] == "ConfigMap"), {})
     (tmp_path / "start.sh").write_text(data.get("start.sh", ""))
     variables = {key: value for key, value in data.items() if key != "start.sh"}
@@ -149,7 +198,7 @@ def test_image_is_built_of_files_that_are_there_and_runs_as_the_manifests_expect
     assert {"official_lite", "experiments", "train.py", "registry_imports.py"} <= set(copied)
     assert [source for source in copied if not (ROOT / source).exists()] == []
     images, folders = set(), set()
-    for name in ("workers.yaml", "parameter_server.yaml", "tfjob.yaml"):
+    for name in (path.name for path in KUBERNETES.glob("*.yaml")):
         text = (KUBERNETES / name).read_text()
         images |= set(re.findall(r"image: (\S+)", text))
         folders |= set(re.findall(r"workingDir: (\S+)", text))
@@ -172,18 +221,22 @@ def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
     return [process.wait(300) for process in processes]
 
 
+@pytest.mark.parametrize(
+    ("name", "addresses"),
+    [
+        ("workers.yaml", ("trainer-0.trainer:2222", "trainer-1.trainer:2222")),
+        ("trainjob.yaml", ("trainer-node-0-0.trainer:2222", "trainer-node-0-1.trainer:2222")),
+    ],
+)
 def test_pods_of_a_job_get_a_cluster_in_which_they_meet(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, addresses: tuple[str, ...]
 ) -> None:
-    texts = list(_tf_configs("workers.yaml", tmp_path))
+    texts = list(_tf_configs(name, tmp_path))
     found = [_read(text, monkeypatch) for text in texts]
     assert [one.name for one in found] == ["worker 0", "worker 1"]
-    assert all(
-        one.jobs == {"worker": ("trainer-0.trainer:2222", "trainer-1.trainer:2222")}
-        for one in found
-    )
+    assert all(one.jobs == {"worker": addresses} for one in found)
     # On this machine.
-    for address in found[0].jobs["worker"]:
+    for address in addresses:
         here = f"127.0.0.1:{portpicker.pick_unused_port()}"
         texts = [text.replace(address, here) for text in texts]
     assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
