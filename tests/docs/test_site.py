@@ -1,13 +1,17 @@
 """The site is built without a complaint: no broken link, no page that is not in the navigation."""
 
+import dataclasses
+import json
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
 import pytest
 import yaml
 
+from official_lite.modeling import hyperparams
 from tests import chromium
 from tests.docs import blocks
 
@@ -22,6 +26,32 @@ def test_navigation_has_each_page_once() -> None:
     assert sorted(listed) == sorted([*pages, "notebook.ipynb"])
 
 
+def _subclasses(cls: type) -> set[type]:
+    return {cls}.union(*map(_subclasses, cls.__subclasses__()))
+
+
+def test_page_of_config_fields_has_every_field_of_every_config_class_with_its_default() -> None:
+    page = runpy.run_path(str(DOCS / "site" / "config_fields.py"))["fields_page"]()
+    sections = re.split(r"^## (?:`.*`: )?(\w+)$", page, flags=re.MULTILINE)[1:]
+    shown = dict(zip(sections[::2], sections[1::2], strict=True))
+    assert len(shown) == len(sections) / 2
+    classes = [c for c in _subclasses(hyperparams.Config) if dataclasses.fields(c)]
+    packages = ("core.config_definitions", "config.", "modeling.", "nas.", "search.")
+    for cls in classes:
+        module = cls.__module__.removeprefix("official_lite.")
+        if not module.startswith(packages) or module.endswith("test_utils"):
+            continue
+        # Base classes are shown by their subclasses.
+        listed = [one for one in _subclasses(cls) if one.__name__ in shown]
+        assert listed, cls
+        for field in dataclasses.fields(cls):
+            heading = rf"<code>([\w.]+\.|.*\[\]\.)?{field.name}</code></h3>\n\n`.+`, default \S"
+            assert all(
+                re.search(heading, "".join(shown.get(c.__name__, "") for c in one.__mro__))
+                for one in listed
+            ), (cls, field.name)
+
+
 @pytest.mark.slow
 def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
@@ -34,6 +64,12 @@ def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) 
         in reference
     )
     assert (tmp_path / "repository" / "deploy" / "kubernetes" / "workers.yaml").exists()
+    (entry,) = [
+        one
+        for one in json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+        if one["location"] == "config_fields.html#trainer.steps_per_loop"
+    ]
+    assert "default 1000" in re.sub("<.*?>", "", entry["text"])
     _require_search_from_files(tmp_path)
 
 
