@@ -1,4 +1,4 @@
-"""The wheel says what the package is, as indexes and installers read it, and holds all its files."""
+"""The wheel says what the package is, as installers read it, and holds all its files."""
 
 import configparser
 import importlib.metadata
