@@ -16,6 +16,7 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ def official(name: str) -> Any:
     return importlib.import_module(f"official.{name}")
 
 
-def keras() -> Any:
+def keras() -> ModuleType:
     return importlib.import_module("tf_keras" if sys.argv[1] == "write" else "keras")
 
 
@@ -198,8 +199,10 @@ def bert_span() -> Case:
 
 def custom() -> Case:
     k = keras()
+    layer_class: Any = k.layers.Layer
+    model_class: Any = k.Model
 
-    class Block(k.layers.Layer):  # type: ignore[name-defined]
+    class Block(layer_class):
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(**kwargs)
             self._inner = k.layers.Dense(6, activation="relu")
@@ -212,7 +215,7 @@ def custom() -> Case:
         def call(self, x: Any) -> Any:
             return self.norm(self._inner(x) * self.scale)
 
-    class Net(k.Model):  # type: ignore[name-defined]
+    class Net(model_class):
         def __init__(self) -> None:
             super().__init__()
             self._attention = k.layers.MultiHeadAttention(num_heads=2, key_dim=3)

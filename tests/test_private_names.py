@@ -148,6 +148,11 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         ["_convert_input_args", "_dtype_policy", "_tracked"],
         "the base classes of `keras2`",
     ),
+    "a tensor with a mask": (
+        lambda: keras.layers.Masking()(tf.zeros([1, 1, 1])),
+        ["_keras_mask"],
+        "the losses of `keras2`",
+    ),
     "a functional model": (
         _functional,
         ["_inputs_struct"],

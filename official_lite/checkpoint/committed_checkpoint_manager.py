@@ -257,10 +257,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     def _is_foreign(self, path: str) -> bool:
         """Return whether Keras 2 wrote a checkpoint, which this manager must not remove."""
-        if commit.find_damage(path) is not None:
-            return False
-        found = commit.read(path)
-        return not (found and found.state) and keras2_restore.is_keras2(path)
+        return keras2_restore.is_keras2(path) and commit.find_damage(path) is None
 
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
         if self._describe is not None:

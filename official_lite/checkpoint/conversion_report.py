@@ -1,7 +1,7 @@
 """The result of reading weights into a model: what was matched and what was not."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = ["ConversionReport", "Leftover", "Match", "Shape"]
 
@@ -85,6 +85,16 @@ class ConversionReport:
     def is_complete(self) -> bool:
         """Whether every variable was assigned and every tensor was used."""
         return not (self.mismatched or self.ambiguous or self.missing or self.unexpected)
+
+    @classmethod
+    def merged(cls, checkpoint: str, reports: Sequence["ConversionReport"]) -> "ConversionReport":
+        """Return one report on several parts of a checkpoint."""
+        kinds = [field.name for field in dataclasses.fields(cls) if field.name != "checkpoint"]
+        entries = {
+            kind: tuple(entry for report in reports for entry in getattr(report, kind))
+            for kind in kinds
+        }
+        return cls(checkpoint=checkpoint, **entries)
 
     def __str__(self) -> str:
         lines = [f"{self.checkpoint}: {len(self.matched)} variables matched"]

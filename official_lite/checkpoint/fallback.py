@@ -67,25 +67,31 @@ def restore_newest(
     return None, damaged
 
 
-def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()) -> Any:
+def restore(
+    checkpoint: tf.train.Checkpoint,
+    path: str,
+    *,
+    optional: Iterable[Any] = (),
+    is_partial: bool = False,
+) -> None:
     """Restore a checkpoint that has a value for every variable; convert it if Keras 2 wrote it.
 
     Args:
         checkpoint: The checkpoint object to restore into.
         path: The prefix of the checkpoint files.
         optional: Variables that may be missing in the files.
-
-    Returns:
-        The status of `checkpoint.restore`; None if the checkpoint was converted.
+        is_partial: Whether the files are expected to hold more, such as an optimizer.
 
     Raises:
         errors.CheckpointError: The checkpoint does not fit. Nothing has been changed.
     """
     if keras2_restore.is_keras2(path):
         keras2_restore.restore(checkpoint, path, optional=optional)
-        return None
+        return
     completeness.require_complete(checkpoint, path, optional=optional)
-    return checkpoint.restore(path)
+    status = checkpoint.restore(path)
+    if is_partial:
+        status.expect_partial()
 
 
 def find_unreadable(path: str) -> str | None:

@@ -15,6 +15,7 @@ from absl import logging
 
 from official_lite.checkpoint import (
     adapted_layers,
+    commit,
     completeness,
     keras2_checkpoint,
     keras2_converter,
@@ -45,6 +46,10 @@ _MAX_NAMED = 5
 def is_keras2(path: str) -> bool:
     """Return whether Keras 2 wrote a checkpoint; False if the checkpoint can't be read."""
     try:
+        found = commit.read(path)
+        if found is not None and found.state:
+            # A run of this package describes itself in the commit file.
+            return False
         return keras2_checkpoint.Keras2Checkpoint(path).is_of_keras2
     except (ValueError, IndexError, tf.errors.OpError):
         return False

@@ -100,9 +100,8 @@ def load_weights(
         _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
     if names == [ALL] and adapted is not None:
         _load_adapted(adapted, checkpoint.prefix, strict)
-    is_converted = found is not None
     is_moved = any(pair.is_moved for pair in pairs.values())
-    if names == [ALL] and not report.mismatched and not is_moved and not is_converted:
+    if names == [ALL] and not (report.mismatched or is_moved or found):
         # Reading with TensorFlow also restores state other than weights, such as lookup tables.
         tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
     _assign(wanted, pairs, checkpoint)
@@ -153,15 +152,8 @@ def _find_keras2(
         for v in wanted
         if id(v) in tensors
     }
-    converted = WarmStartReport(
-        checkpoint=f"{checkpoint.prefix} (converted from Keras 2)",
-        matched=tuple(each for one, _ in found for each in one.matched),
-        mismatched=tuple(each for one, _ in found for each in one.mismatched),
-        ambiguous=tuple(each for one, _ in found for each in one.ambiguous),
-        missing=tuple(each for one, _ in found for each in one.missing),
-        unexpected=tuple(each for one, _ in found for each in one.unexpected),
-    )
-    return converted, pairs
+    title = f"{checkpoint.prefix} (converted from Keras 2)"
+    return WarmStartReport.merged(title, [one for one, _ in found]), pairs
 
 
 def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bool) -> None:

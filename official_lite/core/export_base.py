@@ -99,9 +99,7 @@ def export(
             **model_state.weight_items(export_module.model)
         )
         path = _newest_checkpoint(checkpoint_path)
-        status = fallback.restore(checkpoint, path)
-        if status is not None:
-            status.expect_partial()
+        fallback.restore(checkpoint, path, is_partial=True)
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)

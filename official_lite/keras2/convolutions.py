@@ -43,6 +43,7 @@ class _Causal(layers.Keras2Habits, _ConvolutionHalf):
             )
 
     def _compute_causal_padding(self, inputs: tf.Tensor) -> Any:
+        # Only a subclass that accepts causal padding in `_validate_init` gets here.
         raise NotImplementedError(f"{type(self).__name__} has no `_compute_causal_padding`.")
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

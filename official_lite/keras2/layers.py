@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -75,10 +75,9 @@ class Keras2Habits(_LayerHalf):
         self._convert_input_args = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        parameters = inspect.signature(self.call).parameters.values()
-        names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        names = _positional_names(type(self).call)
         if args:
-            # Only tensors may be passed by position, and never what Keras passes itself.
+            # Keras accepts only tensors by position, and sets `training` by name.
             kwargs.update(zip(names[1:], args[1:], strict=False))
             args = (self._converted(args[0]), *args[max(1, len(names)) :])
         elif names and names[0] in kwargs:
@@ -92,9 +91,7 @@ class Keras2Habits(_LayerHalf):
 
     def _track_nested_lists(self) -> None:
         """Track the layers in a list that became part of a dictionary or list while empty."""
-        for name in list(getattr(self, "_tracked", ())):
-            value = getattr(self, name, None)
-            plain = dict(value) if isinstance(value, Mapping) else list(value or ())
+        for name, plain in saving.containers_of(self):
             parts = plain.values() if isinstance(plain, dict) else plain
             # Keras 3 wraps containers that it tracks; these are not wrapped.
             if any(type(part) in (list, dict) for part in parts):
@@ -164,7 +161,7 @@ class Keras2Habits(_LayerHalf):
         if isinstance(old, keras.Layer) and old is not value and old in layers:
             layers.remove(old)
         super().__setattr__(name, value)
-        if isinstance(value, tf.Variable):
+        if isinstance(value, tf.Variable) and value is not old:
             self._track_variable(_Weight(value, name))
 
     def get_config(self) -> dict[str, Any]:
@@ -224,6 +221,13 @@ class Keras2Habits(_LayerHalf):
     @_activity_regularizer.setter
     def _activity_regularizer(self, value: Any) -> None:
         self.activity_regularizer = value
+
+
+@functools.cache
+def _positional_names(call: Callable[..., Any]) -> Sequence[str]:
+    """Return the names of the parameters after `self` that may be passed by position."""
+    parameters = inspect.signature(call).parameters.values()
+    return [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
 
 
 def replace_build(layer_cls: Any, build: Callable[..., None]) -> None:

@@ -14,7 +14,8 @@ class Loss(keras.losses.Loss):
 
     * `call` gets labels and predictions as they are. Keras 3 would convert integer labels to
       floats.
-    * Weights may have one dimension less than the losses. They then apply to the last dimension.
+    * Weights, and the mask of the predictions, may have one dimension less than the losses. They
+      then apply to all elements of the last dimension.
     * The reduction `auto` is `sum_over_batch_size`.
     """
 
@@ -24,16 +25,28 @@ class Loss(keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         losses = tf.convert_to_tensor(self.call(y_true, y_pred))
-        if sample_weight is not None:
-            weights = tf.cast(sample_weight, losses.dtype)
-            if losses.shape.rank and weights.shape.rank == losses.shape.rank - 1:
-                weights = weights[..., tf.newaxis]
-            elif losses.shape.rank is not None and weights.shape.rank == losses.shape.rank + 1:
-                weights = tf.squeeze(weights, -1)
-            losses *= weights
-        if self.reduction == "sum":
-            return tf.reduce_sum(losses)
-        return losses if self.reduction in (None, "none") else tf.reduce_mean(losses)
+        if (mask := getattr(y_pred, "_keras_mask", None)) is not None:
+            losses._keras_mask = _expanded(mask, losses)
+        weights = None if sample_weight is None else _expanded(sample_weight, losses)
+        reduce = _Reduction(self.reduction, name=self.name, dtype=losses.dtype.name)
+        return reduce(losses, losses, weights)
+
+
+class _Reduction(keras.losses.Loss):
+    """Reduces the losses that it is given, with the weights and the mask, as Keras does."""
+
+    def __init__(self, reduction: str, name: str, dtype: str) -> None:
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Return the losses."""
+        return y_pred
+
+
+def _expanded(weights: Any, losses: tf.Tensor) -> tf.Tensor:
+    weights = tf.convert_to_tensor(weights)
+    is_lower = losses.shape.rank and weights.shape.rank == losses.shape.rank - 1
+    return weights[..., tf.newaxis] if is_lower else weights
 
 
 class LossFunctionWrapper(Loss):

@@ -1,12 +1,19 @@
 """Checkpoints and SavedModels of layers that are written for Keras 2."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-__all__ = ["save_model", "tracked_containers"]
+__all__ = ["containers_of", "save_model", "tracked_containers"]
+
+
+def containers_of(layer: keras.Layer) -> Iterator[tuple[str, dict[Any, Any] | list[Any]]]:
+    """Yield the names of the attributes that hold a container, with plain copies of these."""
+    for name in list(getattr(layer, "_tracked", ())):
+        value = getattr(layer, name, None)
+        yield name, dict(value) if isinstance(value, Mapping) else list(value or ())
 
 
 def tracked_containers(layer: keras.Layer) -> dict[str, Any]:
@@ -17,9 +24,7 @@ def tracked_containers(layer: keras.Layer) -> dict[str, Any]:
     """
     wrapped = layer.__dict__.setdefault("_wrapped_containers", {})
     containers = {}
-    for name in layer._tracked:
-        value = getattr(layer, name, None)
-        plain = dict(value) if isinstance(value, Mapping) else list(value or ())
+    for name, plain in containers_of(layer):
         leaves = keras.tree.flatten(plain)
         if not any(isinstance(one, keras.Layer | keras.Variable | tf.Variable) for one in leaves):
             continue

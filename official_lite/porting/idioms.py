@@ -31,8 +31,6 @@ _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
 _INPUTS = ("keras.Input", "keras.layers.Input")
 _COMPILED = ("compiled_loss", "compiled_metrics")
-# Layers for pooling distinguish upper and lower case in Keras 3.
-_LOWER_CASE = {"padding": "padding"}
 _SHARED_ARGUMENTS: dict[str, str | None] = {"experimental_autocast": "autocast"}
 
 
@@ -130,6 +128,8 @@ class _Idioms(NamesTransformer):
         if name in _INPUTS:
             return _with_tuple_shape(updated_node)
         changed = _with_new_arguments(updated_node, name)
+        if name.startswith("keras.layers."):
+            changed = _with_lower_case_padding(changed)
         return layer_names.without_slash(changed, name, self._name_givers.found)
 
     def leave_Subscript(
@@ -196,6 +196,17 @@ def _is_shape_of_tensor(node: cst.BaseExpression) -> bool:
 def _assert_equal(call: cst.Call) -> cst.BaseExpression:
     values = _comparable_with_shapes([arg.value for arg in call.args])
     args = [arg.with_changes(value=v) for arg, v in zip(call.args, values, strict=True)]
+    return call.with_changes(args=args)
+
+
+def _with_lower_case_padding(call: cst.Call) -> cst.Call:
+    """Return `MaxPool2D(padding="same")` for "SAME", which layers for pooling refuse in Keras 3."""
+    args = [
+        arg.with_deep_changes(arg.value, value=arg.value.value.lower())
+        if keyword_of(arg) == "padding" and isinstance(arg.value, cst.SimpleString)
+        else arg
+        for arg in call.args
+    ]
     return call.with_changes(args=args)
 
 
@@ -379,8 +390,6 @@ def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
 
 def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
     changes = dict(_SHARED_ARGUMENTS)
-    if name.startswith("keras.layers."):
-        changes |= _LOWER_CASE
     for begin, renamed in keras_changes.RENAMED_ARGUMENTS.items():
         if name and (name == begin or (begin.endswith(".") and name.startswith(begin))):
             changes |= renamed
@@ -388,8 +397,6 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
         return call
     args = []
     for arg in call.args:
-        if keyword_of(arg) == "padding" and isinstance(arg.value, cst.SimpleString):
-            arg = arg.with_changes(value=arg.value.with_changes(value=arg.value.value.lower()))
         new = changes.get(keyword_of(arg), keyword_of(arg))
         if new is None:
             continue

@@ -30,7 +30,7 @@ class LegacyOptimizer(tf.Module):
         return found[0] if found else None
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # TensorFlow saves the slots of what has this method.
 
 
 def _weights() -> dict[str, tf.Variable]:

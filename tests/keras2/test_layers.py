@@ -173,6 +173,8 @@ def test_variable_of_tensorflow_is_a_weight() -> None:
         loss = tf.reduce_sum(model(tf.ones([2, 3])))
     gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
     np.testing.assert_array_equal(gradients, [[2.0, 2.0, 2.0]])
+    inner.bias = inner.bias
+    assert len(model.weights) == 1
     model.trainable_variables[0].assign([0.0, 0.0, 0.0])
     np.testing.assert_array_equal(inner.bias, [0.0, 0.0, 0.0])
 

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -38,3 +39,16 @@ def test_labels_stay_integers_and_weights_are_those_of_the_last_dimension() -> N
     np.testing.assert_array_equal(losses, [[[1.0, 0.0], [0.0, 2.0], [0.0, 4.0]]])
     assert float(OneHot(reduction="sum")(labels, predictions, weights)) == 7.0
     assert float(OneHot()(labels, predictions)) == 0.5
+
+
+class Squares(keras2.Loss):
+    def call(self, y_true, y_pred):
+        return tf.square(y_true - y_pred)
+
+
+@pytest.mark.parametrize("weights", [None, [[1.0, 2.0]]])
+def test_masked_predictions_do_not_count(weights) -> None:
+    predictions = keras.layers.Masking()(tf.constant([[[1.0, 3.0], [0.0, 0.0]]]))
+    labels = tf.fill([1, 2, 2], 2.0)
+    expected = keras.losses.MeanSquaredError()(labels, predictions, weights)
+    np.testing.assert_allclose(Squares()(labels, predictions, weights), expected)

@@ -135,9 +135,7 @@ def read_checkpoint(
     if damage is not None:
         raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
     try:
-        status = fallback.restore(checkpoint, prefix, optional=optional)
-        if status is not None:
-            status.expect_partial()
+        fallback.restore(checkpoint, prefix, optional=optional, is_partial=True)
     except errors.CheckpointError:
         raise
     except (ValueError, tf.errors.OpError) as error:
