@@ -1,0 +1,487 @@
+"""Train and evaluate one step of every experiment of the Model Garden, on generated data.
+
+Run `run` with Keras 2 and the wheel, and with `official_lite` and the port; then compare::
+
+    PYTHONPATH=wheel keras2-python benchmarks/garden_experiments.py run DIR keras2.json [NAME ...]
+    PYTHONPATH=ported:. python benchmarks/garden_experiments.py run DIR keras3.json [NAME ...]
+    python benchmarks/garden_experiments.py compare keras2.json keras3.json
+
+With `official_lite`, an experiment is run by `train.py --dry_run`, otherwise by `run_experiment`.
+Data sets are replaced by a few generated records with the same features; `overrides` says what
+else is changed so that an experiment fits a small machine. `run` continues an earlier result.
+"""
+
+import importlib
+import io
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+RECORDS = 8
+SIDE = 320
+SECONDS = 400
+# Not imported: the tests of the registry, and what registers nothing.
+REGISTRATION = "register_config_factory("
+
+Record = tf.train.Example | tf.train.SequenceExample
+
+
+def feature(value: Any) -> tf.train.Feature:
+    values = np.ravel(value).tolist() if not isinstance(value, (bytes, list)) else value
+    values = values if isinstance(values, list) else [values]
+    if values and isinstance(values[0], bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if values and isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def example(**values: Any) -> tf.train.Example:
+    features = {name.replace("__", "/"): feature(value) for name, value in values.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def encoded(pixels: np.ndarray, form: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels.astype("uint8")).save(stream, form)
+    return stream.getvalue()
+
+
+def picture(rng: np.random.Generator, index: int) -> tf.train.Example:
+    """An image with the labels, boxes, masks and segments that any task on images reads."""
+    low = rng.uniform(0.05, 0.4, size=(2, 3))
+    high = low + rng.uniform(0.2, 0.5, size=(2, 3))
+    masks = []
+    for top, left, bottom, right in zip(*low, *high, strict=True):
+        mask = np.zeros((SIDE, SIDE), "uint8")
+        mask[int(top * SIDE) : int(bottom * SIDE), int(left * SIDE) : int(right * SIDE)] = 1
+        masks.append(encoded(mask, "PNG"))
+    segments = encoded(rng.integers(0, 5, size=(SIDE, SIDE)), "PNG")
+    image = encoded(rng.integers(0, 256, size=(SIDE, SIDE, 3)), "JPEG")
+    return example(
+        image__encoded=image,
+        image__height=SIDE,
+        image__width=SIDE,
+        image__source_id=str(index + 1).encode(),
+        image__class__label=int(rng.integers(1, 5)),
+        image__object__bbox__ymin=low[0],
+        image__object__bbox__xmin=low[1],
+        image__object__bbox__ymax=high[0],
+        image__object__bbox__xmax=high[1],
+        image__object__class__label=rng.integers(1, 5, size=3),
+        image__object__area=(high - low).prod(axis=0) * SIDE**2,
+        image__object__is_crowd=[0, 0, 0],
+        image__object__mask=masks,
+        image__segmentation__class__encoded=segments,
+    )
+
+
+def clip(rng: np.random.Generator, index: int) -> tf.train.SequenceExample:
+    frames = [encoded(rng.integers(0, 256, size=(128, 128, 3)), "JPEG") for _ in range(70)]
+    return tf.train.SequenceExample(
+        context=tf.train.Features(feature={"clip/label/index": feature(index % 4)}),
+        feature_lists=tf.train.FeatureLists(
+            feature_list={
+                "image/encoded": tf.train.FeatureList(feature=[feature(one) for one in frames])
+            }
+        ),
+    )
+
+
+def volume(rng: np.random.Generator, index: int) -> tf.train.Example:
+    """A cube of 32 with two channels and two classes, as raw float32."""
+    label = np.eye(2, dtype="float32")[rng.integers(0, 2, size=(32, 32, 32))]
+    image = rng.normal(size=(32, 32, 32, 2)).astype("float32")
+    return example(image__encoded=image.tobytes(), image__class__label=label.tobytes())
+
+
+def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf.train.Example:
+    """What tasks on token ids read, with the names of both versions of the features."""
+    ids, ones = rng.integers(5, 100, size=length), np.ones(length, "int64")
+    kinds = (np.arange(length) > length // 2).astype("int64")
+    return example(
+        input_word_ids=ids,
+        input_ids=ids,
+        input_mask=ones,
+        input_type_ids=kinds,
+        segment_ids=kinds,
+        masked_lm_positions=rng.permutation(length)[:masked],
+        masked_lm_ids=rng.integers(5, 100, size=masked),
+        masked_lm_weights=[1.0] * masked,
+        next_sentence_labels=1,
+        label_ids=label,
+        start_positions=3,
+        end_positions=5,
+        unique_ids=7,
+        example_id=7,
+    )
+
+
+WORDS = "the a cat dog sat ran on under mat tree and then it was red blue very small big".split()
+
+
+def sentence(rng: np.random.Generator) -> str:
+    return " ".join(rng.choice(WORDS, size=12)) + "."
+
+
+def write_records(path: pathlib.Path, records: Iterator[Record]) -> str:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record.SerializeToString())
+    return str(path)
+
+
+class Data:
+    """Generated files, each written when it is first asked for."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def _records(self, name: str, make: Any) -> str:
+        path = self._folder / f"{name}.tfrecord"
+        if not path.exists():
+            rng = np.random.default_rng(0)
+            write_records(path, (make(rng, index) for index in range(RECORDS)))
+        return str(path)
+
+    def pictures(self) -> str:
+        return self._records("pictures", picture)
+
+    def clips(self) -> str:
+        return self._records("clips", clip)
+
+    def volumes(self) -> str:
+        return self._records("volumes", volume)
+
+    def tokens(self, length: int, masked: int, labels: int) -> str:
+        def make(rng: np.random.Generator, index: int) -> tf.train.Example:
+            return tokens(rng, length, masked, index % 2 if labels == 1 else [1] * labels)
+
+        return self._records(f"tokens-{length}-{masked}-{labels}", make)
+
+    def texts(self) -> str:
+        def make(rng: np.random.Generator, index: int) -> tf.train.Example:
+            text = [sentence(rng).encode() for _ in range(4)]
+            article = "\n".join(sentence(rng) for _ in range(20)).encode()
+            return example(
+                sentence1=text[0], sentence2=text[1], de=text[2], en=text[3], unique_id=index,
+                text=article, title=text[0], label=index % 2, idx=index,
+            )  # fmt: skip
+
+        return self._records("texts", make)
+
+    def vocabulary(self) -> str:
+        path = self._folder / "vocab.txt"
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+        path.write_text("\n".join([*special, *dict.fromkeys([*WORDS, *letters]), *(f"##{c}" for c in letters), "."]))
+        return str(path)
+
+    def sentencepiece(self) -> str:
+        path = self._folder / "pieces.model"
+        if not path.exists():
+            import sentencepiece
+
+            rng = np.random.default_rng(0)
+            sentencepiece.SentencePieceTrainer.Train(
+                sentence_iterator=iter([sentence(rng) for _ in range(500)]),
+                model_prefix=str(path.with_suffix("")),
+                vocab_size=60,
+                pad_id=0,
+                eos_id=1,
+                unk_id=2,
+                bos_id=-1,
+            )
+        return str(path)
+
+    def questions(self) -> str:
+        path = self._folder / "squad.json"
+        text = "the small cat sat on the mat and the big dog ran under the tree."
+        answer = {"answer_start": text.index("mat"), "text": "mat"}
+        questions = [
+            {"id": f"q{n}", "question": "it sat on?", "answers": [answer], "is_impossible": False}
+            for n in range(RECORDS)
+        ]
+        paragraphs = [{"context": text, "qas": questions}]
+        path.write_text(json.dumps({"version": "1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+        return str(path)
+
+
+def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
+    """What is changed of an experiment: the data, sizes of batches, images and clips."""
+    task = config["task"]
+    model = task.get("model") or {}
+    changed: dict[str, Any] = {}
+    result: dict[str, Any] = {"task": changed, "runtime": {"distribution_strategy": "off"}}
+    precision = config["runtime"].get("mixed_precision_dtype")
+    if precision in ("bfloat16", "float16"):
+        result["runtime"]["mixed_precision_dtype"] = "float32"
+    if task.get("init_checkpoint"):
+        changed["init_checkpoint"] = ""
+    encoder = model.get("encoder") or {}
+    kind = encoder.get("type")
+    size = model.get("input_size")
+    # Windows of attention and learned positions need the size that they were made for.
+    fixed = str((model.get("backbone") or {}).get("type")) in ("maxvit", "vit", "detr")
+    if size and size[0] and size[0] > 256 and not fixed:
+        changed.setdefault("model", {})["input_size"] = [256, 256, 3]
+    for split in ("train_data", "validation_data"):
+        given = task.get(split)
+        if given is not None:
+            if kind == "bigbird":
+                # It attends to random positions up to this length.
+                given = {**given, "seq_length": 1024}
+            changed[split] = _data_overrides(task, given, data, split == "train_data")
+    if "class_names" in task:
+        changed["class_names"] = ["one", "two"]
+    if "annotation_file" in task:
+        changed["annotation_file"] = ""
+    if model.get("num_classes") == 0:
+        changed.setdefault("model", {})["num_classes"] = 5
+    if "num_layers" in (encoder.get(kind) or {}):
+        changed.setdefault("model", {})["encoder"] = {kind: {"num_layers": 2}}
+    changed.setdefault("model", {}).update(_fewer_boxes(model))
+    if size and 0 in size:
+        changed.setdefault("model", {})["input_size"] = [128, 128, 3]
+    optimization = _optimization(config["trainer"].get("optimizer_config") or {})
+    if optimization:
+        result["trainer"] = {"optimizer_config": optimization}
+    return result
+
+
+# Suppressing overlaps of 5,000 boxes of each class takes minutes without an accelerator.
+_BOXES = {"pre_nms_top_k": 100, "test_pre_nms_top_k": 100, "test_num_proposals": 50}
+
+
+def _fewer_boxes(model: dict[str, Any]) -> dict[str, Any]:
+    changed = {}
+    for part in ("detection_generator", "roi_generator"):
+        fewer = {name: _BOXES[name] for name in model.get(part) or {} if name in _BOXES}
+        if fewer:
+            changed[part] = fewer
+    return changed
+
+
+def _optimization(config: dict[str, Any]) -> dict[str, Any]:
+    """What a user of the experiment has to give: lengths of schedules, or all of it."""
+    if not (config.get("optimizer") or {}).get("type"):
+        rate = {"type": "constant", "constant": {"learning_rate": 0.01}}
+        return {"optimizer": {"type": "sgd"}, "learning_rate": rate}
+    result: dict[str, Any] = {}
+    for kind in ("learning_rate", "warmup"):
+        chosen = (config.get(kind) or {}).get("type")
+        for name, value in ((config.get(kind) or {}).get(chosen) or {}).items():
+            if value is None and name in ("decay_steps", "warmup_steps", "total_decay_steps"):
+                steps = 10 if name == "warmup_steps" else 100
+                result.setdefault(kind, {}).setdefault(chosen, {})[name] = steps
+    return result
+
+
+def _data_overrides(
+    task: dict[str, Any], given: dict[str, Any], data: Data, training: bool
+) -> dict[str, Any]:
+    new: dict[str, Any] = {"global_batch_size": 2, "shuffle_buffer_size": 2}
+    new["is_training"] = training
+    if "seq_length" in given:
+        new["seq_length"] = given["seq_length"]
+    for name, value in (("tfds_name", ""), ("cycle_length", 1), ("file_type", "tfrecord")):
+        if given.get(name):
+            new[name] = value
+    if "num_examples" in given:
+        new["num_examples"] = RECORDS
+    if "output_size" in given and "crop_size" in given:
+        new["output_size"] = [256, 256]
+        if given["crop_size"]:
+            new["crop_size"] = [256, 256]
+        if given.get("groundtruth_padded_size"):
+            new["groundtruth_padded_size"] = [256, 256]
+    if "sentencepiece_model_path" in given:
+        new |= {"input_path": data.texts(), "max_seq_length": 32, "global_batch_size": 64}
+        new |= {"src_lang": "de", "tgt_lang": "en"}
+    elif "text_field_names" in given:
+        new |= {"input_path": data.texts(), "vocab_file_path": data.vocabulary()}
+    elif "text_fields" in given:
+        new |= {"input_path": data.texts(), "vocab_file": data.vocabulary()}
+        new |= {"text_fields": ["sentence1", "sentence2"], "label_field": "label"}
+    elif "query_length" in given:
+        new |= {"input_path": data.tokens(given["seq_length"], 1, 1)}
+        if not training:
+            pieces = given["tokenization"] == "SentencePiece"
+            vocabulary = data.sentencepiece() if pieces else data.vocabulary()
+            new |= {"input_path": data.questions(), "vocab_file": vocabulary}
+    elif "seq_bucket_lengths" in given:
+        new |= {"input_path": data.tokens(128, 20, 1), "seq_bucket_lengths": [128]}
+    elif "include_sentence_id" in given:
+        new |= {"input_path": data.tokens(given["seq_length"], 1, given["seq_length"])}
+    elif "seq_length" in given:
+        masked = given.get("max_predictions_per_seq", 1)
+        new |= {"input_path": data.tokens(given["seq_length"], masked, 1)}
+        if "label_field" in given:
+            new["label_field"] = "label_ids"
+    elif "feature_shape" in given:
+        new |= {"input_path": data.clips(), "feature_shape": [8, 112, 112, 3]}
+        new["temporal_stride"] = 1
+    elif "num_channels" in given:
+        new |= {"input_path": data.volumes(), "file_type": "tfrecord"}
+    else:
+        new["input_path"] = data.pictures()
+    return new
+
+
+def register_all() -> dict[str, str]:
+    """Import every module that registers an experiment; the errors of those that fail."""
+    root = pathlib.Path(importlib.import_module("official").__path__[0])
+    errors = {}
+    for path in sorted(root.rglob("*.py")):
+        if path.name.endswith("_test.py") or path.name == "exp_factory.py":
+            continue
+        if REGISTRATION in path.read_text():
+            name = ".".join(["official", *path.relative_to(root).with_suffix("").parts])
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # One of the results.
+                errors[name] = f"{type(error).__name__}: {error}"
+    tasks = [*root.glob("*/tasks/*.py"), *root.glob("projects/*/tasks/*.py")]
+    tasks += [*root.glob("projects/*/modeling/*.py"), *root.glob("projects/*/*_task.py")]
+    tasks += [*root.glob("projects/*/modeling/*/*.py"), *root.glob("projects/*/*/tasks/*.py")]
+    tasks += [*root.glob("projects/*/optimization/*.py")]
+    for path in sorted(tasks):
+        if not path.name.endswith("_test.py") and "register_" in path.read_text():
+            name = ".".join(["official", *path.relative_to(root).with_suffix("").parts])
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # One of the results.
+                errors[name] = f"{type(error).__name__}: {error}"
+    return errors
+
+
+def factory() -> Any:
+    return importlib.import_module(f"{'official_lite' if LITE else 'official'}.core.exp_factory")
+
+
+def experiments(registry: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in registry.items():
+        if isinstance(value, dict):
+            yield from experiments(value, f"{prefix}{name}/")
+        else:
+            yield prefix + name
+
+
+def run_one(name: str, folder: pathlib.Path) -> None:
+    config = factory().get_exp_config(name)
+    changes = overrides(config.as_dict(), Data(folder / "data"))
+    print(json.dumps(changes), flush=True)
+    if not LITE:
+        _run_keras2(config, changes, folder)
+        return
+    from official_lite.tools import train
+
+    path = folder / f"{os.getpid()}.yaml"
+    path.write_text(json.dumps(changes))
+    sys.argv = ["train.py", f"--experiment={name}", f"--config_file={path}", "--dry_run"]
+    sys.argv += ["--mode=train_and_eval", f"--model_dir={folder / str(os.getpid())}"]
+    train.main()
+
+
+def _run_keras2(config: Any, changes: dict[str, Any], folder: pathlib.Path) -> None:
+    from official.core import task_factory, train_lib  # type: ignore[import-not-found]
+
+    config.override(changes, is_strict=False)
+    config.override(
+        {"trainer": {"train_steps": 1, "validation_steps": 1, "steps_per_loop": 1,
+                     "validation_interval": 1, "summary_interval": 1, "checkpoint_interval": 1,
+                     "best_checkpoint_export_subdir": ""}},
+        is_strict=False,
+    )  # fmt: skip
+    model_dir = folder / f"run-{os.getpid()}"
+    with tf.distribute.get_strategy().scope():
+        task = task_factory.get_task(config.task, logging_dir=str(model_dir))
+    train_lib.run_experiment(
+        distribution_strategy=tf.distribute.get_strategy(), task=task, mode="train_and_eval",
+        params=config, model_dir=str(model_dir),
+    )  # fmt: skip
+
+
+LITE = importlib.util.find_spec("official_lite") is not None
+
+
+def in_child(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Run an experiment in a forked process, which has all modules imported."""
+    log = folder / f"{name.replace('/', '_')}.{'keras3' if LITE else 'keras2'}.log"
+    start = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        code = 1
+        try:
+            run_one(name, folder)
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(bool(error.code))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done or time.monotonic() - start > SECONDS:
+            break
+        time.sleep(0.2)
+    if not done:
+        os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    lines = log.read_text(errors="replace").strip().splitlines()
+    errors = [line for line in lines if "Error" in line or "error" in line]
+    return {
+        "passes": status == 0,
+        "seconds": round(time.monotonic() - start),
+        "timeout": not done,
+        "error": "" if status == 0 else (errors or lines or [""])[-1][:300],
+    }
+
+
+def run(folder: pathlib.Path, output: pathlib.Path, names: list[str]) -> None:
+    results = json.loads(output.read_text()) if output.exists() else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = register_all()
+    for module, error in errors.items():
+        print(f"{module} does not import: {error}")
+    for name in names or sorted(experiments(factory()._REGISTERED_CONFIGS)):
+        if name in results and not names:
+            continue
+        results[name] = in_child(name, folder)
+        print(name, results[name], flush=True)
+        output.write_text(json.dumps(results, indent=1))
+
+
+def compare(keras2: pathlib.Path, keras3: pathlib.Path) -> None:
+    old, new = json.loads(keras2.read_text()), json.loads(keras3.read_text())
+    for name in sorted(old | new):
+        states = [results.get(name, {}) for results in (old, new)]
+        print(name, *(one.get("error") or "passes" if one else "missing" for one in states), sep=" | ")
+    both = sum(one["passes"] and new.get(name, {}).get("passes", False) for name, one in old.items())
+    print(f"{both} of {sum(one['passes'] for one in old.values())} that pass with Keras 2")
+
+
+if __name__ == "__main__":
+    paths = [pathlib.Path(one) for one in sys.argv[2:4]]
+    if sys.argv[1] == "run":
+        run(*paths, sys.argv[4:])
+    else:
+        compare(*paths)
