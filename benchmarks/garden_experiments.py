@@ -30,10 +30,7 @@ from PIL import Image
 RECORDS = 8
 SIDE = 320
 SECONDS = 400
-# Not imported: the tests of the registry, and what registers nothing.
 REGISTRATION = "register_config_factory("
-
-Record = tf.train.Example | tf.train.SequenceExample
 
 
 def feature(value: Any) -> tf.train.Feature:
@@ -127,14 +124,34 @@ def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf
     )
 
 
-WORDS = "the a cat dog sat ran on under mat tree and then it was red blue very small big".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "under",
+    "mat",
+    "tree",
+    "and",
+    "then",
+    "it",
+    "was",
+    "red",
+    "blue",
+    "very",
+    "small",
+    "big",
+]
 
 
 def sentence(rng: np.random.Generator) -> str:
     return " ".join(rng.choice(WORDS, size=12)) + "."
 
 
-def write_records(path: pathlib.Path, records: Iterator[Record]) -> str:
+def write_records(path: pathlib.Path, records: Iterator[Any]) -> str:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record.SerializeToString())
@@ -185,7 +202,11 @@ class Data:
         path = self._folder / "vocab.txt"
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-        path.write_text("\n".join([*special, *dict.fromkeys([*WORDS, *letters]), *(f"##{c}" for c in letters), "."]))
+        path.write_text(
+            "\n".join(
+                [*special, *dict.fromkeys([*WORDS, *letters]), *(f"##{c}" for c in letters), "."]
+            )
+        )
         return str(path)
 
     def sentencepiece(self) -> str:
@@ -214,7 +235,9 @@ class Data:
             for n in range(RECORDS)
         ]
         paragraphs = [{"context": text, "qas": questions}]
-        path.write_text(json.dumps({"version": "1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+        path.write_text(
+            json.dumps({"version": "1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+        )
         return str(path)
 
 
@@ -243,6 +266,8 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
                 # It attends to random positions up to this length.
                 given = {**given, "seq_length": 1024}
             changed[split] = _data_overrides(task, given, data, split == "train_data")
+    if "sentencepiece_model_path" in task:
+        changed["sentencepiece_model_path"] = data.sentencepiece()
     if "class_names" in task:
         changed["class_names"] = ["one", "two"]
     if "annotation_file" in task:
@@ -252,7 +277,7 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
     if "num_layers" in (encoder.get(kind) or {}):
         changed.setdefault("model", {})["encoder"] = {kind: {"num_layers": 2}}
     changed.setdefault("model", {}).update(_fewer_boxes(model))
-    if size and 0 in size:
+    if size == [] or (size and 0 in size):
         changed.setdefault("model", {})["input_size"] = [128, 128, 3]
     optimization = _optimization(config["trainer"].get("optimizer_config") or {})
     if optimization:
@@ -300,12 +325,8 @@ def _data_overrides(
             new[name] = value
     if "num_examples" in given:
         new["num_examples"] = RECORDS
-    if "output_size" in given and "crop_size" in given:
-        new["output_size"] = [256, 256]
-        if given["crop_size"]:
-            new["crop_size"] = [256, 256]
-        if given.get("groundtruth_padded_size"):
-            new["groundtruth_padded_size"] = [256, 256]
+    if given.get("num_classes", 1) < 1:
+        new["num_classes"] = 5
     if "sentencepiece_model_path" in given:
         new |= {"input_path": data.texts(), "max_seq_length": 32, "global_batch_size": 64}
         new |= {"src_lang": "de", "tgt_lang": "en"}
@@ -339,30 +360,27 @@ def _data_overrides(
     return new
 
 
+# What registers experiments, tasks, models or optimizers.
+_PLACES = ["tasks/*.py", "modeling/*.py", "modeling/*/*.py", "optimization/*.py", "*_task.py"]
+
+
 def register_all() -> dict[str, str]:
-    """Import every module that registers an experiment; the errors of those that fail."""
+    """Import what registers experiments and what they need; the errors of modules that fail."""
     root = pathlib.Path(importlib.import_module("official").__path__[0])
+    paths = [path for path in root.rglob("*.py") if REGISTRATION in path.read_text()]
+    for place in _PLACES:
+        for folder in ("*", "projects/*", "projects/*/*"):
+            found = root.glob(f"{folder}/{place}")
+            paths += [path for path in found if "register_" in path.read_text()]
     errors = {}
-    for path in sorted(root.rglob("*.py")):
+    for path in dict.fromkeys(sorted(paths)):
         if path.name.endswith("_test.py") or path.name == "exp_factory.py":
             continue
-        if REGISTRATION in path.read_text():
-            name = ".".join(["official", *path.relative_to(root).with_suffix("").parts])
-            try:
-                importlib.import_module(name)
-            except Exception as error:  # One of the results.
-                errors[name] = f"{type(error).__name__}: {error}"
-    tasks = [*root.glob("*/tasks/*.py"), *root.glob("projects/*/tasks/*.py")]
-    tasks += [*root.glob("projects/*/modeling/*.py"), *root.glob("projects/*/*_task.py")]
-    tasks += [*root.glob("projects/*/modeling/*/*.py"), *root.glob("projects/*/*/tasks/*.py")]
-    tasks += [*root.glob("projects/*/optimization/*.py")]
-    for path in sorted(tasks):
-        if not path.name.endswith("_test.py") and "register_" in path.read_text():
-            name = ".".join(["official", *path.relative_to(root).with_suffix("").parts])
-            try:
-                importlib.import_module(name)
-            except Exception as error:  # One of the results.
-                errors[name] = f"{type(error).__name__}: {error}"
+        name = ".".join(["official", *path.relative_to(root).with_suffix("").parts])
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # One of the results.
+            errors[name] = f"{type(error).__name__}: {error}"
     return errors
 
 
@@ -395,7 +413,7 @@ def run_one(name: str, folder: pathlib.Path) -> None:
 
 
 def _run_keras2(config: Any, changes: dict[str, Any], folder: pathlib.Path) -> None:
-    from official.core import task_factory, train_lib  # type: ignore[import-not-found]
+    from official.core import task_factory, train_lib
 
     config.override(changes, is_strict=False)
     config.override(
@@ -438,11 +456,10 @@ def in_child(name: str, folder: pathlib.Path) -> dict[str, Any]:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done or time.monotonic() - start > SECONDS:
-            break
+    done, status = os.waitpid(pid, os.WNOHANG)
+    while not done and time.monotonic() - start < SECONDS:
         time.sleep(0.2)
+        done, status = os.waitpid(pid, os.WNOHANG)
     if not done:
         os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -474,14 +491,18 @@ def compare(keras2: pathlib.Path, keras3: pathlib.Path) -> None:
     old, new = json.loads(keras2.read_text()), json.loads(keras3.read_text())
     for name in sorted(old | new):
         states = [results.get(name, {}) for results in (old, new)]
-        print(name, *(one.get("error") or "passes" if one else "missing" for one in states), sep=" | ")
-    both = sum(one["passes"] and new.get(name, {}).get("passes", False) for name, one in old.items())
+        print(
+            name, *(one.get("error") or "passes" if one else "missing" for one in states), sep=" | "
+        )
+    both = sum(
+        one["passes"] and new.get(name, {}).get("passes", False) for name, one in old.items()
+    )
     print(f"{both} of {sum(one['passes'] for one in old.values())} that pass with Keras 2")
 
 
 if __name__ == "__main__":
-    paths = [pathlib.Path(one) for one in sys.argv[2:4]]
+    first, second = map(pathlib.Path, sys.argv[2:4])
     if sys.argv[1] == "run":
-        run(*paths, sys.argv[4:])
+        run(first, second, sys.argv[4:])
     else:
-        compare(*paths)
+        compare(first, second)

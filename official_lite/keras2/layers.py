@@ -48,6 +48,7 @@ class Keras2Habits(_LayerHalf):
     * `tf.train.Checkpoint` saves the layers in lists and dictionaries.
     * Layers in a list that is inside a list or a dictionary are tracked.
     * `get_config` gives the dtype as a string.
+    * A convolution that is assigned to an attribute may have a float as its `filters`.
     * An attribute that is assigned again no longer tracks its previous layer.
     * `inputs` and `outputs` of a model may be assigned.
     * The constructor may be wrapped by `gin.configurable`.
@@ -160,6 +161,8 @@ class Keras2Habits(_LayerHalf):
         layers: list[Any] = self.__dict__.get("_layers", [])
         if isinstance(old, keras.Layer) and old is not value and old in layers:
             layers.remove(old)
+        if isinstance(value, keras.layers.Conv2D) and isinstance(value.filters, float):
+            value.filters = int(value.filters)
         super().__setattr__(name, value)
         if isinstance(value, tf.Variable) and value is not old:
             self._track_variable(_Weight(value, name))

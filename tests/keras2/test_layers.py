@@ -158,6 +158,12 @@ def test_mixin_serves_models_with_and_without_a_graph(cls) -> None:
     assert len(model.weights) == 2
 
 
+def test_convolution_may_have_a_float_as_its_filters() -> None:
+    layer = keras2.Layer()
+    layer.conv = keras.layers.Conv2D(8 / 2, 1)
+    assert layer.conv(tf.ones([1, 2, 2, 3])).shape == (1, 2, 2, 4)
+
+
 class Bias(keras2.Layer):
     def build(self, input_shape):
         self.bias = tf.Variable(2.0 * tf.ones([input_shape[-1]]))
