@@ -124,27 +124,8 @@ def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf
     )
 
 
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "under",
-    "mat",
-    "tree",
-    "and",
-    "then",
-    "it",
-    "was",
-    "red",
-    "blue",
-    "very",
-    "small",
-    "big",
-]
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then"]
+WORDS += ["it", "was", "red", "blue", "very", "small", "big"]
 
 
 def sentence(rng: np.random.Generator) -> str:
@@ -218,7 +199,8 @@ class Data:
             sentencepiece.SentencePieceTrainer.Train(
                 sentence_iterator=iter([sentence(rng) for _ in range(500)]),
                 model_prefix=str(path.with_suffix("")),
-                vocab_size=60,
+                vocab_size=40,
+                hard_vocab_limit=False,
                 pad_id=0,
                 eos_id=1,
                 unk_id=2,
@@ -325,6 +307,8 @@ def _data_overrides(
             new[name] = value
     if "num_examples" in given:
         new["num_examples"] = RECORDS
+    if given.get("output_size") == []:
+        new["output_size"] = [128, 128]
     if given.get("num_classes", 1) < 1:
         new["num_classes"] = 5
     if "sentencepiece_model_path" in given:

@@ -699,7 +699,10 @@ class Trainer(_AsyncTrainer):
         if model_building.has_variables(self.model):
             return
         dataset = self.train_dataset if train else self.eval_dataset
-        model_building.build_by_task(self.model, self.task, dataset.element_spec, training=train)
+        metrics = self._task_metrics[train]
+        model_building.build_by_task(
+            self.model, self.task, dataset.element_spec, metrics, training=train
+        )
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = train_data.count_micro_batches(self.config)

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +16,12 @@ __all__ = ["build_by_task", "build_variables", "has_variables"]
 
 
 def build_by_task(
-    model: keras.Model, task: base_task.Task, element_spec: types.Nest, *, training: bool
+    model: keras.Model,
+    task: base_task.Task,
+    element_spec: types.Nest,
+    metrics: Sequence[keras.metrics.Metric],
+    *,
+    training: bool,
 ) -> None:
     """Build a model by tracing the training or validation step of its task.
 
@@ -24,6 +29,8 @@ def build_by_task(
         model: The model.
         task: The task.
         element_spec: The `element_spec` of the distributed dataset that the step reads.
+        metrics: What the task built for the step. They are not built again here, because a task may
+            keep some of them as attributes.
         training: Whether to trace the training step or the validation step, whose inputs may
             differ.
 
@@ -32,8 +39,6 @@ def build_by_task(
     """
     if has_variables(model):
         return
-    # A step may look up its metrics by name.
-    metrics = step_checks.build_metrics(task, training=training)
     if training:
         sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
         step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=metrics)

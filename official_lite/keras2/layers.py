@@ -31,7 +31,8 @@ class Keras2Habits(_LayerHalf):
     `keras.Model`: if a model's constructor is called with inputs and outputs, Keras changes the
     base classes of the classes in between, for all models that share them.
 
-    * The constructor accepts names with slashes, which become underscores. It ignores the layer
+    * The constructor accepts names with slashes, which become underscores, and the name of a
+      private class begins with `private`. It ignores the layer
       itself if that is passed as a positional argument, as in `super().__init__(self)`.
     * `build` is called with a `tf.TensorShape`, or a nest of them, instead of tuples, and outside
       of the function that is being traced.
@@ -54,6 +55,8 @@ class Keras2Habits(_LayerHalf):
     * The constructor may be wrapped by `gin.configurable`.
     """
 
+    name: str
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "build" in cls.__dict__:
@@ -72,6 +75,9 @@ class Keras2Habits(_LayerHalf):
         if isinstance(name := kwargs.get("name"), str):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
+        if self.name.startswith("_"):
+            # TensorFlow refuses such a scope. The prefix is that of Keras 2.
+            self.name = f"private{self.name}"
         # Keras 3 would convert all arguments, and so copy the dictionaries among them.
         self._convert_input_args = False
 

@@ -324,7 +324,8 @@ class OneShotTrainer(base_trainer.Trainer):
         if train and self.resolved and self.has_arch_step:
             spec = spec[two_streams.TRAIN]
         with draws.in_force(self._draw_to_build()):
-            model_building.build_by_task(self.model, self.task, spec, training=train)
+            metrics = self._task_metrics[train]
+            model_building.build_by_task(self.model, self.task, spec, metrics, training=train)
 
     def _draw_to_build(self) -> draws.Draw | None:
         return None

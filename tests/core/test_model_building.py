@@ -117,3 +117,19 @@ def test_step_that_is_traced_to_build_a_model_has_the_metrics_of_the_task(
     params.task.is_built = False
     trainer = make_trainer(params, task_cls=ByName)
     assert trainer.train(tf.constant(1))["mae"] > 0
+
+
+class KeepsItsMetric(LineTask):
+    """Keeps the metric of the evaluation for itself, as tasks of the Model Garden do."""
+
+    def build_metrics(self, training=True):
+        self.own = None if training else keras.metrics.Mean()
+        return super().build_metrics(training)
+
+
+def test_metrics_are_built_once_for_training_and_once_for_the_evaluation(
+    experiment, make_trainer
+) -> None:
+    params = experiment()
+    params.task.is_built = False
+    assert make_trainer(params, task_cls=KeepsItsMetric).task.own is not None

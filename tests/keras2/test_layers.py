@@ -158,6 +158,15 @@ def test_mixin_serves_models_with_and_without_a_graph(cls) -> None:
     assert len(model.weights) == 2
 
 
+class _Private(keras2.Layer):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return 2 * inputs
+
+
+def test_layer_may_be_of_a_private_class() -> None:
+    assert _Private()(tf.ones([1])) == 2
+
+
 def test_convolution_may_have_a_float_as_its_filters() -> None:
     layer = keras2.Layer()
     layer.conv = keras.layers.Conv2D(8 / 2, 1)

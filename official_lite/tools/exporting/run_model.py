@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from official_lite.checkpoint import commit, fallback, model_state, warm_start
 from official_lite.common import errors
-from official_lite.core import model_building
+from official_lite.core import model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
@@ -77,7 +77,8 @@ def _build_models(ctx: ExperimentContext) -> None:
     for one, config, part in parts:
         if not model_building.has_variables(part):
             spec = _evaluation_data(one, config).element_spec
-            model_building.build_by_task(part, one, spec, training=False)
+            metrics = step_checks.build_metrics(one, training=False)
+            model_building.build_by_task(part, one, spec, metrics, training=False)
 
 
 def find_checkpoint(path: str) -> str:
