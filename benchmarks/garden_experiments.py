@@ -12,11 +12,13 @@ else is changed so that an experiment fits a small machine. `run` continues an e
 """
 
 import importlib
+import importlib.util
 import io
 import json
 import os
 import pathlib
 import signal
+import string
 import sys
 import time
 import traceback
@@ -30,7 +32,7 @@ from PIL import Image
 RECORDS = 8
 SIDE = 320
 SECONDS = 400
-REGISTRATION = "register_config_factory("
+LITE = importlib.util.find_spec("official_lite") is not None
 
 
 def feature(value: Any) -> tf.train.Feature:
@@ -132,13 +134,6 @@ def sentence(rng: np.random.Generator) -> str:
     return " ".join(rng.choice(WORDS, size=12)) + "."
 
 
-def write_records(path: pathlib.Path, records: Iterator[Any]) -> str:
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record.SerializeToString())
-    return str(path)
-
-
 class Data:
     """Generated files, each written when it is first asked for."""
 
@@ -150,7 +145,9 @@ class Data:
         path = self._folder / f"{name}.tfrecord"
         if not path.exists():
             rng = np.random.default_rng(0)
-            write_records(path, (make(rng, index) for index in range(RECORDS)))
+            with tf.io.TFRecordWriter(str(path)) as writer:
+                for index in range(RECORDS):
+                    writer.write(make(rng, index).SerializeToString())
         return str(path)
 
     def pictures(self) -> str:
@@ -182,12 +179,9 @@ class Data:
     def vocabulary(self) -> str:
         path = self._folder / "vocab.txt"
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-        path.write_text(
-            "\n".join(
-                [*special, *dict.fromkeys([*WORDS, *letters]), *(f"##{c}" for c in letters), "."]
-            )
-        )
+        words = dict.fromkeys([*WORDS, *string.ascii_lowercase])
+        endings = [f"##{letter}" for letter in string.ascii_lowercase]
+        path.write_text("\n".join([*special, *words, *endings, "."]))
         return str(path)
 
     def sentencepiece(self) -> str:
@@ -224,65 +218,57 @@ class Data:
 
 
 def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
-    """What is changed of an experiment: the data, sizes of batches, images and clips."""
+    """What is changed of an experiment: the data, and what is too large or has no value."""
     task = config["task"]
     model = task.get("model") or {}
-    changed: dict[str, Any] = {}
-    result: dict[str, Any] = {"task": changed, "runtime": {"distribution_strategy": "off"}}
-    precision = config["runtime"].get("mixed_precision_dtype")
-    if precision in ("bfloat16", "float16"):
-        result["runtime"]["mixed_precision_dtype"] = "float32"
-    if task.get("init_checkpoint"):
-        changed["init_checkpoint"] = ""
     encoder = model.get("encoder") or {}
-    kind = encoder.get("type")
-    size = model.get("input_size")
-    # Windows of attention and learned positions need the size that they were made for.
-    fixed = str((model.get("backbone") or {}).get("type")) in ("maxvit", "vit", "detr")
-    if size and size[0] and size[0] > 256 and not fixed:
-        changed.setdefault("model", {})["input_size"] = [256, 256, 3]
+    changed: dict[str, Any] = {"model": _model_overrides(model)}
     for split in ("train_data", "validation_data"):
-        given = task.get(split)
-        if given is not None:
-            if kind == "bigbird":
+        if (given := task.get(split)) is not None:
+            if encoder.get("type") == "bigbird":
                 # It attends to random positions up to this length.
                 given = {**given, "seq_length": 1024}
-            changed[split] = _data_overrides(task, given, data, split == "train_data")
+            changed[split] = _data_overrides(given, data, training=split == "train_data")
+            if given.get("output_size") == []:
+                changed[split]["output_size"] = {**model, **changed["model"]}["input_size"][:2]
+    for name, value in (("init_checkpoint", ""), ("annotation_file", "")):
+        if task.get(name):
+            changed[name] = value
     if "sentencepiece_model_path" in task:
         changed["sentencepiece_model_path"] = data.sentencepiece()
     if "class_names" in task:
         changed["class_names"] = ["one", "two"]
-    if "annotation_file" in task:
-        changed["annotation_file"] = ""
-    if model.get("num_classes") == 0:
-        changed.setdefault("model", {})["num_classes"] = 5
-    if "num_layers" in (encoder.get(kind) or {}):
-        changed.setdefault("model", {})["encoder"] = {kind: {"num_layers": 2}}
-    changed.setdefault("model", {}).update(_fewer_boxes(model))
-    if size == [] or (size and 0 in size):
-        changed.setdefault("model", {})["input_size"] = [128, 128, 3]
+    runtime: dict[str, Any] = {"distribution_strategy": "off"}
+    if config["runtime"].get("mixed_precision_dtype"):
+        runtime["mixed_precision_dtype"] = "float32"
     optimization = _optimization(config["trainer"].get("optimizer_config") or {})
-    if optimization:
-        result["trainer"] = {"optimizer_config": optimization}
-    return result
+    return {"task": changed, "runtime": runtime, "trainer": {"optimizer_config": optimization}}
 
 
-# Suppressing overlaps of 5,000 boxes of each class takes minutes without an accelerator.
-_BOXES = {"pre_nms_top_k": 100, "test_pre_nms_top_k": 100, "test_num_proposals": 50}
-
-
-def _fewer_boxes(model: dict[str, Any]) -> dict[str, Any]:
-    changed = {}
-    for part in ("detection_generator", "roi_generator"):
-        fewer = {name: _BOXES[name] for name in model.get(part) or {} if name in _BOXES}
-        if fewer:
-            changed[part] = fewer
+def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    if "pre_nms_top_k" in (model.get("detection_generator") or {}):
+        # The overlaps of 5,000 boxes of each class take minutes without an accelerator.
+        changed["detection_generator"] = {"pre_nms_top_k": 100}
+    size = model.get("input_size")
+    # Windows of attention and learned positions need the size that they were made for.
+    fixed = (model.get("backbone") or {}).get("type") in ("maxvit", "vit", "detr")
+    if size is not None and not all(size):
+        changed["input_size"] = [128, 128, 3]
+    elif size and size[0] > 256 and not fixed:
+        changed["input_size"] = [256, 256, 3]
+    if model.get("num_classes") == 0:
+        changed["num_classes"] = 5
+    encoder = model.get("encoder") or {}
+    kind = encoder.get("type")
+    if "num_layers" in (encoder.get(kind) or {}):
+        changed["encoder"] = {kind: {"num_layers": 2}}
     return changed
 
 
 def _optimization(config: dict[str, Any]) -> dict[str, Any]:
     """What a user of the experiment has to give: lengths of schedules, or all of it."""
-    if not (config.get("optimizer") or {}).get("type"):
+    if "optimizer" in config and not config["optimizer"]["type"]:
         rate = {"type": "constant", "constant": {"learning_rate": 0.01}}
         return {"optimizer": {"type": "sgd"}, "learning_rate": rate}
     result: dict[str, Any] = {}
@@ -295,11 +281,10 @@ def _optimization(config: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _data_overrides(
-    task: dict[str, Any], given: dict[str, Any], data: Data, training: bool
-) -> dict[str, Any]:
-    new: dict[str, Any] = {"global_batch_size": 2, "shuffle_buffer_size": 2}
-    new["is_training"] = training
+def _data_overrides(given: dict[str, Any], data: Data, *, training: bool) -> dict[str, Any]:
+    new: dict[str, Any] = {"global_batch_size": 2, "is_training": training}
+    if "shuffle_buffer_size" in given:
+        new["shuffle_buffer_size"] = 2
     if "seq_length" in given:
         new["seq_length"] = given["seq_length"]
     for name, value in (("tfds_name", ""), ("cycle_length", 1), ("file_type", "tfrecord")):
@@ -307,8 +292,6 @@ def _data_overrides(
             new[name] = value
     if "num_examples" in given:
         new["num_examples"] = RECORDS
-    if given.get("output_size") == []:
-        new["output_size"] = [128, 128]
     if given.get("num_classes", 1) < 1:
         new["num_classes"] = 5
     if "sentencepiece_model_path" in given:
@@ -351,7 +334,7 @@ _PLACES = ["tasks/*.py", "modeling/*.py", "modeling/*/*.py", "optimization/*.py"
 def register_all() -> dict[str, str]:
     """Import what registers experiments and what they need; the errors of modules that fail."""
     root = pathlib.Path(importlib.import_module("official").__path__[0])
-    paths = [path for path in root.rglob("*.py") if REGISTRATION in path.read_text()]
+    paths = [path for path in root.rglob("*.py") if "register_config_factory(" in path.read_text()]
     for place in _PLACES:
         for folder in ("*", "projects/*", "projects/*/*"):
             found = root.glob(f"{folder}/{place}")
@@ -415,9 +398,6 @@ def _run_keras2(config: Any, changes: dict[str, Any], folder: pathlib.Path) -> N
     )  # fmt: skip
 
 
-LITE = importlib.util.find_spec("official_lite") is not None
-
-
 def in_child(name: str, folder: pathlib.Path) -> dict[str, Any]:
     """Run an experiment in a forked process, which has all modules imported."""
     log = folder / f"{name.replace('/', '_')}.{'keras3' if LITE else 'keras2'}.log"
@@ -474,14 +454,16 @@ def run(folder: pathlib.Path, output: pathlib.Path, names: list[str]) -> None:
 def compare(keras2: pathlib.Path, keras3: pathlib.Path) -> None:
     old, new = json.loads(keras2.read_text()), json.loads(keras3.read_text())
     for name in sorted(old | new):
-        states = [results.get(name, {}) for results in (old, new)]
-        print(
-            name, *(one.get("error") or "passes" if one else "missing" for one in states), sep=" | "
-        )
-    both = sum(
-        one["passes"] and new.get(name, {}).get("passes", False) for name, one in old.items()
-    )
-    print(f"{both} of {sum(one['passes'] for one in old.values())} that pass with Keras 2")
+        print(name, _state(old.get(name)), _state(new.get(name)), sep=" | ")
+    there = [name for name, result in old.items() if result["passes"]]
+    here = [name for name in there if new.get(name, {}).get("passes")]
+    print(f"{len(here)} of {len(there)} that pass with Keras 2")
+
+
+def _state(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "not run"
+    return "passes" if result["passes"] else str(result["error"])
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 Converting a function takes some 30 ms, and a training step consists of about thirty functions.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ["converted", "next_batch", "not_converted"]
+__all__ = ["converted", "keeping_attributes", "next_batch", "not_converted"]
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
@@ -45,6 +46,19 @@ def next_batch(iterator: Any) -> Any:
     """
     with _OUTSIDE:
         return next(iterator)
+
+
+@contextlib.contextmanager
+def keeping_attributes(owner: object) -> Iterator[None]:
+    """Give an object its attributes back after methods that the framework calls once more.
+
+    A task may keep a metric that `build_metrics` builds, and read it when an evaluation ends.
+    """
+    kept = dict(vars(owner))
+    yield
+    for name, value in kept.items():
+        if vars(owner).get(name) is not value:
+            setattr(owner, name, value)
 
 
 def _is_for_graphs(function: Any) -> bool:

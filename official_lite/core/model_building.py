@@ -37,8 +37,6 @@ def build_by_task(
     Raises:
         errors.ConfigError: As in `build_variables`.
     """
-    if has_variables(model):
-        return
     if training:
         sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
         step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=metrics)

@@ -31,9 +31,9 @@ class Keras2Habits(_LayerHalf):
     `keras.Model`: if a model's constructor is called with inputs and outputs, Keras changes the
     base classes of the classes in between, for all models that share them.
 
-    * The constructor accepts names with slashes, which become underscores, and the name of a
-      private class begins with `private`. It ignores the layer
-      itself if that is passed as a positional argument, as in `super().__init__(self)`.
+    * The constructor accepts names with slashes, which become underscores. Names that begin with
+      an underscore, such as those of private classes, get the prefix `private`. It ignores the
+      layer itself if that is passed as a positional argument, as in `super().__init__(self)`.
     * `build` is called with a `tf.TensorShape`, or a nest of them, instead of tuples, and outside
       of the function that is being traced.
     * A `tf.Variable` that is assigned to an attribute becomes a weight.
@@ -49,7 +49,8 @@ class Keras2Habits(_LayerHalf):
     * `tf.train.Checkpoint` saves the layers in lists and dictionaries.
     * Layers in a list that is inside a list or a dictionary are tracked.
     * `get_config` gives the dtype as a string.
-    * A convolution that is assigned to an attribute may have a float as its `filters`.
+    * A convolution that is assigned to an attribute may have a whole float, such as `64 / 2`, as
+      its `filters`.
     * An attribute that is assigned again no longer tracks its previous layer.
     * `inputs` and `outputs` of a model may be assigned.
     * The constructor may be wrapped by `gin.configurable`.
@@ -76,7 +77,7 @@ class Keras2Habits(_LayerHalf):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
         if self.name.startswith("_"):
-            # TensorFlow refuses such a scope. The prefix is that of Keras 2.
+            # TensorFlow rejects such a name scope. Keras 2 uses the same prefix.
             self.name = f"private{self.name}"
         # Keras 3 would convert all arguments, and so copy the dictionaries among them.
         self._convert_input_args = False
@@ -167,8 +168,8 @@ class Keras2Habits(_LayerHalf):
         layers: list[Any] = self.__dict__.get("_layers", [])
         if isinstance(old, keras.Layer) and old is not value and old in layers:
             layers.remove(old)
-        if isinstance(value, keras.layers.Conv2D) and isinstance(value.filters, float):
-            value.filters = int(value.filters)
+        if isinstance(value, keras.Layer):
+            _make_filters_an_integer(value)
         super().__setattr__(name, value)
         if isinstance(value, tf.Variable) and value is not old:
             self._track_variable(_Weight(value, name))
@@ -242,6 +243,12 @@ def _positional_names(call: Callable[..., Any]) -> Sequence[str]:
 def replace_build(layer_cls: Any, build: Callable[..., None]) -> None:
     """Set the method `build` of a class."""
     layer_cls.build = build
+
+
+def _make_filters_an_integer(layer: keras.Layer) -> None:
+    filters = vars(layer).get("filters")
+    if isinstance(filters, float) and filters.is_integer():
+        layer.filters = int(filters)
 
 
 class _Weight(keras.Variable):

@@ -35,7 +35,8 @@ class Reward:
     ) -> None:
         self._task = task
         self._model = model
-        self._metrics: list[keras.metrics.Metric] = list(task.build_metrics(training=False))
+        with user_code.keeping_attributes(task):
+            self._metrics: list[keras.metrics.Metric] = list(task.build_metrics(training=False))
         self._wanted = self._find(metric) if metric else None
         self._sign = -1.0 if direction == "minimize" else 1.0
 

@@ -167,10 +167,10 @@ def test_layer_may_be_of_a_private_class() -> None:
     assert _Private()(tf.ones([1])) == 2
 
 
-def test_convolution_may_have_a_float_as_its_filters() -> None:
+def test_filters_may_be_a_whole_float() -> None:
     layer = keras2.Layer()
-    layer.conv = keras.layers.Conv2D(8 / 2, 1)
-    assert layer.conv(tf.ones([1, 2, 2, 3])).shape == (1, 2, 2, 4)
+    layer.conv = keras.layers.Conv1D(8 / 2, 1)
+    assert layer.conv(tf.ones([1, 2, 3])).shape == (1, 2, 4)
 
 
 class Bias(keras2.Layer):

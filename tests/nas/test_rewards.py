@@ -45,6 +45,20 @@ def test_reward_is_of_its_batch_alone(experiment, make_trainer) -> None:
     assert float(kept.result()) == 100.0
 
 
+def test_reward_leaves_the_metric_that_the_task_keeps(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment())
+    task = trainer.task
+    task.own = kept = keras.metrics.Mean()
+
+    def build_metrics(training=True):
+        task.own = keras.metrics.Mean()
+        return []
+
+    task.build_metrics = build_metrics
+    _reward(trainer)
+    assert task.own is kept
+
+
 def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_replicas) -> None:
     trainer = make_trainer(experiment(), strategy=two_replicas)
     with two_replicas.scope():

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables, types
+from official_lite.common import errors, keras_variables, types, user_code
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
@@ -123,7 +123,7 @@ class BatchNormStatistics:
     def _build_step(self) -> loop_fns.StepFn:
         trainer = self._trainer
         optimizer = gradient_accumulator.GradientSink(trainer.optimizer)
-        with trainer.strategy.scope():
+        with trainer.strategy.scope(), user_code.keeping_attributes(trainer.task):
             metrics = list(trainer.task.build_metrics(training=True))
 
         def replica_step(inputs: types.Nest) -> None:

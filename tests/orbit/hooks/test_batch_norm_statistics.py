@@ -65,6 +65,19 @@ def test_statistics_of_all_replicas_together(make_normalized, two_replicas, sync
         np.testing.assert_array_equal(one.numpy(), found[1])
 
 
+def test_metric_that_the_task_keeps_stays(make_normalized, points_task):
+    class KeepsItsMetric(points_task):
+        def build_metrics(self, training=True):
+            self.own = None if training else keras.metrics.Mean()
+            return super().build_metrics(training)
+
+    trainer = make_normalized(task_cls=KeepsItsMetric)
+    kept = trainer.task.own
+    _statistics(trainer, 1)
+    assert kept is not None
+    assert trainer.task.own is kept
+
+
 def test_masked_examples_do_not_count(make_normalized, points_task):
     class Masked(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
