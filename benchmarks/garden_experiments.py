@@ -253,9 +253,9 @@ def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
     size = model.get("input_size")
     # Windows of attention and learned positions need the size that they were made for.
     fixed = (model.get("backbone") or {}).get("type") in ("maxvit", "vit", "detr")
-    if size is not None and not all(size):
+    if size == [] or (size and 0 in size):
         changed["input_size"] = [128, 128, 3]
-    elif size and size[0] > 256 and not fixed:
+    elif size and size[0] and size[0] > 256 and not fixed:
         changed["input_size"] = [256, 256, 3]
     if model.get("num_classes") == 0:
         changed["num_classes"] = 5
