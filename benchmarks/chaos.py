@@ -3,6 +3,10 @@
 python -m benchmarks.chaos --runs 20 -- --experiment=vision/digits_cnn --mode=train_and_eval
 python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=my_pkg.tasks ...
 
+python -m benchmarks.chaos --elastic 1,2,4 --kills 2 -- --experiment=vision/digits_cnn ...
+
+With `--elastic`, every start has a random number of workers (set `trainer.virtual_replicas` and
+`runtime.distribution_strategy=multi_worker_mirrored`); the undisturbed training has the first.
 The arguments after `--` are those of `train.py`, without `--model_dir`. The training runs once to
 its end. Then each further run is killed (SIGKILL) at random moments after its start-up, and
 restarted until it ends. The last and the best checkpoint and the records of `metrics.json`, CSV
@@ -238,6 +242,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1, help="How often each run is killed.")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
+        "--elastic", help="The numbers of workers of which each start draws one, such as 1,2,4."
+    )
+    parser.add_argument(
         "--kill_one", action="store_true", help="Kill one worker; the others have to end then."
     )
     parser.add_argument("--seed", type=int, default=0, help="Of the moments.")
@@ -246,8 +253,9 @@ def main() -> int:
     args = parser.parse_args()
     root = pathlib.Path(tempfile.mkdtemp(prefix="chaos_"))
     moments = random.Random(args.seed)
+    sizes = [int(size) for size in args.elastic.split(",")] if args.elastic else [args.workers]
     print(f"In {root}")
-    unbroken = Training(args.arguments, root / "unbroken", args.workers, args.kill_one)
+    unbroken = Training(args.arguments, root / "unbroken", sizes[0], args.kill_one)
     started = time.time()
     unbroken.run()
     # `params.yaml` is written after the imports. A kill during the imports would test nothing.
@@ -263,7 +271,10 @@ def main() -> int:
             arguments=[*args.arguments, *_the_same_execution(unbroken.model_dir)],
         )
         kills = 0
+        used = []
         for _ in range(_MOST_STARTS):
+            used.append(moments.choice(sizes))
+            training = dataclasses.replace(training, workers=used[-1])
             at = moments.uniform(begin, seconds) if kills < args.kills else None
             started = time.time()
             if not training.run(kill_after=at):
@@ -272,14 +283,16 @@ def main() -> int:
                 break
             else:
                 # The run was faster than the undisturbed one, and ended before it could be killed.
-                seconds = max(begin, min(seconds, time.time() - started))
+                faster = min(1.0, (time.time() - started) / seconds)
+                begin, seconds = begin * faster, seconds * faster
                 shutil.rmtree(training.model_dir)
         num_kills += kills
         unequal = differences(expected, what_is_left(training.model_dir))
         num_unequal += bool(unequal)
         size = bytes_in(training.model_dir) / max(1, bytes_in(unbroken.model_dir))
         verdict = f"DIFFERS in {len(unequal)}: {', '.join(unequal[:4])}" if unequal else "equal"
-        print(f"run {index}: {kills} kills, {verdict}; {size:.2f} x the size", flush=True)
+        workers = f" on {used} workers" if args.elastic else ""
+        print(f"run {index}: {kills} kills{workers}, {verdict}; {size:.2f} x the size", flush=True)
         if not unequal and not args.keep:
             shutil.rmtree(training.model_dir)
     num_equal = args.runs - num_unequal

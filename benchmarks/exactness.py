@@ -79,7 +79,9 @@ def build_controller(name: str, *, exact: bool) -> orbit.Controller:
 
     # The task keeps its function: the input may be built again later.
     setattr(toy, "build_inputs", build_without_position)  # noqa: B010
-    with mock.patch.object(step_seeds, "StepSeeds", lambda _, seed: take_seeds(None, seed)):
+    with mock.patch.object(
+        step_seeds, "StepSeeds", lambda _, seed, **_kwargs: take_seeds(None, seed)
+    ):
         return toy_runs.build_controller(toy, params, steps_per_loop=STEPS[name])
 
 

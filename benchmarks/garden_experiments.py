@@ -31,7 +31,7 @@ from PIL import Image
 
 RECORDS = 8
 SIDE = 320
-SECONDS = 400
+SECONDS = 900
 LITE = importlib.util.find_spec("official_lite") is not None
 
 
@@ -126,6 +126,15 @@ def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf
     )
 
 
+def boxed_picture(rng: np.random.Generator, index: int) -> dict[str, Any]:
+    """An image with boxes, as the TFDS data set `coco` has it."""
+    low = rng.uniform(0.05, 0.4, size=(3, 2))
+    boxes = np.concatenate([low, low + 0.3], axis=1).astype("float32")
+    objects = {"bbox": boxes, "label": rng.integers(1, 5, size=3), "is_crowd": np.zeros(3, bool)}
+    image = rng.integers(0, 256, size=(SIDE, SIDE, 3)).astype("uint8")
+    return {"image": image, "image/id": index, "objects": objects}
+
+
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then"]
 WORDS += ["it", "was", "red", "blue", "very", "small", "big"]
 
@@ -175,6 +184,35 @@ class Data:
             )  # fmt: skip
 
         return self._records("texts", make)
+
+    def tfds(self) -> str:
+        """Write the TFDS data set `boxed_pictures`, and return the directory of data sets."""
+        if not (self._folder / "boxed_pictures").exists():
+            import tensorflow_datasets as tfds
+
+            rng = np.random.default_rng(0)
+            examples = [boxed_picture(rng, index) for index in range(RECORDS)]
+            sequence = {
+                "bbox": tfds.features.BBoxFeature(),
+                "label": np.int64,
+                "is_crowd": np.bool_,
+            }
+            tfds.dataset_builders.store_as_tfds_dataset(
+                name="boxed_pictures",
+                version="1.0.0",
+                data_dir=self._folder,
+                split_datasets={
+                    split: (one for one in examples) for split in ("train", "validation")
+                },
+                features=tfds.features.FeaturesDict(
+                    {
+                        "image": tfds.features.Image(encoding_format="jpeg"),
+                        "image/id": np.int64,
+                        "objects": tfds.features.Sequence(sequence),
+                    }
+                ),
+            )
+        return str(self._folder)
 
     def vocabulary(self) -> str:
         path = self._folder / "vocab.txt"
@@ -238,9 +276,15 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
         changed["sentencepiece_model_path"] = data.sentencepiece()
     if "class_names" in task:
         changed["class_names"] = ["one", "two"]
+    if not task.get("train_data", {}).get("is_ssl", True):
+        # A linear layer classifies, although its size has a name and a default of its own.
+        changed["model"]["projection_dim"] = task["train_data"]["num_classes"]
     runtime: dict[str, Any] = {"distribution_strategy": "off"}
     if config["runtime"].get("mixed_precision_dtype"):
         runtime["mixed_precision_dtype"] = "float32"
+    if "darknet_based_model" in model:
+        # The loss gathers at indices of -1, which is an error on a CPU without XLA.
+        runtime["enable_xla"] = True
     optimization = _optimization(config["trainer"].get("optimizer_config") or {})
     return {"task": changed, "runtime": runtime, "trainer": {"optimizer_config": optimization}}
 
@@ -251,18 +295,32 @@ def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
         # The overlaps of 5,000 boxes of each class take minutes without an accelerator.
         changed["detection_generator"] = {"pre_nms_top_k": 100}
     size = model.get("input_size")
+    backbone = model.get("backbone") or {}
     # Windows of attention and learned positions need the size that they were made for.
-    fixed = (model.get("backbone") or {}).get("type") in ("maxvit", "vit", "detr")
+    fixed = backbone.get("type") in ("maxvit", "vit", "detr")
+    windows = (backbone.get("maxvit") or {}).get("window_size")
+    if backbone.get("type") == "maxvit" and windows and size and size[0] % (32 * windows):
+        changed["input_size"] = [256, 256, 3]
+        changed["backbone"] = {"maxvit": {"window_size": 8, "grid_size": 8}}
+    if backbone.get("type") == "hourglass":
+        # The widest layers have eight times as many channels.
+        changed["backbone"] = {"hourglass": {"input_channel_dims": 16}}
     if size == [] or (size and 0 in size):
         changed["input_size"] = [128, 128, 3]
     elif size and size[0] and size[0] > 256 and not fixed:
         changed["input_size"] = [256, 256, 3]
     if model.get("num_classes") == 0:
         changed["num_classes"] = 5
+    if "boxes" in (anchors := model.get("anchor_boxes") or {}) and not anchors["boxes"]:
+        sizes = [12, 16, 24, 32, 48, 64, 96, 128, 192]
+        changed["anchor_boxes"] = {"boxes": [{"box": [size, size]} for size in sizes]}
     encoder = model.get("encoder") or {}
     kind = encoder.get("type")
     if "num_layers" in (encoder.get(kind) or {}):
         changed["encoder"] = {kind: {"num_layers": 2}}
+    if "embedding_width" in model:
+        changed["embedding_width"] = 128
+        changed |= {part: {"num_layers": 2} for part in ("encoder", "decoder")}
     return changed
 
 
@@ -322,6 +380,8 @@ def _data_overrides(given: dict[str, Any], data: Data, *, training: bool) -> dic
         new["temporal_stride"] = 1
     elif "num_channels" in given:
         new |= {"input_path": data.volumes(), "file_type": "tfrecord"}
+    elif given.get("tfds_name") and "resize_scales" in given:
+        new |= {"tfds_name": "boxed_pictures", "tfds_data_dir": data.tfds()}
     else:
         new["input_path"] = data.pictures()
     return new
@@ -375,8 +435,14 @@ def run_one(name: str, folder: pathlib.Path) -> None:
     path = folder / f"{os.getpid()}.yaml"
     path.write_text(json.dumps(changes))
     sys.argv = ["train.py", f"--experiment={name}", f"--config_file={path}", "--dry_run"]
-    sys.argv += ["--mode=train_and_eval", f"--model_dir={folder / str(os.getpid())}"]
+    sys.argv += [f"--mode={_mode(config)}", f"--model_dir={folder / str(os.getpid())}"]
     train.main()
+
+
+def _mode(config: Any) -> str:
+    """Return the mode; there are no evaluations of a task that learns without labels."""
+    is_ssl = config.task.as_dict().get("train_data", {}).get("is_ssl")
+    return "train" if is_ssl else "train_and_eval"
 
 
 def _run_keras2(config: Any, changes: dict[str, Any], folder: pathlib.Path) -> None:
@@ -393,7 +459,7 @@ def _run_keras2(config: Any, changes: dict[str, Any], folder: pathlib.Path) -> N
     with tf.distribute.get_strategy().scope():
         task = task_factory.get_task(config.task, logging_dir=str(model_dir))
     train_lib.run_experiment(
-        distribution_strategy=tf.distribute.get_strategy(), task=task, mode="train_and_eval",
+        distribution_strategy=tf.distribute.get_strategy(), task=task, mode=_mode(config),
         params=config, model_dir=str(model_dir),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A benchmark of the extra cost of 0, 1, 4 and 16 hooks, metrics and writers.
+"""A benchmark of the extra cost of 0, 1, 4 and 16 hooks, metrics and writers, and of goodput.
 
 python -m benchmarks.overhead
 """
@@ -15,12 +15,15 @@ from absl import logging
 
 from benchmarks import paired, report, toy_runs
 from official_lite import orbit, telemetry
+from official_lite.run import goodput
 
 COUNTS = (0, 1, 4, 16)
 STEPS = 2000
 STEPS_PER_LOOP = 1000
 # The interval of hooks that run rarely, and of reports.
 INTERVAL = 100
+# Some seconds, because the record of the goodput is written every second.
+GOODPUT_STEPS = 20_000
 
 
 class Look(orbit.Hook):
@@ -46,8 +49,9 @@ def build_run(
     metrics: int = 0,
     writers: int = 0,
     log_interval: int | None = None,
+    steps: int = STEPS,
 ) -> Callable[[], None]:
-    """Return a function that trains `STEPS` further steps of a small MLP."""
+    """Return a function that trains `steps` further steps of a small MLP."""
     task = toy_runs.ToyTask(
         toy_runs.build_mlp,
         toy_runs.regression_batches(),
@@ -64,7 +68,7 @@ def build_run(
             telemetry.JsonLinesWriter(str(directory / f"{index}.json")) for index in range(writers)
         ],
     )
-    return functools.partial(toy_runs.train_further, controller, STEPS)
+    return functools.partial(toy_runs.train_further, controller, steps)
 
 
 def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
@@ -90,6 +94,28 @@ def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable
     }
 
 
+def create_goodput_runs(directory: pathlib.Path) -> Mapping[str, Callable[[], None]]:
+    """Return runs without and with a record of where the time went."""
+    # The same for both, because two of the same kind may differ for as long as they live.
+    train = build_run(directory / "run", steps=GOODPUT_STEPS)
+
+    def record() -> None:
+        with goodput.Goodput(str(directory / goodput.NAME)):
+            train()
+
+    return {"unrecorded": train, "recorded": record}
+
+
+def tabulate_goodput(seconds: Mapping[str, list[float]]) -> report.Table:
+    microseconds = [1e6 * statistics.median(times) / GOODPUT_STEPS for times in seconds.values()]
+    ratio = paired.ratio(seconds, "recorded", "unrecorded")
+    return report.Table(
+        title="µs a step of the same MLP, by whether the goodput is recorded every second",
+        columns=("", "unrecorded", "recorded", "recorded ÷ unrecorded"),
+        rows=[("goodput", *microseconds, f"{ratio:.4f}")],
+    )
+
+
 def tabulate(measured: Mapping[str, Mapping[str, list[float]]]) -> report.Table:
     rows: list[tuple[report.Cell, ...]] = []
     for kind, seconds in measured.items():
@@ -110,6 +136,7 @@ def main() -> None:
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     with tempfile.TemporaryDirectory() as directory:
+        of_goodput = paired.time_in_turn(create_goodput_runs(pathlib.Path(directory)), args.rounds)
         measured = {
             kind: paired.time_in_turn(variants, args.rounds)
             for kind, variants in create_series(pathlib.Path(directory)).items()
@@ -117,8 +144,8 @@ def main() -> None:
     report.Report(
         benchmark="overhead",
         command=report.command_line("overhead"),
-        tables=[tabulate(measured)],
-        measurements=measured,
+        tables=[tabulate(measured), tabulate_goodput(of_goodput)],
+        measurements={**measured, "goodput": of_goodput},
     ).publish(args.results_dir)
 
 

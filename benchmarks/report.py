@@ -30,7 +30,9 @@ TITLES: Mapping[str, str] = {
     "embedding_rows": "Large embeddings",
     "data_service": "A tf.data service",
     "strategies": "Two replicas",
+    "virtual_replicas": "What virtual replicas cost",
     "workers": "More workers",
+    "adapters": "Adapters",
 }
 
 _PATH_OPTIONS = (

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from tests import waiting
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_SECONDS = 60.0
 _FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -62,12 +63,9 @@ class Tab:
 
     def wait_for(self, expression: str) -> Any:
         """The value of an expression, as soon as it is true."""
-        deadline = time.monotonic() + _SECONDS
-        while not (value := self.evaluate(expression)):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{expression} did not become true: {self.problems}")
-            self.evaluate("new Promise(done => setTimeout(done, 50))")
-        return value
+        return waiting.wait_for(
+            lambda: self.evaluate(expression), told=lambda: f"{expression}: {self.problems}"
+        )
 
     def point_at(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
         """Moves the mouse over an element, to a place given in parts of its size."""
@@ -183,7 +181,7 @@ class Browser:
             os.write(self._out, b'{"id":0,"method":"Browser.close"}\0')
         os.close(self._out)
         try:
-            self._process.wait(10)
+            self._process.wait(waiting.SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -196,7 +194,7 @@ class Browser:
             self._tabs[session].note(method, message["params"])
 
     def _receive(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + waiting.SECONDS
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
             read = os.read(self._in, 1 << 20) if ready else b""

@@ -9,20 +9,31 @@ import atexit
 import multiprocessing
 import os
 import pathlib
+import resource
 import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping, Sequence
+
+from tests import waiting
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tensorflow", "keras", "official_lite.pipeline"])
-_SECONDS = 300.0
+_CONTEXT.set_forkserver_preload(
+    [
+        "tensorflow",
+        "keras",
+        "official_lite.tools.train",
+        # What a training imports on its way.
+        "official_lite.checkpoint.inspection",
+        "official_lite.data.arrays",
+        "sklearn.datasets",
+    ]
+)
 
 
 class Command:
@@ -32,6 +43,7 @@ class Command:
         args: A script and its arguments, or `-m`, a module and its arguments.
         env: What is added to the environment.
         cwd: Where it runs.
+        address_space: Its limit in bytes, as of `ulimit -v`.
     """
 
     def __init__(
@@ -40,6 +52,7 @@ class Command:
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] = ROOT,
+        address_space: int = resource.RLIM_INFINITY,
     ) -> None:
         self.args = [os.fspath(one) for one in args]
         directory = tempfile.mkdtemp()
@@ -47,7 +60,9 @@ class Command:
         self._outputs = [pathlib.Path(directory) / name for name in ("out", "err")]
         environment = {**os.environ, **(env or {})}
         self._process = _CONTEXT.Process(
-            target=_run, args=(self.args, environment, os.fspath(cwd), self._outputs), daemon=True
+            target=_run,
+            args=(self.args, environment, os.fspath(cwd), self._outputs, address_space),
+            daemon=True,
         )
         self._process.start()
         weakref.finalize(self, self._process.kill)
@@ -70,13 +85,13 @@ class Command:
 
     def wait_for(self, text: str) -> None:
         """Until it has logged `text`."""
-        deadline = time.monotonic() + _SECONDS
-        while text not in self.stderr:
-            if self.returncode is not None or time.monotonic() > deadline:
-                raise AssertionError(f"It never said {text!r}: {self.stderr[-3000:]}")
-            time.sleep(0.005)
+        waiting.wait_for(
+            lambda: text in self.stderr,
+            alive=lambda: self.returncode is None,
+            told=lambda: f"it never said {text!r}: {self.stderr[-3000:]}",
+        )
 
-    def wait(self, timeout: float = _SECONDS) -> int:
+    def wait(self, timeout: float = waiting.SECONDS) -> int:
         """Until it has ended, by SIGKILL if that takes too long; its exit code."""
         self._process.join(timeout)
         if self.returncode is None:
@@ -97,9 +112,10 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] = ROOT,
+    address_space: int = resource.RLIM_INFINITY,
 ) -> subprocess.CompletedProcess[str]:
     """Like `subprocess.run` with its output captured as text."""
-    command = Command(args, env=env, cwd=cwd)
+    command = Command(args, env=env, cwd=cwd, address_space=address_space)
     returncode = command.wait()
     return subprocess.CompletedProcess(command.args, returncode, command.stdout, command.stderr)
 
@@ -109,8 +125,13 @@ def _read(path: pathlib.Path) -> str:
 
 
 def _run(
-    args: list[str], environment: Mapping[str, str], cwd: str, outputs: Sequence[pathlib.Path]
+    args: list[str],
+    environment: Mapping[str, str],
+    cwd: str,
+    outputs: Sequence[pathlib.Path],
+    address_space: int,
 ) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()

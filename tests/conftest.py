@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ pytest_plugins = ["tests.line_experiment"]
 # How long an example takes is the machine's affair, and here other tests run beside it.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collector from what lasts: a run starts with a full collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

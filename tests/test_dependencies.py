@@ -12,6 +12,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "absl": "absl-py",
     "ai_edge_litert": "ai-edge-litert",
+    "array_record": "array-record",
     "gin": "gin-config",
     "google": "protobuf",
     "keras_hub": "keras-hub",

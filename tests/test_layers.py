@@ -12,8 +12,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
-    ["official_lite.cluster", "official_lite.keras2"],
-    ["official_lite.common.distribute_utils", "official_lite.run.preemption"],
+    ["official_lite.cluster"],
+    [
+        "official_lite.common.distribute_utils",
+        "official_lite.run.goodput",
+        "official_lite.run.preemption",
+    ],
     [
         f"official_lite.modeling.{name}"
         for name in ("embedding_lookups", "step_seeds", "update_steps")
@@ -26,12 +30,20 @@ LAYERS = [
         "official_lite.modeling",
         "official_lite.modeling.optimization",
     ],
-    ["official_lite.config.phase_configs", "official_lite.config.stage_configs"],
+    [
+        "official_lite.config.phase_configs",
+        "official_lite.config.stage_configs",
+        "official_lite.prediction",
+        "official_lite.keras2",
+        "official_lite.compression",
+    ],
+    ["official_lite.adapters"],
     ["official_lite.core.config_definitions"],
     ["official_lite.core.registry", "official_lite.core.exp_factory"],
     ["official_lite.config"],
     ["official_lite.orbit"],
-    ["official_lite.core.step_checks", "official_lite.core.step_metrics"],
+    ["official_lite.compression.projection_hook"],
+    [f"official_lite.core.{name}" for name in ("step_checks", "step_metrics", "step_predictions")],
     ["official_lite.core.base_task"],
     ["official_lite.execution"],
     ["official_lite.core"],
@@ -80,7 +92,11 @@ def _imports(name: str, *, at_run_time_only: bool = False) -> tuple[str, ...]:
 def _find_imports(name: str, at_run_time_only: bool) -> Iterator[str]:
     tree = ast.parse(MODULES[name].read_text())
     skipped = {id(n) for block in _type_checking_blocks(tree) for n in ast.walk(block)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    stub = MODULES[name].with_suffix(".pyi")
+    if stub.exists() and not at_run_time_only:
+        nodes += ast.walk(ast.parse(stub.read_text()))
+    for node in nodes:
         if at_run_time_only and id(node) in skipped:
             continue
         if isinstance(node, ast.Import):

@@ -23,7 +23,7 @@ _OPTIMIZER = "keras.optimizers:Optimizer"
 # Where the name is looked up, the name, and what needs it.
 _NAMES = [
     ("keras:Model", "_flatten_layers", "freezing, batch normalization hooks and warm starts"),
-    ("keras:Layer", "_get_call_context", "the checks of the first step"),
+    ("keras:Layer", "_get_call_context", "the checks of the first step and `trainer.remat`"),
     ("keras:Layer", "_lock_state", "the base classes of `keras2`"),
     ("keras:Layer", "_track_variable", "the base classes of `keras2`"),
     ("keras:Layer", "_trackable_children", "the base classes of `keras2`"),
@@ -33,28 +33,38 @@ _NAMES = [
     ("keras.layers:MultiHeadAttention", "_masked_softmax", "the attention of `keras2`"),
     ("tensorflow:__internal__.dispatch", "GlobalOpDispatcher", "symbolic tensors in ports"),
     ("tensorflow:Module", "_flatten", "the parts of a multitask model"),
-    ("keras.src.models.functional:Functional", "_run_through_graph", "found architectures"),
+    (
+        "keras.src.models.functional:Functional",
+        "_run_through_graph",
+        "found architectures and quantization",
+    ),
     (_OPTIMIZER, "_get_variable_index", "the sparse update steps, AdamW, LAMB and LARS"),
     (_OPTIMIZER, "_apply_weight_decay", "the sparse update steps"),
     (_OPTIMIZER, "_use_weight_decay", "AdamW and the sparse update steps"),
     (_OPTIMIZER, "_backend_update_step", "distributed gradients and the sparse update steps"),
     (_OPTIMIZER, "_backend_apply_gradients", "distributed gradients"),
+    (_OPTIMIZER, "_get_current_learning_rate", "the optimizers of `keras2`"),
     (_OPTIMIZER, "_clip_gradients", "distributed gradients and AdamW"),
     ("keras.optimizers:LossScaleOptimizer", "_stateful_handle_finite_grads", "loss scaling"),
     ("keras.optimizers:LossScaleOptimizer", "_stateful_handle_non_finite_grads", "loss scaling"),
     ("tensorflow:Operation", "_add_control_input", "the step guard"),
     ("keras.src.losses.loss", "scale_loss_for_distribution", "the mean of a loss over replicas"),
     ("keras.src.losses.loss", "unscale_loss_for_distribution", "the mean of a loss over replicas"),
-    ("keras.src.backend.common.stateless_scope", "in_stateless_scope", "embedding lookups"),
+    ("keras.src.backend.common.stateless_scope", "in_stateless_scope", "lookups and remat"),
     (
         "tensorflow.python.ops.control_flow_util",
         "GraphOrParentsInXlaContext",
-        "distributed gradients",
+        "distributed gradients and `trainer.remat`",
     ),
     (
         "tensorflow.python.distribute.input_lib",
         "get_iterator_spec_from_dataset",
         "parameter servers",
+    ),
+    (
+        "tensorflow.python.framework.auto_control_deps_utils",
+        "get_read_only_resource_input_indices_graph",
+        "virtual replicas",
     ),
     ("tensorflow:train.CheckpointManager", "_record_state", "checkpoints"),
     (
@@ -70,10 +80,13 @@ _IMPORTS = {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",
     },
-    "modeling/atomic_sums.py": {"keras.src.backend.common"},
+    "execution/virtual_replicas.py": {"tensorflow.python.framework"},
+    "keras2/backend.py": {"keras._tf_keras.keras"},
+    "modeling/atomic_counters.py": {"keras.src.backend.common"},
     "modeling/distributed_gradients.py": {"tensorflow.python.ops"},
     "modeling/embedding_lookups.py": {"keras.src.backend.common"},
     "modeling/keras_losses.py": {"keras.src.losses"},
+    "modeling/remat.py": {"keras.src.backend.common", "tensorflow.python.ops"},
 }
 
 
@@ -122,6 +135,17 @@ def _checkpoint_manager() -> tf.train.CheckpointManager:
 
 # What has private attributes that exist only on instances, the attributes, and what needs them.
 _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
+    "a TensorFlow variable": (
+        lambda: tf.Variable(0.0),
+        ["_handle_name"],
+        "names of variables for optimizers of Keras 2",
+    ),
+    "a Keras variable": (lambda: keras.Variable(0.0), ["_value"], "`trainer.remat`"),
+    "a replica context": (
+        tf.distribute.get_replica_context,
+        ["_replica_id_in_sync_group"],
+        "virtual replicas",
+    ),
     "a built Adagrad": (lambda: _optimizer("Adagrad"), ["_accumulators"], "sparse updates"),
     "a built Adadelta or RMSprop": (
         lambda: _optimizer("RMSprop", centered=True),
@@ -132,7 +156,7 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         lambda: _optimizer("Adam", amsgrad=True),
         [
             *("_momentums", "_velocities", "_velocity_hats", "_trainable_variables"),
-            *("_iterations", "_learning_rate"),
+            *("_iterations", "_learning_rate", "_trainable_variables_indices"),
         ],
         "sparse updates, LAMB, LARS, the gradient accumulator and checkpoints of Keras 2",
     ),
@@ -151,13 +175,19 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
     "a tensor with a mask": (
         lambda: keras.layers.Masking()(tf.zeros([1, 1, 1])),
         ["_keras_mask"],
-        "the losses of `keras2`",
+        "the losses of `keras2` and `trainer.remat`",
     ),
     "a functional model": (
         _functional,
-        ["_inputs_struct"],
-        "the base classes of `keras2`",
+        [
+            *("_inputs_struct", "_tracker"),
+            *("_nodes", "_nodes_by_depth", "_operations", "_operations_by_depth"),
+        ],
+        "the base classes of `keras2`, and losses and metrics of symbolic tensors",
     ),
+    "a symbolic tensor": (lambda: keras.Input((1,)), ["_keras_history"], "quantization"),
+    "a sequential model": (_compiled, ["_functional"], "quantization"),
+    "a built dense layer": (lambda: _compiled().layers[0], ["_kernel"], "quantization"),
     "a lookup layer": (
         lambda: keras.layers.IntegerLookup(vocabulary=[1]),
         ["_has_input_vocabulary"],

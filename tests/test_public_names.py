@@ -48,7 +48,10 @@ def test_what_is_imported_from_below_is_reexported_once(name: str) -> None:
     """By `from module import name as name`, which type checkers and readers understand."""
     module = importlib.import_module(name)
     assert module.__file__ is not None
-    nodes = list(ast.walk(ast.parse(pathlib.Path(module.__file__).read_text())))
+    path = pathlib.Path(module.__file__)
+    # Names that are imported on first use are listed in a stub.
+    stub = path.with_suffix(".pyi")
+    nodes = [n for p in (path, stub) if p.exists() for n in ast.walk(ast.parse(p.read_text()))]
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom)]
     aliases = [a for n in imports if (n.module or "").startswith(name) for a in n.names]
     aliases += [a for n in imports for a in n.names if a.asname]
@@ -57,3 +60,8 @@ def test_what_is_imported_from_below_is_reexported_once(name: str) -> None:
         assert getattr(module, alias.name) is not None
     constants = [n.value for n in nodes if isinstance(n, ast.Constant)]
     assert not {alias.name for alias in aliases} & {c for c in constants if isinstance(c, str)}
+
+
+def test_init_of_a_package_fits_on_a_screen() -> None:
+    inits = (ROOT / "official_lite").rglob("__init__.py")
+    assert [str(p) for p in inits if len(p.read_text().splitlines()) > 40] == []

@@ -90,9 +90,10 @@ class BackgroundSave:
         try:
             self._path = self._call(save, strategy)
         except BaseException as error:  # `result` raises it again.
+            # Kept first: without memory, the log line may fail as well.
+            self._error = error
             error.add_note("Another checkpoint is still being saved in the background.")
             logging.error("A checkpoint could not be saved: %s", error)
-            self._error = error
         finally:
             self._let_go()
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -14,7 +14,9 @@ from official_lite.common import errors, files
 
 __all__ = [
     "Commit",
+    "checksum",
     "find_damage",
+    "find_tampering",
     "list_committed",
     "list_files",
     "path_of",
@@ -28,6 +30,8 @@ __all__ = [
 
 _SUFFIX = ".commit.json"
 
+_BLOCK_BYTES = 1 << 20
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
@@ -38,12 +42,18 @@ class Commit:
         files: The size of each file in bytes, by file name.
         index_sha256: The checksum of the index file.
         state: The description of the run; empty if none was given.
+        sha256: The checksum of each file, by file name; empty for a checkpoint without a chain, and
+            on a remote file system, which would have to send the files back.
+        chain: The links to the commit file before it and to the record of the run; see `chain`.
+            Empty without a chain.
     """
 
     step: int
     files: Mapping[str, int]
     index_sha256: str
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sha256: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    chain: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     @property
     def total_size(self) -> int:
@@ -84,12 +94,17 @@ def list_files(prefix: str) -> list[str]:
     return sorted((os.path.join(directory, name) for name in names), key=_index_first)
 
 
-def write(prefix: str, state: Mapping[str, Any] | None = None) -> Commit:
+def write(
+    prefix: str,
+    state: Mapping[str, Any] | None = None,
+    chain: Mapping[str, str | None] | None = None,
+) -> Commit:
     """Write the commit file of a checkpoint whose files are complete, and return its contents.
 
     Args:
         prefix: The checkpoint.
         state: A JSON-serializable description of the run.
+        chain: The links of the checkpoint, if the run keeps a chain.
     """
     paths = list_files(prefix)
     for path in paths:
@@ -99,8 +114,13 @@ def write(prefix: str, state: Mapping[str, Any] | None = None) -> Commit:
         files={os.path.basename(path): files.size(path) for path in paths},
         index_sha256=_sha256(f"{prefix}.index"),
         state=dict(state or {}),
+        sha256=_checksums(paths) if chain else {},
+        chain=dict(chain or {}),
     )
-    text = json.dumps(dataclasses.asdict(commit), separators=(",", ":"))
+    entries = dataclasses.asdict(commit)
+    if not chain:
+        del entries["sha256"], entries["chain"]
+    text = json.dumps(entries, separators=(",", ":"))
     files.write_text(path_of(prefix), text + "\n")
     return commit
 
@@ -119,6 +139,8 @@ def read(prefix: str) -> Commit | None:
         commit = Commit(**files.read_json(path))
         has_sizes = all(isinstance(size, int) for size in commit.files.values())
         if not (isinstance(commit.step, int) and isinstance(commit.state, dict) and has_sizes):
+            raise ValueError("a field has another type")
+        if not (isinstance(commit.sha256, dict) and isinstance(commit.chain, dict)):
             raise ValueError("a field has another type")
         return commit
     except (errors.NotAFileError, AttributeError, TypeError, ValueError) as error:
@@ -149,6 +171,35 @@ def find_damage(prefix: str) -> str | None:
     return None
 
 
+def find_tampering(prefix: str) -> tuple[str, str, str] | None:
+    """Return the first file that is not the one that was committed; None if all are.
+
+    Unlike `find_damage`, this reads all files completely.
+
+    Returns:
+        The name of the file, what the commit file says about it, and what was found.
+
+    Raises:
+        ValueError: The commit file is damaged.
+    """
+    commit = read(prefix)
+    for name, size in commit.files.items() if commit else ():
+        path = os.path.join(os.path.dirname(prefix), os.path.basename(name))
+        if not files.exists(path):
+            return name, f"{size} bytes", "no such file"
+        if files.size(path) != size:
+            return name, f"{size} bytes", f"{files.size(path)} bytes"
+        wanted = commit.sha256.get(name) if commit else None
+        if wanted and (found := _sha256(path)) != wanted:
+            return name, f"sha256 {wanted}", f"sha256 {found}"
+    return None
+
+
+def checksum(prefix: str) -> str:
+    """Return the SHA-256 of the commit file of a checkpoint."""
+    return _sha256(path_of(prefix))
+
+
 def remove_checkpoint(prefix: str) -> None:
     """Remove all files of a checkpoint.
 
@@ -163,9 +214,17 @@ def _index_first(path: str) -> tuple[bool, str]:
     return not path.endswith(".index"), path
 
 
+def _checksums(paths: Sequence[str]) -> dict[str, str]:
+    local = [path for path in paths if not files.is_remote(path)]
+    return {os.path.basename(path): _sha256(path) for path in local}
+
+
 def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
     with files.open_file(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def remove(directory: str, name: str) -> None:

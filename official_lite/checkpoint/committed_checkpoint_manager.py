@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.checkpoint import (
+    chain,
     commit,
     fallback,
     keras2_restore,
@@ -85,6 +86,10 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             other missing variable is an error; see `completeness`.
         moves_damaged: Whether to move damaged checkpoints to `damaged/`. Processes that only read
             should disable this.
+        seal: Called when the files of a checkpoint are complete, possibly in another thread. It
+            completes the record of the run and returns the checksum of the record's line in the
+            `chain`, to which the checkpoint is then added. Without this function, or if it returns
+            None, no chain is kept.
 
     Attributes:
         on_save: Called in each save before the state is read. The function it returns is called
@@ -109,6 +114,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         describe: Describe | None = None,
         optional: Callable[[], Iterable[Any]] = tuple,
         moves_damaged: bool = True,
+        seal: Callable[[], str | None] | None = None,
     ) -> None:
         directory = os.fspath(directory)
         # This class has to inherit, because TensorFlow's preemption handler takes no other manager.
@@ -131,6 +137,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._describe = describe
         self._optional = optional
         self._moves_damaged = moves_damaged
+        self._seal = seal
+        # The checksum of the commit file of the checkpoint that the state came from.
+        self._previous: str | None = None
         self._has_saved = False
         self._last_size: int | None = None
         state = latest.read_state(directory)
@@ -187,6 +196,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if found is not None:
             self._require_fit(path, found.state)
         fallback.restore(self.checkpoint, path, optional=self._optional())
+        self._follow(path)
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest intact checkpoint; if there is no checkpoint, call `init_fn`.
@@ -214,7 +224,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             )
         if self._moves_damaged:
             for each in damaged:
+                chain.append_removal(each, "damaged")
                 fallback.set_aside(each)
+        self._follow(path)
         if path is None:
             if self._init_fn is not None:
                 self._init_fn()
@@ -232,6 +244,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         found = commit.list_committed(self._directory, self._checkpoint_name)
         for path in found:
             if path not in paths:
+                chain.append_removal(path, "not to be kept")
                 commit.remove_checkpoint(path)
         self._manage([path for path in found if path in paths])
         self._record_state()
@@ -255,6 +268,11 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         )
         self._latest_checkpoint = paths[-1] if paths else None
 
+    def _follow(self, path: str | None) -> None:
+        """Let the next checkpoint follow a restored one in the chain, if this manager keeps one."""
+        is_linked = self._seal and path is not None and files.exists(commit.path_of(path))
+        self._previous = commit.checksum(path) if path is not None and is_linked else None
+
     def _is_foreign(self, path: str) -> bool:
         """Return whether Keras 2 wrote a checkpoint, which this manager must not remove."""
         return keras2_restore.is_keras2(path) and commit.find_damage(path) is None
@@ -262,7 +280,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
         if self._describe is not None:
             state_description.require_same(state, self._describe(), path)
-            state_description.tell_what_is_inexact(state, self._describe(), path)
+            state_description.warn_of_inexact_state(state, self._describe(), path)
 
     def _is_due(self, check_interval: bool) -> bool:
         """Return whether the base class would save now, which its API does not expose."""
@@ -280,6 +298,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             # Without a commit file, the next save of another process would remove it.
             for path in {*self._maybe_delete, *filter(self._is_foreign, unlisted)}:
                 commit.write(path)
+                chain.adopt(path)
         commit.remove(self._directory, self._checkpoint_name)
 
     def _require_space(self) -> None:
@@ -298,7 +317,14 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
     def _commit(self, finish: Callable[[], None], path: str) -> None:
         """Commit a checkpoint with complete files, before the base class removes older ones."""
         finish()
-        self._last_size = commit.write(path, self._describe() if self._describe else {}).total_size
+        record = self._seal() if self._seal else None
+        links = {"previous": self._previous, "record": record} if record else None
+        state = self._describe() if self._describe else {}
+        if links and files.exists(commit.path_of(path)):
+            chain.append_removal(path, "replaced")
+        self._last_size = commit.write(path, state, links).total_size
+        if links:
+            self._previous = chain.append_checkpoint(path)
 
     def _sweep(self) -> None:
         """Remove old checkpoints like the base class, but remove their commit files first."""
@@ -308,6 +334,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             if hours and timestamp - hours * 3600 >= self._last_preserved_timestamp:
                 self._last_preserved_timestamp = timestamp
             else:
+                chain.append_removal(path, "old")
                 commit.remove_checkpoint(path)
 
 

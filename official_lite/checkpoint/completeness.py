@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import keras2_checkpoint, pairing
-from official_lite.common import errors, files, keras_variables
+from official_lite.checkpoint import keras2_checkpoint
+from official_lite.common import errors, files, keras_variables, suggestions
 
 __all__ = ["OPTIONAL_ITEMS", "require_complete"]
 
@@ -83,7 +83,7 @@ class _Place:
         return [node.tensor.shape for node in self.nodes if node.tensor]
 
     def __str__(self) -> str:
-        if not pairing.is_variable(self.value):
+        if not keras_variables.is_variable(self.value):
             return f"`{self.key}`"
         shape = tuple(self.value.shape)
         was = [saved for saved in self.saved_shapes if saved != shape]
@@ -121,7 +121,7 @@ class _Comparison:
         return [
             place
             for place in self.values.values()
-            if pairing.is_variable(place.value)
+            if keras_variables.is_variable(place.value)
             and any(shape != tuple(place.value.shape) for shape in place.saved_shapes)
         ]
 
@@ -154,7 +154,7 @@ def _compare(
         if (id(part), node.index if node else -1) in seen:
             continue
         seen.add((id(part), node.index if node else -1))
-        if pairing.is_variable(part) or isinstance(part, tf.train.experimental.PythonState):
+        if keras_variables.is_variable(part) or isinstance(part, tf.train.experimental.PythonState):
             place = found.values.setdefault(id(part), _Place(part, key))
             place.nodes += [node] if node else []
             continue
@@ -190,9 +190,10 @@ def _remedy(saved: keras2_checkpoint.Keras2Checkpoint, missing: list[_Place]) ->
     if saved.is_of_keras2:
         return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
     remedy = (
-        "It was saved by a different model, optimizer or trainer. To use the original ones, pass "
-        "the run's `params.yaml` as `--config_file`. To load only the matching weights, start in "
-        "another directory with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
+        "It was saved by a different model, optimizer or trainer. To use the original ones, apply "
+        f"the config of the run: {suggestions.config_file('params.yaml')}. To load only the "
+        "matching weights, start in another directory with `task.init_checkpoint` and "
+        "`task.init_checkpoint_strict: false`."
     )
     if any(place.key.startswith("model/") for place in missing):
         return f"{remedy} If Keras 2 or the Model Garden wrote it, {_CONVERTER}"

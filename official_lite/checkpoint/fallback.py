@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import commit, completeness, keras2_restore
-from official_lite.common import errors, files
+from official_lite.common import errors, files, suggestions
 
 __all__ = ["DAMAGED_DIR", "find_unreadable", "restore", "restore_newest", "set_aside"]
 
@@ -142,8 +142,8 @@ def _try(
         if damage is None:
             raise errors.CheckpointError(
                 f"{path} can't be restored: {_in_short(error)}. The checkpoint is intact, but it "
-                "was saved by a different model or optimizer. To use the original ones, pass the "
-                "run's `params.yaml` as `--config_file`."
+                "was saved by a different model or optimizer. To use the original ones, apply the "
+                f"config of the run: {suggestions.config_file('params.yaml')}."
             ) from error
     return damage
 

@@ -85,12 +85,15 @@ class Node:
 
     @property
     def layer_name(self) -> str | None:
-        """The name of a layer with weights of its own, taken from the names of its variables."""
+        """The name of a layer, taken from the names of its variables; None if these differ.
+
+        Without variables of its own, it is the name with which those of the inner layers begin.
+        """
         names = {
             child.tensor.full_name.rpartition("/")[0].rpartition("/")[2]
             for child in self.children.values()
             if child.tensor
-        }
+        } or {tensor.full_name.partition("/")[0] for tensor in self.tensors()}
         return names.pop() if len(names) == 1 else None
 
     def tensors(self) -> Iterator[Tensor]:

@@ -2,11 +2,13 @@
 
 import collections
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from official_lite.checkpoint import conversion_report, keras2_checkpoint
 from official_lite.common import errors
@@ -116,14 +118,33 @@ class _Walk:
         self, model: keras.Model, node: keras2_checkpoint.Node
     ) -> Iterable[tuple[Any, keras2_checkpoint.Node]]:
         layers = [layer for layer in model.layers if layer.weights]
-        saved = {self._renamed.get(s.layer_name or "", s.layer_name): s for s in node.layers}
-        if len(saved) == len(node.layers) and {layer.name for layer in layers} == set(saved):
-            return [(layer, saved[layer.name]) for layer in layers]
-        pairs = list(zip(layers, node.layers, strict=False))
-        if len(layers) == len(node.layers):
-            return pairs
-        # A layer was added or removed, so the order is reliable only up to that layer.
-        return itertools.takewhile(_have_equal_shapes, pairs)
+        names = [self._renamed.get(s.layer_name or "", s.layer_name) for s in node.layers]
+        saved = {n: s for n, s in zip(names, node.layers, strict=True) if names.count(n) == 1}
+        saved.pop(None, None)
+        # Numbers depend on what else was built, unless all of them are there.
+        are_equal = saved.keys() <= {layer.name for layer in layers}
+        by_name = [
+            (layer, saved[layer.name])
+            for layer in layers
+            if layer.name in saved and (are_equal or not _has_default_name(layer))
+        ]
+        paired = {id(one) for pair in by_name for one in pair}
+        left, left_saved = (
+            [one for one in all_of_them if id(one) not in paired]
+            for all_of_them in (layers, node.layers)
+        )
+        by_order: Iterable[tuple[Any, keras2_checkpoint.Node]]
+        by_order = zip(left, left_saved, strict=False)
+        if len(left) != len(left_saved):
+            # A layer was added or removed, so the order is reliable only up to that layer.
+            by_order = itertools.takewhile(_have_equal_shapes, by_order)
+        return [*by_name, *by_order]
+
+
+def _has_default_name(layer: keras.Layer) -> bool:
+    """Return whether a layer has a name such as `conv2d_3`, which Keras gives to a `Conv2D`."""
+    name = re.sub(r"_\d+$", "", layer.name)
+    return name.replace("_", "") == type(layer).__name__.lower()
 
 
 def _have_equal_shapes(pair: tuple[Any, keras2_checkpoint.Node]) -> bool:
@@ -146,8 +167,11 @@ def _part(target: object, name: str) -> Any:
     if isinstance(target, keras.layers.DepthwiseConv1D | keras.layers.DepthwiseConv2D):
         name = "kernel" if name == "depthwise_kernel" else name
     for spelling in (name, f"_{name}", name.removeprefix("_")):
-        if isinstance(own.get(spelling), _HOLDERS):
-            return own[spelling]
+        if isinstance(part := own.get(spelling), _HOLDERS):
+            return part
+        if isinstance(part, tf.Variable) and isinstance(target, keras.Layer):
+            # A layer of `official_lite.keras2` has a weight that shares the variable's value.
+            return next((weight for weight in target.weights if weight.value is part), None)
     named = [part for part in own.values() if isinstance(part, keras.Variable)]
     if isinstance(target, keras.Model):
         named += target.layers
@@ -199,14 +223,19 @@ def restore_keras2_checkpoint(
 
 
 def match(
-    model: object, checkpoint: keras2_checkpoint.Keras2Checkpoint
+    model: object, checkpoint: keras2_checkpoint.Keras2Checkpoint, *, root: str | None = None
 ) -> dict[int, keras2_checkpoint.Tensor]:
     """Return the tensor of each weight of a model by the `id` of the weight; assign none.
+
+    Args:
+        model: A model, or any object whose attributes hold layers.
+        checkpoint: The checkpoint.
+        root: The object to read from the checkpoint; see `restore_keras2_checkpoint`.
 
     Raises:
         CheckpointError: A weight has no tensor of its shape, or a tensor of the model is not used.
     """
-    report, chosen = compare(model, checkpoint)
+    report, chosen = compare(model, checkpoint, root=root)
     if not report.is_complete:
         raise errors.CheckpointError(_complaint(report, checkpoint))
     return chosen

@@ -5,7 +5,6 @@ as the moments of Adam, either by the variable that they belong to (legacy optim
 name of that variable. Both identify the weight, so no slot is matched by its position.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ from official_lite.checkpoint import (
     completeness,
     keras2_checkpoint,
     keras2_converter,
-    pairing,
 )
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients, step_seeds
@@ -62,8 +60,8 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
     hyperparameters, which the config sets. The files are not changed.
 
     Args:
-        checkpoint: The checkpoint object to restore into, with the `model` and, to resume, the
-            `optimizer` and the `global_step`.
+        checkpoint: The checkpoint object to restore into, with the `model` or parts of it and, to
+            resume, the `optimizer` and the `global_step`.
         path: The prefix of the checkpoint files.
         optional: Variables that may be missing in the files.
 
@@ -74,19 +72,30 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
     saved = keras2_checkpoint.Keras2Checkpoint(path)
     items = dict(tf.train.TrackableView.children(checkpoint))
     top = saved.node(0).all_children
-    model = items.get("model")
-    if model is None or "model" not in top:
+    # Other parts of the model share its weights.
+    roots = ["model"] if "model" in items else list(items)
+    parts = {name: items[name] for name in roots if isinstance(items[name], keras.Layer)}
+    if not parts or not parts.keys() <= top.keys():
+        objects = ", ".join(f"`{name}`" for name in top)
         raise errors.CheckpointError(
-            f"{path} can't be restored; nothing was changed. Keras 2 wrote it, but "
-            f"{'it' if model is not None else 'this run'} has no `model` to convert. To load a "
-            "part of it, use `official_lite.checkpoint.keras2_converter`."
+            f"{path} can't be restored; nothing was changed. Keras 2 wrote it. It contains "
+            f"{objects}; the checkpoint to restore into has the layers {', '.join(parts) or '-'}. "
+            "To load other parts, use `official_lite.checkpoint.keras2_converter`."
         )
-    found = keras2_converter.match(model, saved)
+    found = {
+        key: tensor
+        for name, part in parts.items()
+        for key, tensor in keras2_converter.match(part, saved, root=name).items()
+    }
     optional_ids = {id(variable) for variable in optional}
-    trains = not any(id(v) in optional_ids for v in _optimizer_state(items.get("optimizer")))
+    optimizer = items.get("optimizer")
+    if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
+        # In a program that restores by hand, the first step would build it.
+        optimizer.build([v for part in parts.values() for v in part.trainable_variables])
+    trains = not any(id(v) in optional_ids for v in _optimizer_state(optimizer))
     slots: dict[int, _Tensor] = {}
     unused: list[_Tensor] = []
-    if isinstance(optimizer := items.get("optimizer"), keras.optimizers.Optimizer):
+    if isinstance(optimizer, keras.optimizers.Optimizer):
         slots, unused, fresh = _match_optimizer(optimizer, top.get("optimizer"), saved, found)
         optional_ids |= fresh
         # A run that only evaluates needs no slots.
@@ -94,7 +103,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
     others = {
         id(item): tensor
         for name, item in items.items()
-        if name in top and pairing.is_variable(item) and (tensor := top[name].tensor)
+        if name in top and keras_variables.is_variable(item) and (tensor := top[name].tensor)
     }
     pairs = others | slots | found
     variables = {id(v): v for v in _needed(items)}
@@ -107,8 +116,9 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
     for key, variable in variables.items():
         if key in pairs:
             variable.assign(saved.read(pairs[key]))
-    if isinstance(model, keras.Model):
-        adapted_layers.follow_statistics(model)
+    for part in parts.values():
+        if isinstance(part, keras.Model):
+            adapted_layers.follow_statistics(part)
     logging.info(
         "Converted %s, which Keras 2 wrote: %d of %d weights, %d of %d variables of the optimizer. "
         "Hyperparameters are those of the config. The state of random generators is not in the "
@@ -128,10 +138,10 @@ def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
             continue
         if name == "optimizer":
             yield from _optimizer_state(item)
-        elif pairing.is_variable(item):
+        elif keras_variables.is_variable(item):
             yield item
         else:
-            for variable in pairing.variables_of(item):
+            for variable in keras_variables.variables_of(item):
                 if not (isinstance(variable, keras.Variable) and step_seeds.is_seed(variable)):
                     yield variable
 
@@ -159,7 +169,9 @@ def _match_optimizer(
     if node is None:
         return {}, [], set()
     nodes = list(_with_inner(node))
-    slots = _legacy_slots(nodes, saved) | _named_slots(nodes, weights.values())
+    chain = list(distributed_gradients.wrapped_optimizers(optimizer))
+    own_names = {name for each in chain for _, name in _own_slots(each)}
+    slots = _legacy_slots(nodes, saved) | _named_slots(nodes, weights.values(), own_names)
     counters = [
         each.all_children[name].tensor
         for each in nodes
@@ -168,7 +180,7 @@ def _match_optimizer(
     ]
     found: dict[int, _Tensor] = {}
     fresh: set[int] = set()
-    for each in distributed_gradients.wrapped_optimizers(optimizer):
+    for each in chain:
         if counters and counters[0]:
             found[id(each._iterations)] = counters[0]
         for weight, average in getattr(each, "shadows", ()):
@@ -179,8 +191,17 @@ def _match_optimizer(
                 if variable is not None:
                     _take(found, variable, slots, weights.get(id(weight)), names)
             _add_fresh(fresh, found, variables)
+        for (index, name), variable in _own_slots(each).items():
+            weight = each._trainable_variables[index]
+            _take(found, variable, slots, weights.get(id(weight)), (name,))
     used = {tensor.key for tensor in found.values()}
     return found, [tensor for tensor in slots.values() if tensor.key not in used], fresh
+
+
+def _own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
+    """Return what a subclass adds to the slots of Keras, by the index of the weight and a name."""
+    slots: Mapping[tuple[int, str], Any] = getattr(optimizer, "_slots", {})
+    return slots
 
 
 def _add_fresh(fresh: set[int], found: Mapping[int, _Tensor], variables: Iterable[Any]) -> None:
@@ -227,9 +248,11 @@ def _legacy_slots(
     return slots
 
 
-def _named_slots(nodes: Iterable[keras2_checkpoint.Node], weights: Iterable[_Tensor]) -> _Slots:
+def _named_slots(
+    nodes: Iterable[keras2_checkpoint.Node], weights: Iterable[_Tensor], own_names: set[str]
+) -> _Slots:
     """Return slots such as `Adam/m/dense/kernel`; weights that share a name have none."""
-    names = set(itertools.chain.from_iterable(_SLOT_NAMES.values()))
+    names = own_names.union(*_SLOT_NAMES.values())
     by_name: dict[str, list[_Tensor]] = {}
     for weight in weights:
         by_name.setdefault(weight.full_name, []).append(weight)

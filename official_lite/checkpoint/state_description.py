@@ -17,7 +17,7 @@ from absl import logging
 
 from official_lite.common import errors, keras_variables
 
-__all__ = ["describe", "require_same", "tell_what_is_inexact"]
+__all__ = ["describe", "require_same", "warn_of_inexact_state"]
 
 # A longer list of variables is represented only by its checksum.
 _MAX_LISTED = 1000
@@ -74,7 +74,7 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
             _require_same_order(part, saved[part], current[part], path)
 
 
-def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
+def warn_of_inexact_state(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
     """Warn about changes that prevent the resumed training from being bit-exact.
 
     Args:
@@ -83,6 +83,15 @@ def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], p
         path: The checkpoint, for the warning.
     """
     was, now = _circumstances(saved), _circumstances(current)
+    if was.get("virtual replicas") and was.get("virtual replicas") == now.get("virtual replicas"):
+        # Their results do not depend on the number of replicas.
+        if was.pop("replicas", None) != now.get("replicas"):
+            logging.info(
+                "Training resumes from %s on %s instead of %s replicas.",
+                path,
+                current["num_replicas"],
+                saved["num_replicas"],
+            )
     changes = [
         f"{name} {was[name]} → {now[name]}"
         for name in was.keys() & now.keys()
@@ -99,6 +108,7 @@ def tell_what_is_inexact(saved: Mapping[str, Any], current: Mapping[str, Any], p
 def _circumstances(description: Mapping[str, Any]) -> dict[str, Any]:
     named = {
         "replicas": description.get("num_replicas"),
+        "virtual replicas": description.get("virtual_replicas"),
         "global batch size": description.get("global_batch_size"),
         **description.get("versions", {}),
     }

@@ -21,7 +21,8 @@ from official_lite.checkpoint import (
     keras2_converter,
     latest,
     model_state,
-    pairing,
+    safetensors_files,
+    weight_matching,
 )
 from official_lite.common import errors, files, keras_variables, suggestions
 
@@ -31,11 +32,13 @@ WarmStartReport = conversion_report.ConversionReport
 
 ALL = "all"
 
-_Pairs = Mapping[int, pairing.Pair]
+_Pairs = Mapping[int, weight_matching.Pair]
 
 
 def find_checkpoint(path: str) -> str | None:
-    """Return the checkpoint prefix at `path`, a prefix or a directory; None if there is none."""
+    """Return the checkpoint at `path`, a prefix, directory or safetensors file; None if none."""
+    if safetensors_files.is_safetensors(path):
+        return path if files.exists(path) else None
     if tf.io.gfile.isdir(path):
         return latest.latest_checkpoint(path)
     prefix = path.removesuffix(".index")
@@ -54,12 +57,14 @@ def load_weights(
     The checkpoint may be one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
     `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored. Layers
     that have moved are matched by name; only weights are then loaded, and lookup tables are not.
-    A checkpoint of Keras 2, such as one of the Model Garden, is converted.
+    A checkpoint of Keras 2, such as one of the Model Garden, is converted. A safetensors file is
+    matched by names.
 
     Args:
         model: The model, whose variables must exist. If it has `checkpoint_items`, these are
             loaded.
-        path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
+        path: The prefix of a checkpoint, a directory, whose latest checkpoint is read, or a
+            safetensors file.
         modules: `all`, or the names of `checkpoint_items`, of layers, or of attributes that hold a
             layer. A string may name several, separated by commas.
         strict: Whether to raise an error if a weight is missing or has another shape, or if layers
@@ -74,22 +79,28 @@ def load_weights(
             set and something is missing, or nothing fits at all. The model is unchanged.
         errors.UnknownNameError: The model has no part with a name in `modules`.
     """
-    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
         raise errors.CheckpointError(
             "The model has no weights yet, so nothing can be loaded. Call it once first."
         )
+    if safetensors_files.is_safetensors(path):
+        return _load_safetensors(model, path, _names_of(modules), strict)
+    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
+    _refuse_adapter(checkpoint)
     whole = model_state.weight_items(model)
     adapted = whole.pop("adapted_layers", None)
     items = model_state.checkpoint_items(model) or whole
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
     hidden = whole.get("hidden_weights", [])
-    pairs: _Pairs = pairing.pair(
+    pairs: _Pairs = weight_matching.pair(
         model, items if names == [ALL] else items | whole, hidden, checkpoint
     )
-    report = _report(checkpoint, items if names == [ALL] else {}, wanted, pairs)
+    saved = checkpoint.node(0).children
+    parts = [saved[name] for name in items if name in saved] if names == [ALL] else []
+    below = itertools.chain.from_iterable(part.tensors() for part in parts)
+    report = _report(checkpoint.prefix, below, wanted, pairs)
     if found := _find_keras2(model, items, names, wanted, checkpoint, report):
         report, pairs = found
         # Keras 2 has no counterpart of the state of adapted layers.
@@ -108,6 +119,34 @@ def load_weights(
     adapted_layers.follow_statistics(model)
     logging.info("Initialized the weights from %s", report)
     return report
+
+
+def _load_safetensors(
+    model: keras.Model | tf.Module, path: str, names: Sequence[str], strict: bool
+) -> WarmStartReport:
+    file = safetensors_files.SafetensorsFile(path)
+    items = model_state.checkpoint_items(model) or {"model": model}
+    wanted = _wanted(model, items, names)
+    every = list(keras_variables.variables_of(model))
+    pairs = weight_matching.pair_named(model, every, file.tensors)
+    report = _report(path, file.tensors if names == [ALL] else [], wanted, pairs)
+    if wanted and not report.matched:
+        raise errors.CheckpointError(f"No weight in the file matches the model.\n{report}")
+    if strict:
+        _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
+    _assign(wanted, pairs, file)
+    adapted_layers.follow_statistics(model)
+    logging.info("Initialized the weights from %s", report)
+    return report
+
+
+def _refuse_adapter(checkpoint: keras2_checkpoint.Keras2Checkpoint) -> None:
+    if model_state.ADAPTER_WEIGHTS in checkpoint.node(0).children:
+        raise errors.CheckpointError(
+            f"{checkpoint.prefix} holds only the adapter of a model. Write the model with the "
+            "adapter merged into it, and load that file: python -m official_lite.tools weights "
+            f"{checkpoint.prefix} --output=merged.safetensors"
+        )
 
 
 def _find_keras2(
@@ -148,7 +187,7 @@ def _find_keras2(
         return None
     tensors = {key: tensor for _, chosen in found for key, tensor in chosen.items()}
     pairs = {
-        id(v): pairing.Pair(v, tensors[id(v)], pairing.Evidence.NAME)
+        id(v): weight_matching.Pair(v, tensors[id(v)], weight_matching.Evidence.NAME)
         for v in wanted
         if id(v) in tensors
     }
@@ -165,10 +204,10 @@ def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bo
         logging.warning("%s They keep their present state.", error)
 
 
-def _require_all(report: WarmStartReport, pairs: Sequence[pairing.Pair]) -> None:
+def _require_all(report: WarmStartReport, pairs: Sequence[weight_matching.Pair]) -> None:
     if report.missing or report.mismatched or report.ambiguous:
         problem = "The checkpoint does not contain all weights of the model."
-    elif any(pair.evidence == pairing.Evidence.DOUBTFUL_POSITION for pair in pairs):
+    elif any(pair.evidence == weight_matching.Evidence.DOUBTFUL_POSITION for pair in pairs):
         problem = (
             "The model has more or fewer layers than the checkpoint, and they can't be matched by "
             "name."
@@ -218,7 +257,7 @@ def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[An
     """Return the variables below the parts; for a Keras model, only those that are weights."""
     found: dict[int, Any] = {}
     for part in parts:
-        for variable in pairing.variables_of(part):
+        for variable in keras_variables.variables_of(part):
             found[id(variable)] = variable
     if isinstance(model, keras.Model):
         weights = {id(weight) for weight in model.weights}
@@ -227,29 +266,32 @@ def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[An
 
 
 def _report(
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
-    items: Mapping[str, Any],
+    path: str,
+    tensors: Iterable[keras2_checkpoint.Tensor],
     wanted: Sequence[Any],
     pairs: _Pairs,
 ) -> WarmStartReport:
+    """Report on the wanted variables, and on those of the tensors that belong to no variable."""
     found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
-    saved = checkpoint.node(0).children
     taken = {pair.tensor.key for pair in pairs.values()}
-    below = itertools.chain.from_iterable(saved[i].tensors() for i in items if i in saved)
-    unexpected = [tensor for tensor in dict.fromkeys(below) if tensor.key not in taken]
+    unexpected = [tensor for tensor in dict.fromkeys(tensors) if tensor.key not in taken]
     return WarmStartReport(
-        checkpoint=checkpoint.prefix,
+        checkpoint=path,
         matched=tuple(match for match in found if match.variable_shape == match.key_shape),
         mismatched=tuple(match for match in found if match.variable_shape != match.key_shape),
-        missing=tuple(_missing(v, unexpected) for v in wanted if id(v) not in pairs),
+        missing=tuple(
+            _missing(v, unexpected)
+            for v in wanted
+            if id(v) not in pairs and not keras_variables.is_optional(v)
+        ),
         unexpected=tuple(
             conversion_report.Leftover(name=tensor.key, shape=tensor.shape) for tensor in unexpected
         ),
     )
 
 
-def _match(pair: pairing.Pair) -> conversion_report.Match:
-    is_by_position = pair.evidence != pairing.Evidence.NAME
+def _match(pair: weight_matching.Pair) -> conversion_report.Match:
+    is_by_position = pair.evidence != weight_matching.Evidence.NAME
     return conversion_report.Match(
         variable=keras_variables.path_of(pair.variable),
         variable_shape=tuple(pair.variable.shape),
@@ -273,7 +315,9 @@ def _missing(
 
 
 def _assign(
-    wanted: Sequence[Any], pairs: _Pairs, checkpoint: keras2_checkpoint.Keras2Checkpoint
+    wanted: Sequence[Any],
+    pairs: _Pairs,
+    checkpoint: keras2_checkpoint.Keras2Checkpoint | safetensors_files.SafetensorsFile,
 ) -> None:
     for variable in wanted:
         pair = pairs.get(id(variable))

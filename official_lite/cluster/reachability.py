@@ -21,7 +21,7 @@ from official_lite.common import errors
 __all__ = [
     "TIMEOUT_VARIABLE",
     "TOKEN_VARIABLE",
-    "name_the_lost",
+    "report_lost_peers",
     "patience",
     "reason",
     "unreachable",
@@ -117,7 +117,7 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
 
 
 @contextlib.contextmanager
-def name_the_lost() -> Iterator[None]:
+def report_lost_peers() -> Iterator[None]:
     """Turn TensorFlow errors in this context into errors that name the lost processes.
 
     Errors are passed through unchanged if no process of the cluster was lost.

@@ -44,7 +44,12 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
             logger.addFilter(_is_for_the_user)
         logging.get_absl_logger().addFilter(_without_controls)
         sys.excepthook = show_error
-        return _exit_code_of(main, remaining)
+        try:
+            return _exit_code_of(main, remaining)
+        except MemoryError:
+            # There was not even memory to describe the first error.
+            escapes.say("OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact.")
+            return int(errors.ExitCode.FAILED)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
 
@@ -133,14 +138,9 @@ def show_error(
     if logging.get_verbosity() >= logging.DEBUG:
         told = error_report.unwrapped(error)
         escapes.say("".join(traceback.format_exception(type(told), told, trace)))
+        escapes.say(error_report.summary(error))
     else:
-        escapes.say(
-            "Traceback of your own code, most recent call last (--verbosity=1 shows everything):"
-        )
-        escapes.say(error_report.brief_traceback(error).rstrip("\n"))
-        for note in getattr(error, "__notes__", ()):
-            escapes.say(note)
-    escapes.say(error_report.summary(error))
+        escapes.say(error_report.report(error, "--verbosity=1 shows everything"))
 
 
 @contextlib.contextmanager

@@ -145,8 +145,8 @@ def _checked_name(distribution_strategy: Any) -> str:
 def _current_strategy(num_gpus: int) -> tf.distribute.Strategy:
     if num_gpus > 1:
         raise errors.ConfigValueError(
-            f"When {num_gpus} GPUs are specified, distribution_strategy can not be `off`; "
-            "`mirrored` uses them all."
+            f"`runtime.num_gpus` is {num_gpus}, but `runtime.distribution_strategy` is `off`. Set "
+            "it to `mirrored` to use them all."
         )
     return tf.distribute.get_strategy()
 

@@ -6,6 +6,7 @@ may lack the user's frames, and through exceptions raised in place of others.
 
 import contextlib
 import errno
+import functools
 import inspect
 import os
 import re
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import address_space, errors, notebook
 
 __all__ = [
     "brief_traceback",
@@ -23,6 +24,8 @@ __all__ = [
     "is_disk_full",
     "naming_the_resource",
     "naming_the_line",
+    "report",
+    "rendered_briefly",
     "shown",
     "summary",
     "unwrapped",
@@ -35,6 +38,11 @@ _NO_SPACE = re.compile(
     r"There is not enough space on the disk"
 )
 _NO_MEMORY = re.compile(r"\bOOM when allocating|out of memory\b", re.IGNORECASE)
+# What Python and the dynamic linker say if they can't map memory for a stack or a library.
+_NO_ROOM_TO_MAP = re.compile(
+    r"can't start new thread|failed to map segment|[Cc]annot allocate memory"
+)
+_TO_SAVE_MEMORY = "Lower `global_batch_size`, `shuffle_buffer_size` or the size of the model"
 
 # Text that gin adds to the message of each error that passes through a configurable function.
 _GIN_CALL = "\n  In call to configurable "
@@ -142,6 +150,10 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.ENOMEM
+    if isinstance(error, (RuntimeError, ImportError)) and _NO_ROOM_TO_MAP.search(str(error)):
+        return True
     is_of_library = type(error).__name__ in ("ResourceExhaustedError", "XlaRuntimeError")
     return isinstance(error, MemoryError) or (
         is_of_library and _NO_MEMORY.search(str(error)) is not None
@@ -149,8 +161,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def naming_the_resource() -> Iterator[None]:
+def naming_the_resource(*, to_save_memory: str = _TO_SAVE_MEMORY) -> Iterator[None]:
     """Turn the errors that libraries raise about a full disk or memory into errors with a remedy.
+
+    Args:
+        to_save_memory: What users can do if there is no memory, as the start of a sentence.
 
     Raises:
         errors.DiskFullError: The disk is full.
@@ -172,11 +187,12 @@ def naming_the_resource() -> Iterator[None]:
         is_ours = isinstance(error, errors.OfficialLiteError)
         if not is_ours and (needy := next(filter(_is_out_of_memory, told), None)):
             place = user_place(error)
-            what = first_line(str(needy)) + (f" ({shown(place)})" if place else "")
+            said = first_line(str(unwrapped(needy))) or "Python could not allocate an object"
+            what = said + (f" ({shown(place)})" if place else "")
+            limit = address_space.describe_limit()
             raise errors.OutOfMemoryError(
-                f"The memory is exhausted: {what or 'Python could not allocate an object'}. Saved "
-                "checkpoints are intact. Lower `global_batch_size`, `shuffle_buffer_size` or the "
-                "size of the model, then start the same command again."
+                f"The memory is exhausted: {what}. Saved checkpoints are intact. {to_save_memory}, "
+                f"then start the same command again.{limit and f' {limit}.'}"
             ) from error
         raise
 
@@ -197,11 +213,56 @@ def brief_traceback(error: BaseException) -> str:
         kept = [place for place in (_own_place(error), user_place(error)) if place]
     else:
         kept = kept[max(first - 1, 0) : first] + [f for f in kept[first:] if _is_of_user(f)]
-    return "".join(traceback.format_list(kept))
+    return "".join(map(_formatted, kept))
+
+
+def report(error: BaseException, how_to_see_all: str) -> str:
+    """Return the lines of the user's code, then the error and the line that caused it."""
+    return "\n".join(
+        [
+            f"Traceback of your own code, most recent call last ({how_to_see_all}):",
+            brief_traceback(error).rstrip("\n"),
+            *getattr(error, "__notes__", ()),
+            summary(error),
+        ]
+    )
+
+
+@contextlib.contextmanager
+def rendered_briefly() -> Iterator[None]:
+    """Let a notebook show only the user's own lines of an error that leaves this context.
+
+    The error itself stays as it is, so `except` works as usual.
+    """
+    try:
+        yield
+    except Exception as error:
+        if notebook.shell() is not None:
+            # IPython calls this method of an exception, if there is one.
+            vars(error)["_render_traceback_"] = functools.partial(_render, error)
+        raise
+
+
+def _render(error: BaseException) -> list[str]:
+    """Return what a notebook shows of an error."""
+    shell = notebook.shell()
+    if shell is not None and shell.InteractiveTB.mode == "Verbose":
+        told, formatter = unwrapped(error), shell.InteractiveTB
+        return list(formatter.structured_traceback(type(told), told, error.__traceback__))
+    return report(error, "`%xmode Verbose`, then `%tb`, shows everything").splitlines()
+
+
+# Set here, because `errors` can't import this module.
+errors.OfficialLiteError._render_traceback_ = _render
 
 
 def shown(frame: traceback.FrameSummary) -> str:
-    """Format a place as `FILE:LINE`, which editors recognize, and the function."""
+    """Format a place as `FILE:LINE`, which editors recognize, and the function.
+
+    A place in a notebook is a line of a cell.
+    """
+    if cell := notebook.cell_of(frame.filename):
+        return f"cell {cell}, line {frame.lineno}"
     return f"{frame.filename}:{frame.lineno}, in `{frame.name}`"
 
 
@@ -268,6 +329,16 @@ def _innermost(
     return None
 
 
+def _formatted(frame: traceback.FrameSummary) -> str:
+    (text,) = traceback.format_list([frame])
+    cell = notebook.cell_of(frame.filename)
+    if cell is None:
+        return text
+    return text.replace(f'File "{frame.filename}"', f"Cell {cell}", 1).replace(
+        ", in <module>\n", "\n", 1
+    )
+
+
 def _own_place(error: BaseException) -> traceback.FrameSummary | None:
     return _innermost(list(_tellings(error)), _is_own)
 
@@ -293,5 +364,7 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
 
 def _is_of_user(frame: traceback.FrameSummary) -> bool:
     path = frame.filename
+    if notebook.cell_of(path):
+        return True
     is_library = _LIBRARY_PARTS.search(path) or path.startswith(_LIBRARIES)
     return not (is_library or _is_own(frame) or os.path.abspath(path) == _OWN_DRIVER)

@@ -8,6 +8,7 @@
     │   ├── UnknownNameError        (LookupError)  a name that no registry holds
     │   ├── ConfigTypeError         (TypeError)    a value of the wrong type
     │   ├── ConfigValueError        (ValueError)   the right type, but not usable
+    │   │   └── MissingStepError                   a step that the task does not have
     │   ├── NotAFileError           (OSError)      a path that is not a regular file
     │   └── LockedConfigError       (ValueError)   a write after the config was locked
     ├── DataError                   (ValueError)   the input can't be read           exit 3
@@ -25,6 +26,8 @@ Each error is also the built-in exception shown in parentheses, so code that cat
 """
 
 import enum
+from collections.abc import Callable
+from typing import ClassVar
 
 
 class ExitCode(enum.IntEnum):
@@ -38,6 +41,7 @@ class ExitCode(enum.IntEnum):
     CHECKPOINT = 5
     BUSY = 6
     CLUSTER = 7
+    UNVERIFIED = 8
     PREEMPTED = 42
     INTERRUPTED = 130
     TERMINATED = 143
@@ -52,6 +56,9 @@ class OfficialLiteError(Exception):
     """The base class of all errors. `common.app.run` exits the process with its `exit_code`."""
 
     exit_code = ExitCode.FAILED
+
+    # What IPython shows of the error; `error_report` sets it.
+    _render_traceback_: ClassVar[Callable[[BaseException], list[str]]]
 
     # AutoGraph keeps the class of an error of a traced step only if this is its constructor.
     __init__ = Exception.__init__
@@ -81,6 +88,10 @@ class ConfigTypeError(ConfigError, TypeError):
 
 class ConfigValueError(ConfigError, ValueError):
     """A value of the right type that is not usable."""
+
+
+class MissingStepError(ConfigValueError):
+    """A step of a task that raises `NotImplementedError`, in a mode that requires this step."""
 
 
 class NotAFileError(ConfigError, OSError):

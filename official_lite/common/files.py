@@ -211,21 +211,24 @@ def set_aside(path: str, reason: object) -> None:
     rename(path, aside)
 
 
-def write_text(path: str, text: str) -> None:
+def write_text(path: str, text: str, *, is_durable: bool = True) -> None:
     """Write a UTF-8 file atomically: readers see either the old text or the new text.
 
-    This holds even after a loss of power.
+    Args:
+        path: The path.
+        text: The text.
+        is_durable: Whether this holds even after a loss of power, which takes some milliseconds.
     """
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), is_durable=is_durable)
 
 
-def write_bytes(path: str, content: bytes) -> None:
+def write_bytes(path: str, content: bytes, *, is_durable: bool = True) -> None:
     """Write a file atomically; see `write_text`."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
         with open_file(temporary, "wb") as file:
             file.write(content)
-            if not is_remote(path):
+            if is_durable and not is_remote(path):
                 file.flush()
                 os.fsync(file.fileno())
         rename(temporary, path)

@@ -1,11 +1,23 @@
 """Functions that treat Keras variables and TensorFlow variables alike."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-__all__ = ["local_values", "path_of", "raw"]
+__all__ = [
+    "is_optional",
+    "is_variable",
+    "local_values",
+    "mark_optional",
+    "path_of",
+    "raw",
+    "variables_of",
+]
+
+# An attribute of variables.
+_OPTIONAL = "_is_optional_in_warm_start"
 
 
 def path_of(variable: keras.Variable | tf.Variable) -> str:
@@ -23,3 +35,36 @@ def local_values(variable: keras.Variable | tf.Variable) -> Sequence[tf.Variable
     value = raw(variable)
     values: Sequence[tf.Variable] = getattr(value, "values", (value,))
     return values
+
+
+def variables_of(part: object) -> Iterator[Any]:
+    """Yield all variables below a layer, a trackable object, a list or a mapping."""
+    if isinstance(part, keras.Layer):
+        # This includes layers in lists, which the traversal below does not reach.
+        yield from part.weights
+    elif isinstance(part, list | tuple):
+        for element in part:
+            yield from variables_of(element)
+    elif isinstance(part, Mapping):
+        for element in part.values():
+            yield from variables_of(element)
+    else:
+        nodes = tf.train.TrackableView(part).descendants()
+        yield from (node for node in nodes if is_variable(node))
+
+
+def is_variable(trackable: object) -> bool:
+    return isinstance(trackable, keras.Variable | tf.Variable)
+
+
+def mark_optional(variable: keras.Variable) -> None:
+    """Mark a variable as one that keeps its value in a warm start if the checkpoint lacks it.
+
+    Variables that compression adds to a model are examples: a float run does not have them.
+    """
+    setattr(variable, _OPTIONAL, True)
+
+
+def is_optional(variable: keras.Variable | tf.Variable) -> bool:
+    """Return whether a variable is marked by `mark_optional`."""
+    return bool(getattr(variable, _OPTIONAL, False))

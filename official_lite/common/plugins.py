@@ -37,7 +37,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, origins, suggestions
+from official_lite.common import errors, files, qualnames, suggestions
 from official_lite.common import registry as registry_lib
 
 __all__ = [
@@ -283,7 +283,7 @@ def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Pat
 
 def _load_file(path: pathlib.Path) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"{origins.FILE_MODULES}{digest}_{path.stem}"
+    name = f"{qualnames.FILE_MODULES}{digest}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -329,12 +329,12 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
     if is_there:
         raise errors.ConfigValueError(
             f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
-            f"`{name if dot else origins.module_of(module)}`; expected the public name of a class "
-            "or function at the top of a module, such as `package.module:Class`."
+            f"`{name if dot else qualnames.module_of(module)}`; expected the public name of a "
+            "class or function at the top of a module, such as `package.module:Class`."
         )
     public = [name for name in vars(module) if not name.startswith("_")]
     raise errors.UnknownNameError(
-        f"{spec!r}: there is no `{name}` in `{origins.module_of(module)}`. "
+        f"{spec!r}: there is no `{name}` in `{qualnames.module_of(module)}`. "
         f"{suggestions.did_you_mean(name, public)}".rstrip()
     )
 
@@ -411,13 +411,13 @@ def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:
     if inspect.isclass(found):
         if issubclass(found, base):
             return
-        problem = f"`{origins.name_of(found)}` is not a subclass of it"
+        problem = f"`{qualnames.name_of(found)}` is not a subclass of it"
     elif callable(found):
         return
     else:
         problem = f"got {found!r}"
     raise errors.ConfigTypeError(
-        f"The {kind} {spec!r} must be a `{origins.name_of(base)}`; {problem}."
+        f"The {kind} {spec!r} must be a `{qualnames.name_of(base)}`; {problem}."
     )
 
 

@@ -14,7 +14,7 @@ is a group. Keys that are not strings, such as config classes, are stored unchan
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
-from official_lite.common import errors, origins, suggestions
+from official_lite.common import errors, qualnames, suggestions
 
 __all__ = ["Collection", "DuplicateNameError", "import_hint", "lookup", "names", "register"]
 
@@ -23,7 +23,7 @@ Registered = TypeVar("Registered")
 
 import_hint = (
     "Make sure that the module that registers it is imported: pass `--import my_package`, or "
-    "import it in `registry_imports.py`."
+    "import it in `registry_imports.py` or in your code."
 )
 
 
@@ -161,4 +161,4 @@ def _described(thing: Any) -> str:
         return "a group of names"
     if isinstance(thing, str):
         return f"`{thing}`"
-    return f"`{origins.name_of(thing)}`" if hasattr(thing, "__qualname__") else repr(thing)
+    return f"`{qualnames.name_of(thing)}`" if hasattr(thing, "__qualname__") else repr(thing)

@@ -1,4 +1,4 @@
-"""The mode of a run, which determines whether it trains, evaluates or searches."""
+"""The mode of a run, which determines whether it trains, evaluates, predicts or searches."""
 
 import enum
 
@@ -16,6 +16,7 @@ class Mode(enum.StrEnum):
     CONTINUOUS_EVAL = "continuous_eval"
     CONTINUOUS_TRAIN_AND_EVAL = "continuous_train_and_eval"
     TRAIN_AND_POST_EVAL = "train_and_post_eval"
+    PREDICT = "predict"
     SEARCH = "search"
 
     @classmethod
@@ -48,11 +49,16 @@ class Mode(enum.StrEnum):
         return self in (Mode.EVAL, Mode.CONTINUOUS_EVAL, Mode.TRAIN_AND_POST_EVAL)
 
     @property
+    def predicts(self) -> bool:
+        """Return whether the run writes predictions and therefore owns their directory."""
+        return self is Mode.PREDICT
+
+    @property
     def searches(self) -> bool:
         """Return whether the run consists of the trials of a study."""
         return self is Mode.SEARCH
 
     @property
     def is_a_single_run(self) -> bool:
-        """Return whether the run is one training or evaluation in one model directory."""
+        """Return whether the run is a single one, in one model directory."""
         return self not in (Mode.SEARCH, Mode.CONTINUOUS_TRAIN_AND_EVAL)

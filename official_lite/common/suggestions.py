@@ -104,6 +104,12 @@ def did_you_mean(name: str, known: Iterable[str], *, count: int = 3) -> str:
     return f"Known: {shown}{', …' if len(names) > 20 else ''}."
 
 
+def config_file(path: str) -> str:
+    """Return how to apply a config file to an experiment, by a flag and in Python."""
+    call = f"hyperparams.override_params_dict(params, {path!r}, is_strict=True)"
+    return f"--config_file={path} (in Python: `{call}`)"
+
+
 def counterpart(name: str) -> str:
     """Return the path or flag that does here what `name` does in Keras or Lightning; else ""."""
     return _ELSEWHERE.get(name.replace("-", "_"), "")

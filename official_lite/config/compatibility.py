@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, escapes, files, nested_dict
+from official_lite.common import errors, escapes, files, nested_dict, suggestions
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -27,9 +27,11 @@ __all__ = [
     "Change",
     "check",
     "find_changes",
+    "find_run_dir",
     "flatten",
     "other_experiment",
     "own_config",
+    "recorded_experiment",
     "warn_of_another",
 ]
 
@@ -39,9 +41,11 @@ __all__ = [
 HARMLESS = (
     "phases*",
     "pipeline.*",
+    "prediction.*",
     "runtime.*",
     "task.allow_image_summary",
     "task.init_checkpoint*",
+    "task.predict_data*",
     "task.validation_data*",
     "task.*_data.cycle_length",
     "task.*_data.prefetch_buffer_size",
@@ -62,6 +66,7 @@ HARMLESS = (
     "trainer.max_to_keep",
     "trainer.preemption_on_demand_checkpoint",
     "trainer.recovery_*",
+    "trainer.remat*",
     "trainer.steps_per_*",
     "trainer.validation_summary_subdir",
     "trainer.writers*",
@@ -75,6 +80,9 @@ _HARMFUL = (
     "runtime.loss_scale",
     "trainer.grad_accum_steps",
 )
+
+# `best_ckpt/best_ckpt-300` is two levels below the run.
+_LEVELS = 3
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
 
@@ -139,7 +147,7 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
     raise errors.ConfigValueError(
         f"The checkpoints in {model_dir} were saved with a different config:\n{listed}\nPass "
         "--allow_config_change (in Python: `allow_config_change=True`) to resume anyway. To start "
-        "a new run from their weights, use another --model_dir and set `task.init_checkpoint`."
+        "a new run from their weights, use another `model_dir` and set `task.init_checkpoint`."
     )
 
 
@@ -159,16 +167,31 @@ def own_config(model_dir: str) -> str:
     return path if files.exists(path) else ""
 
 
+def find_run_dir(path: str) -> str | None:
+    """Return the model directory that a path is or is in; None if there is none."""
+    directory = path.rstrip("/") or path
+    for _ in range(_LEVELS):
+        if own_config(directory):
+            return directory
+        directory = os.path.dirname(directory) or os.curdir
+    return None
+
+
+def recorded_experiment(model_dir: str) -> str:
+    """Return the experiment of a run, as its `run.json` names it; empty if it names none."""
+    return _experiment_of(_read_run(model_dir).get("argv"))
+
+
 def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
-    """Warn if the configs of an evaluation and of its training differ in fields that matter."""
+    """Warn if a config that does not train differs from that of the training in what matters."""
     harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
     if harmful:
         logging.warning(
-            "The config of this evaluation differs from the one that %s was trained with:\n%s\nTo "
-            "use the config of the training, pass --config_file=%s",
+            "The config of this command differs from the one that %s was trained with:\n%s\nTo "
+            "use the config of the training, apply its file: %s",
             model_dir,
             "\n".join(f"  {change}" for change in harmful),
-            own_config(model_dir),
+            suggestions.config_file(own_config(model_dir)),
         )
 
 

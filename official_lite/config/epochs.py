@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, suggestions
 from official_lite.modeling import hyperparams
 
 __all__ = ["resolve"]
@@ -147,7 +147,7 @@ def _whole_steps(length: Fraction) -> int:
 
 
 def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
-    hint = f" Or use the config that the run recorded: --config_file={own_config}"
+    hint = f" Or use the config that the run recorded: {suggestions.config_file(own_config)}"
     hint = hint if own_config else ""
     if not hasattr(params.task, "train_data"):
         raise _unknown_length(_SEVERAL_TASKS, hint=hint)

@@ -33,6 +33,7 @@ __all__ = [
     "ParseConfigOptions",
     "given_by_code",
     "import_modules",
+    "masked_yaml",
     "parse_configuration",
     "serialize_config",
     "to_yaml",
@@ -240,9 +241,12 @@ def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
     if model_dir is None:
         raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
     files.makedirs(model_dir)
-    files.write_text(
-        os.path.join(model_dir, "params.yaml"), escapes.mask_passwords(to_yaml(params))
-    )
+    files.write_text(os.path.join(model_dir, "params.yaml"), masked_yaml(params))
+
+
+def masked_yaml(params: hyperparams.ParamsDict) -> str:
+    """Return the text of `params.yaml`: the config as YAML, with the passwords of URLs masked."""
+    return escapes.mask_passwords(to_yaml(params))
 
 
 def to_yaml(params: hyperparams.ParamsDict) -> str:
@@ -327,9 +331,9 @@ def expand(params: Any, default: str = "") -> Any:
     directory = place(given or default)
     if not directory:
         raise errors.ConfigValueError(
-            f"The config uses {PLACEHOLDER}, but `workspace` is not set. Pass "
-            "--set=workspace=path/to/directory, or move these fields to a --config_file, whose "
-            "directory then is the workspace."
+            f"The config uses {PLACEHOLDER}, but `workspace` is not set. Set it to a "
+            "directory (--set=workspace=path/to/directory), or move these fields to a "
+            "--config_file, whose directory then is the workspace."
         )
     expanded = hyperparams.map_texts(params, lambda text: text.replace(PLACEHOLDER, directory))
     if hasattr(expanded, "workspace"):

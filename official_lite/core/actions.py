@@ -130,7 +130,7 @@ def _recovery(
     is_ours = isinstance(trainer, base_trainer.Trainer)
 
     # Checking variables that live on parameter servers would mean fetching them first.
-    state = recovery.FiniteState(trainer) if is_ours and not trainer.has_coordinator else None
+    state = recovery.NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
 
     def is_bad(output: orbit.runner.Output) -> bool:
         what = recovery.describe_blow_up(
@@ -151,6 +151,7 @@ def _recovery(
         model_dir=model_dir,
         state=state,
         find_bad_step=action.find_bad_step,
+        find_bad_input=action.find_bad_input,
     )
     return orbit.actions.ConditionalAction(condition, action)
 

@@ -10,7 +10,8 @@ from absl import logging
 
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, terminal, types, user_code
-from official_lite.core import config_definitions, step_checks, step_metrics
+from official_lite.compression import distillation as distillation_lib
+from official_lite.core import config_definitions, step_checks, step_metrics, step_predictions
 from official_lite.modeling import hyperparams, keras_losses, performance
 from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import optimizer_factory
@@ -32,7 +33,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     A task defines what to compute, but not where or when. The `Trainer` runs its steps on every
     replica and the `Controller` decides when to run them. Override the `build_*` methods for
-    ordinary supervised models, and `train_step` or `validation_step` for anything else.
+    ordinary supervised models, and `train_step`, `validation_step` or `predict_step` for anything
+    else.
 
     ::
 
@@ -43,6 +45,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         every evaluation:  task.validation_step(inputs, model, metrics)    on each batch
                            task.aggregate_logs(state, step_outputs)        on the host
                            task.reduce_aggregated_logs(state)              at the end
+        every prediction:  task.predict_step(inputs, model)                on each batch
 
     Args:
         params: The task's config, usually a `TaskConfig`.
@@ -52,6 +55,13 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     # The key of the loss in the logs that a step returns.
     loss = "loss"
+
+    # Whether the metrics of an evaluation take one score per class; the trainer sets it before it
+    # predicts.
+    scores_classes = False
+
+    # The teacher that `task.compression.distillation` names; set when a trainer is created.
+    distillation: distillation_lib.Distillation | None = None
 
     _is_loss_checked = False
     _are_logits_checked = False
@@ -269,7 +279,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
         If the model was not compiled with a loss, return the result of `build_losses`. Otherwise
         return the compiled loss, computed as in `fit` and `evaluate`, plus the result of
-        `build_losses` if the task overrides that method.
+        `build_losses` if the task overrides that method. In training with a teacher, add the loss
+        of the distillation.
 
         Args:
             model: The model.
@@ -283,6 +294,22 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         if not self._are_logits_checked:
             self._are_logits_checked = True
             step_checks.check_logits(self, model, labels, outputs)
+        loss = self._own_loss(model, features, labels, outputs, sample_weight, training, aux_losses)
+        if training and self.distillation is not None:
+            return self.distillation(loss, features, outputs)
+        return loss
+
+    @user_code.not_converted
+    def _own_loss(
+        self,
+        model: keras.Model,
+        features: types.Nest,
+        labels: types.Nest,
+        outputs: types.Nest,
+        sample_weight: types.Nest,
+        training: bool,
+        aux_losses: Sequence[tf.Tensor] | None,
+    ) -> tf.Tensor:
         if not _has_compiled_loss(model):
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
         with keras_losses.undivided():
@@ -341,6 +368,48 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
         return {self.loss: loss}
 
+    @user_code.not_converted
+    def predict_step(self, inputs: types.Nest, model: keras.Model) -> dict[str, tf.Tensor]:
+        """Return the predictions for one replica's batch, for `--mode=predict`.
+
+        Args:
+            inputs: The batch, with or without labels.
+            model: The model.
+
+        Returns:
+            Dense tensors by the name of their column, with one row per example; see
+            `build_predictions`, which the default implementation calls.
+        """
+        features, labels, _ = split_batch(inputs, model)
+        outputs = user_code.converted(self.inference_step)(features, model)
+        has_labels = isinstance(inputs, tuple) and features is not inputs
+        build = user_code.converted(self.build_predictions)
+        return build(features, labels if has_labels else None, outputs)
+
+    def build_predictions(
+        self, features: types.Nest, labels: types.Nest, outputs: types.Nest
+    ) -> dict[str, tf.Tensor]:
+        """Return what to write for a batch, as columns with one row per example.
+
+        The default implementation returns the outputs of the model: under `output` for a single
+        tensor, under its name for a tensor in a dictionary, and under `output_0`, `output_1`, …
+        for tensors in a list. If the metrics of the task say that the outputs are scores of
+        classes, as `SparseCategoricalAccuracy` does, a column `class` has the index of the highest
+        score. If the model ends with a softmax, a column `probability` has the highest score.
+
+        Override this method to write other columns, such as an id in the features::
+
+            def build_predictions(self, features, labels, outputs):
+                return {"id": features["id"], "score": tf.sigmoid(outputs[:, 0])}
+
+        Args:
+            features: The features of the batch.
+            labels: The labels of the batch; None if the data have none.
+            outputs: The outputs of the model.
+        """
+        del features, labels
+        return step_predictions.from_outputs(outputs, scores_classes=self.scores_classes)
+
     def inference_step(self, inputs: types.Nest, model: keras.Model) -> types.Nest:
         """Return the model's outputs in inference mode."""
         return model(_by_name(inputs, model), training=False)
@@ -374,7 +443,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 ),
                 labels,
                 outputs,
-                type(self).__name__,
+                step_checks.source_of_loss(self, Task),
             )
             # Set this flag only after a check that passed: an execution mode that is tried first
             # may fail for another reason.
@@ -445,8 +514,8 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
-            f"The loss of {type(task).__name__} has the shape {loss.shape}; expected a scalar. "
-            "Apply `tf.reduce_mean` in `build_losses`."
+            f"The loss of {step_checks.source_of_loss(task, Task)} has the shape {loss.shape}; "
+            "expected a scalar. Apply `tf.reduce_mean` to it."
         )
 
 

@@ -1,35 +1,48 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
+from official_lite.adapters import lora
 from official_lite.checkpoint import adapted_layers, model_state
-from official_lite.common import errors, user_code
+from official_lite.common import errors, types, user_code
+from official_lite.compression import (
+    distillation,
+    models,
+    projection_hook,
+    projections,
+    weight_projection,
+)
 from official_lite.core import (
     base_task,
     config_definitions,
     model_building,
     step_checks,
     step_metrics,
+    step_predictions,
     train_data,
 )
 from official_lite.data import input_errors, length, tf_data_options
 from official_lite.execution import executors, modes, parameter_server, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
-    atomic_sums,
+    atomic_counters,
     distributed_gradients,
     embedding_lookups,
     freezing,
     hyperparams,
     moving_statistics,
+    remat,
     step_seeds,
 )
 from official_lite.modeling.optimization import (
@@ -38,8 +51,9 @@ from official_lite.modeling.optimization import (
     optimizer_factory,
 )
 from official_lite.orbit import runner
+from official_lite.run import preemption
 
-__all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options", "tell_exporter"]
+__all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options", "notify_exporter"]
 
 ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
@@ -142,6 +156,11 @@ class Trainer(_AsyncTrainer):
           eval_reduce(state, outputs) -> state  on the host
         eval_end(state) -> logs                 metrics; keeps the best checkpoint
 
+        predict(first_batch)                    yields the predictions of each batch
+          predict_step(iterator, number)
+            next_predict_inputs(iterator)
+            task.predict_step(...)              on every replica
+
     Args:
         config: The config of the experiment, or any object with its `task`, `trainer` and
             `runtime`.
@@ -149,7 +168,7 @@ class Trainer(_AsyncTrainer):
         model: The model of the task, which may still be unbuilt.
         optimizer: The optimizer.
         train: Whether this trainer will train.
-        evaluate: Whether it will evaluate.
+        evaluate: Whether it will evaluate. Any trainer can predict.
         train_dataset: A distributed dataset, used instead of `task.build_inputs`.
         validation_dataset: A distributed dataset for evaluation. Each evaluation reads it from the
             beginning.
@@ -189,10 +208,11 @@ class Trainer(_AsyncTrainer):
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         # The metrics of the task: under True for training, under False for evaluation.
         self._task_metrics: dict[bool, Metrics] = {}
+        self._validate_virtual_replicas()
         requested = modes.execution_of(config.runtime)
         self._execution = self._eval_execution = "graph" if requested == "auto" else requested
         self._use_executor(self._create_executor(self._execution))
-        for block in ("train_data", "validation_data"):
+        for block in ("train_data", "validation_data", "predict_data"):
             input_errors.remember_folder(
                 hyperparams.get_by_path(config.task, f"{block}.input_path")
             )
@@ -202,21 +222,29 @@ class Trainer(_AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
+        runner.set_untracked(self, _adapter=self._adapt_model())
         freezing.freeze(model, config.trainer.freeze)
+        if train:
+            self._rematerialize()
+            self._bind_teacher()
         if train:
             step_checks.warn_of_compiled_optimizer(model, optimizer)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         runner.set_untracked(
             self,
             _metric_groups={},
+            _predict_fns={},
             _graph_hooks=[],
             _accumulator=self._build_accumulator() if train else None,
-            _seeds=step_seeds.StepSeeds(model, config.runtime.seed),
+            _seeds=step_seeds.StepSeeds(
+                model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
+            ),
             _moving_statistics=moving_statistics.MovingStatistics(model),
         )
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
+        runner.set_untracked(self, _projections=self._create_projections() if train else {})
         if self.has_coordinator:
-            atomic_sums.make_atomic(self._all_variables())
+            atomic_counters.make_atomic(self._all_variables())
             # Reading a whole table would send it from the server to the worker in every step.
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
@@ -260,6 +288,11 @@ class Trainer(_AsyncTrainer):
     @property
     def model(self) -> keras.Model:
         return self._model
+
+    @property
+    def adapter(self) -> lora.Adapter | None:
+        """The adapter of the model, if `task.adapters` is set; checkpoints then hold only this."""
+        return self._adapter
 
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
@@ -377,7 +410,7 @@ class Trainer(_AsyncTrainer):
             )
 
     @user_code.not_converted
-    def run_step(self, step_fn: Callable[..., Any], *inputs: Any) -> Any:
+    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
         """Run a function on all replicas, as a part of a training step."""
         return self._executor.run_step(step_fn, *inputs)
 
@@ -387,6 +420,14 @@ class Trainer(_AsyncTrainer):
         """Return the hooks that this trainer adds before the hooks of the config."""
         return []
 
+    def build_projection_hooks(self) -> list[orbit.Hook]:
+        """Return the hooks that prune and cluster the weights, which run before all others."""
+        # Pruning comes first, so that clustering finds the zeros.
+        return [
+            projection_hook.ProjectionHook(name, projection)
+            for name, projection in reversed(self._projections.items())
+        ]
+
     def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
         """Set the hooks that are traced into the step, and retrace the step if they changed."""
         if self._graph_hooks != list(graph_hooks):
@@ -394,10 +435,13 @@ class Trainer(_AsyncTrainer):
             self._retrace_train_step()
 
     def initialize(self) -> None:
-        """Let the task load pretrained weights; called if the run has no checkpoint yet."""
-        self.task.initialize(self.model)
-        if average := ema_optimizer.get_moving_average(self.optimizer):
-            average.follow_weights()
+        """Let the task load pretrained weights; called if the run has no checkpoint yet.
+
+        With `task.adapters`, they have been loaded already.
+        """
+        if self.adapter is None:
+            self.task.initialize(self.model)
+        optimizer_factory.follow_weights(self.optimizer)
 
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
@@ -444,35 +488,62 @@ class Trainer(_AsyncTrainer):
         """Prepare an update on a replica: set the random seeds of the step."""
         self._seeds.set(self.global_step.read_value())
 
-    def replica_train_step(self, inputs: Any) -> None:
+    def replica_train_step(self, inputs: types.Nest) -> None:
         """Make an update from a replica's part of a batch."""
         self.begin_replica_step()
         self._learn(inputs, self.optimizer)
         self._end_replica_step()
 
-    def _micro_step(self, inputs: Any) -> None:
+    def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
         self._learn(inputs, self._accumulator)
 
     def _flush(self) -> None:
         """Make an update from the accumulated gradients."""
-        self._accumulator.flush()
+        self._accumulator.flush(are_summed=bool(self.config.trainer.virtual_replicas))
         self._end_replica_step()
 
-    def _learn(self, inputs: Any, optimizer: Any) -> None:
-        step = self._executor.replica_step(self.task.train_step, self._task_metrics[True])
-        task, model = self.task, self.model
-        with (
-            step_checks.watched_for_training_mode(model, type(task).__name__),
-            step_checks.naming_the_inputs(task, task.train_step, model, inputs),
-        ):
-            logs = step(inputs, model=model, optimizer=optimizer, metrics=self._task_metrics[True])
-        self.train_loss.update_state(step_checks.training_loss(self.task, logs))
+    def _learn(self, inputs: types.Nest, optimizer: Any) -> None:
+        step = self._executor.replica_step(self._checked_step, self._task_metrics[True])
+        logs = step(inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True])
         for hook in self._graph_hooks:
             user_code.converted(hook.call)(logs)
 
+    @user_code.not_converted
+    def _checked_step(
+        self, inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
+    ) -> Mapping[str, Any]:
+        """Call the task's step, and add the loss that it returns to the training loss."""
+        task = self.task
+        with (
+            self._learning_from_teacher(),
+            step_checks.watched_for_training_mode(model, type(task).__name__),
+            step_checks.naming_the_inputs(task, task.train_step, model, inputs),
+        ):
+            logs: Mapping[str, Any] = user_code.converted(task.train_step)(
+                inputs, model=model, optimizer=optimizer, metrics=metrics
+            )
+        self.train_loss.update_state(step_checks.training_loss(task, logs))
+        return logs
+
+    @contextlib.contextmanager
+    def _learning_from_teacher(self) -> Iterator[None]:
+        """Raise an error if the task has a teacher, and its step does not learn from it."""
+        teacher = self._distillation
+        num_calls = teacher.num_calls if teacher else 0
+        yield
+        if teacher and teacher.num_calls == num_calls:
+            name = type(self.task).__name__
+            raise errors.ConfigValueError(
+                f"`task.compression.distillation` is set, but `train_step` of {name} does not call "
+                "`step_loss`, which adds the loss of the teacher. Call it in place of "
+                "`build_losses`, or add `loss = self.distillation(loss, features, outputs)`."
+            )
+
     def _end_replica_step(self) -> None:
-        self._moving_statistics.average()
+        if not self.config.trainer.virtual_replicas:
+            self._moving_statistics.average()
+            models.synchronize(self.model, hyperparams.get_by_path(self.config.task, "compression"))
         self.global_step.assign_add(1)
 
     def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
@@ -519,8 +590,7 @@ class Trainer(_AsyncTrainer):
         """Evaluate the next batch. Each output is a tuple with one element per replica."""
         inputs, passthrough_logs = user_code.converted(self.next_eval_inputs)(iterator)
         eval_step = user_code.converted(self._replica_eval_step)
-        outputs = self.strategy.run(eval_step, args=(inputs,))
-        logs = tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
+        logs = self._eval_executor.run_eval_step(eval_step, inputs)
         clashes = sorted(logs.keys() & passthrough_logs.keys())
         if clashes:
             logging.warning(
@@ -529,7 +599,7 @@ class Trainer(_AsyncTrainer):
             )
         return {**passthrough_logs, **logs}
 
-    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: types.Nest = None) -> Any:
         """Fold a step's outputs into the evaluation's state, on the host."""
         # Pass the argument by position, because tasks may name it differently.
         return self.task.aggregate_logs(state, step_outputs)
@@ -548,7 +618,7 @@ class Trainer(_AsyncTrainer):
             self._export_if_best(logs)
         return logs
 
-    def _replica_eval_step(self, inputs: Any) -> dict[str, Any]:
+    def _replica_eval_step(self, inputs: types.Nest) -> dict[str, Any]:
         """Evaluate a replica's part of a batch, which may be empty."""
         with step_checks.naming_the_inputs(
             self.task, self.task.validation_step, self.model, inputs
@@ -571,6 +641,90 @@ class Trainer(_AsyncTrainer):
         best = getattr(self._checkpoint_exporter, "best_metric_value", None)
         if best is not None:
             logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
+
+    # Prediction.
+
+    def predict(
+        self, first_batch: int = 0
+    ) -> Generator[dict[str, np.ndarray[Any, Any]], None, None]:
+        """Yield the predictions for each global batch, in the order of the input.
+
+        The model predicts with the averaged weights if the optimizer keeps averages. Call this
+        method in the strategy's scope. Close the iterator if you do not read it to its end, so that
+        the training weights are put back.
+
+        Args:
+            first_batch: The number of global batches to skip. The predictions are the same bits as
+                if they had been predicted, too.
+
+        Yields:
+            One array per column, with one row per example of the batch.
+
+        Raises:
+            errors.ConfigError: If the data, or the predictions of the task, can't be used.
+            errors.PreemptedError: If a signal requested a stop.
+        """
+        with user_code.keeping_attributes(self.task):
+            metrics = step_checks.build_metrics(self.task, training=False)
+        self.task.scores_classes = step_predictions.are_of_classes(metrics)
+        step_checks.require_signature(self.task.predict_step, "inputs", model="")
+        iterator = iter(self._build_predict_dataset(first_batch))
+        step = self._create_predict_fn()
+        with ema_optimizer.averaged_weights(self.optimizer):
+            for number in itertools.count(first_batch):
+                preemption.check()
+                try:
+                    with executors.explaining_xla(self.execution):
+                        predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
+                except orbit.utils.loop_fns.END_OF_DATA:
+                    return
+                yield step_predictions.as_arrays(predictions, num_rows, self.task.predict_step)
+
+    def _create_predict_fn(self) -> Callable[..., Any]:
+        """Return `predict_step`, compiled as the config says; it is traced only once."""
+        if not self.config.trainer.eval_tf_function or self.execution == "eager":
+            return self.predict_step
+        if self._predict_fns.get(self.execution) is None:
+            self._predict_fns[self.execution] = tf.function(self.predict_step, autograph=False)
+        return self._predict_fns[self.execution]
+
+    def next_predict_inputs(self, iterator: Iterator[Any]) -> Any:
+        """Fetch a batch. This runs on the host, usually in graph mode."""
+        return user_code.next_batch(iterator)
+
+    @user_code.not_converted
+    def predict_step(
+        self, iterator: Iterator[Any], number: tf.Tensor
+    ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
+        """Predict the next batch.
+
+        Args:
+            iterator: The iterator over the data.
+            number: The number of the batch in the input, int64, which seeds random numbers.
+
+        Returns:
+            The predictions by column, and the number of examples, each as a tuple with one element
+            per replica.
+        """
+        inputs = user_code.converted(self.next_predict_inputs)(iterator)
+        step: Callable[..., Any] = self._replica_predict_step
+        if self.execution in ("xla", "xla_loop"):
+            # Wrapped, because `strategy.run` would make one program of all replicas.
+            step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
+        outputs = self._strategy.run(step, args=(inputs, number))
+        return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
+
+    def _replica_predict_step(
+        self, inputs: types.Nest, number: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Predict a replica's part of a batch, which may be empty."""
+        # A model may draw random numbers in inference, too. A resumed run must draw the same.
+        self._seeds.set(number)
+        task = self.task
+        with step_checks.naming_the_inputs(task, task.predict_step, self.model, inputs):
+            predictions = user_code.converted(task.predict_step)(inputs, model=self.model)
+        columns = step_predictions.checked(task.predict_step, predictions)
+        return columns, step_predictions.count_rows(inputs)
 
     # Checkpoints.
 
@@ -605,14 +759,23 @@ class Trainer(_AsyncTrainer):
     def _tell_exporter(self, event: str, *args: Any) -> None:
         # A training without evaluations may share the directory with a job that evaluates.
         if self.evaluates:
-            tell_exporter(self._checkpoint_exporter, event, *args)
+            notify_exporter(self._checkpoint_exporter, event, *args)
 
     def _checkpoint_items(self) -> dict[str, Any]:
         return {
             "global_step": self.global_step,
-            "model": self.model,
             "optimizer": self.optimizer,
             "skipped_batches": self._train_data.skipped,
+            **self._teacher_items(),
+            **{name: projection.states for name, projection in self._projections.items()},
+            **self._model_items(),
+        }
+
+    def _model_items(self) -> dict[str, Any]:
+        if self.adapter is not None:
+            return self.adapter.checkpoint_items()
+        return {
+            "model": self.model,
             **model_state.hidden_items(self.model),
             **model_state.checkpoint_items(self.model),
         }
@@ -636,13 +799,25 @@ class Trainer(_AsyncTrainer):
 
     def _build_eval_dataset(self) -> Dataset:
         build_inputs, data = train_data.evaluation_inputs(
-            self.config, self.task.build_inputs, self.strategy.num_replicas_in_sync
+            self.config, self.task.build_inputs, train_data.count_replicas(self.config)
         )
         if self.config.trainer.validation_steps == -1:
-            build_inputs = length.timed(build_inputs)
+            build_inputs = length.watch_cardinality(build_inputs)
         named = step_checks.naming_the_block(self.task.build_inputs, "task.validation_data", data)
         with named:
             return self.distribute_eval_dataset(build_inputs, data)
+
+    def _build_predict_dataset(self, first_batch: int = 0) -> Dataset:
+        data = train_data.predict_data(self.config)
+        num_replicas = self._strategy.num_replicas_in_sync
+        build_inputs = train_data.prediction_inputs(
+            self.task.build_inputs, first_batch, num_replicas
+        )
+        path = f"task.{train_data.predict_block(self.config.task)}"
+        with step_checks.naming_the_block(self.task.build_inputs, path, data):
+            # Every replica takes a batch in turn, also with virtual replicas.
+            executor = executors.GraphExecutor(self._strategy)
+            return executor.distribute(self._with_private_threads(build_inputs), data)
 
     def _with_private_threads(
         self, dataset_or_fn: Dataset | Callable[..., Dataset]
@@ -655,7 +830,11 @@ class Trainer(_AsyncTrainer):
     def _create_executor(self, execution: str) -> executors.GraphExecutor:
         steps_per_loop = self.config.trainer.steps_per_loop
         return modes.create_executor(
-            execution, self._strategy, self._runtime_options, steps_per_loop
+            execution,
+            self._strategy,
+            self._runtime_options,
+            steps_per_loop,
+            self.config.trainer.virtual_replicas,
         )
 
     def _init_training(self, dataset: Dataset | None) -> None:
@@ -695,14 +874,105 @@ class Trainer(_AsyncTrainer):
         if all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
 
+    def _validate_virtual_replicas(self) -> None:
+        count = self.config.trainer.virtual_replicas
+        for name in ("train_step", "eval_step", "replica_train_step"):
+            if count and getattr(type(self), name) is not getattr(Trainer, name):
+                raise errors.ConfigValueError(
+                    f"`trainer.virtual_replicas` is {count}, but {type(self).__name__} overrides "
+                    f"`{name}`, which would get several batches at once. Set it to 0, or override "
+                    "`train_step` or `validation_step` of the task instead."
+                )
+
     def _build_model(self, train: bool) -> None:
         if model_building.has_variables(self.model):
+            return
+        if not train and not self.evaluates:
+            spec = self._build_predict_dataset().element_spec
+            model_building.build_for_prediction(self.model, self.task, spec)
             return
         dataset = self.train_dataset if train else self.eval_dataset
         metrics = self._task_metrics[train]
         model_building.build_by_task(
-            self.model, self.task, dataset.element_spec, metrics, training=train
+            self.model, self.task, self._executor.replica_spec(dataset), metrics, training=train
         )
+
+    def _rematerialize(self) -> None:
+        patterns = self.config.trainer.remat
+        if patterns and self.has_coordinator:
+            raise errors.ConfigValueError(
+                f"`trainer.remat` is {list(patterns)}, but a parameter server does not support "
+                "it. Use the strategy `mirrored` or `multi_worker_mirrored`, or set it to "
+                "an empty list."
+            )
+        remat.rematerialize(self.model, patterns)
+
+    @property
+    def _distillation(self) -> distillation.Distillation | None:
+        return self.task.distillation if isinstance(self.task, base_task.Task) else None
+
+    def _bind_teacher(self) -> None:
+        """Complete the teacher of a distillation, now that the student has its variables."""
+        teacher = self._distillation
+        if teacher is not None:
+            if not model_building.has_variables(teacher.teacher):
+                spec = self._executor.replica_spec(self.train_dataset)
+                model_building.build_variables(teacher.teacher, self._call_teacher, spec)
+            teacher.bind(self.model)
+        elif hyperparams.get_by_path(self.config.task, "compression.distillation") is not None:
+            raise errors.ConfigValueError(
+                "`task.compression.distillation` is set, but the task has no teacher. Create the "
+                "trainer by `trainer_factory.create_trainer`, which builds one; the task must be a "
+                "`base_task.Task`."
+            )
+
+    def _call_teacher(self, inputs: types.Nest) -> None:
+        teacher = self._distillation
+        if teacher is not None:
+            features, _, _ = base_task.split_batch(inputs, self.model)
+            teacher.teacher(features, training=False)
+
+    def _teacher_items(self) -> dict[str, Any]:
+        teacher = self._distillation
+        return {"teacher": teacher.record} if teacher else {}
+
+    def _create_projections(self) -> dict[str, weight_projection.WeightProjection]:
+        found = projections.create_projections(
+            hyperparams.get_by_path(self.config.task, "compression"),
+            self.model,
+            self._optimizer,
+            self.config.trainer.train_steps,
+        )
+        if found and self.has_coordinator:
+            raise errors.ConfigValueError(
+                f"`task.compression.{next(iter(found))}` is not supported with parameter servers, "
+                "whose workers update the weights at any time. Use another "
+                "`runtime.distribution_strategy`."
+            )
+        return found
+
+    def _adapt_model(self) -> lora.Adapter | None:
+        """Load the base and add the adapters, if the config has any."""
+        if hyperparams.get_by_path(self.config.task, "adapters") is None:
+            return None
+        if self.has_coordinator:
+            raise errors.ConfigValueError(
+                "`task.adapters` is set, which `runtime.distribution_strategy: parameter_server` "
+                "does not support. Use `mirrored` or `multi_worker_mirrored`."
+            )
+        if hyperparams.get_by_path(self.config.task, "compression") is not None:
+            raise errors.ConfigValueError(
+                "`task.adapters` and `task.compression` are both set, but adapters train a base "
+                "that does not change. Train the adapters, export the merged weights by "
+                "`official-lite export`, and compress those."
+            )
+        if type(self).initialize is not Trainer.initialize:
+            raise errors.ConfigValueError(
+                f"{type(self).__name__} overrides `initialize`, which `task.adapters` does not "
+                "support: a resumed run loads the base again before it restores the adapters. "
+                "Load it in `initialize` of the task instead."
+            )
+        return model_building.adapt(self.model, self.task)
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = train_data.count_micro_batches(self.config)
@@ -731,7 +1001,9 @@ class Trainer(_AsyncTrainer):
         """Return the group of a name; it is replaced if the model has more metrics than before."""
         group: step_metrics.MetricGroup | None = self._metric_groups.get(name)
         if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
-            group = self._metric_groups[name] = step_metrics.MetricGroup(metrics)
+            compiles = not self.config.trainer.virtual_replicas
+            group = step_metrics.MetricGroup(metrics, compiles=compiles)
+            self._metric_groups[name] = group
         return group
 
 
@@ -742,6 +1014,6 @@ def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
     return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
 
 
-def tell_exporter(exporter: Any, event: str, *args: Any) -> None:
+def notify_exporter(exporter: Any, event: str, *args: Any) -> None:
     """Call a method of a checkpoint exporter; exporters of the Model Garden may not have it."""
     getattr(exporter, event, lambda *_: None)(*args)

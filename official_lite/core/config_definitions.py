@@ -7,12 +7,15 @@ from typing import Any, ClassVar
 
 from absl import logging
 
+from official_lite.adapters import configs as adapters_configs
 from official_lite.cluster import tf_config
 from official_lite.common import errors
+from official_lite.compression import configs as compression_configs
 from official_lite.config import phase_configs, stage_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
 from official_lite.modeling.optimization.configs import optimization_config
+from official_lite.prediction import configs as prediction_configs
 
 __all__ = [
     "RuntimeConfig",
@@ -21,6 +24,7 @@ __all__ = [
     "OptimizationConfig",
     "PhaseConfig",
     "PipelineConfig",
+    "PredictionConfig",
     "TaskConfig",
     "TrainerConfig",
     "base_config",
@@ -122,6 +126,8 @@ PhaseConfig = phase_configs.PhaseConfig
 
 PipelineConfig = stage_configs.PipelineConfig
 
+PredictionConfig = prediction_configs.PredictionConfig
+
 # Fields that a Model Garden YAML file may set, but that have no counterpart here.
 _DEAD_FIELDS = {
     "runtime": {
@@ -174,6 +180,13 @@ class DataConfig(base_config.Config):
             steps; if None, or -1 as in the Model Garden, it is read from the dataset.
         skip_bad_records: The number of corrupt TFRecord records to skip, each with a warning; with
             0 the first corrupt record raises an error.
+        source: The format of the files: `parquet`, `arrow`, `csv`, `huggingface` or `array_record`;
+            empty means what the task reads, usually TFRecords. See docs/how_to/parquet.md.
+        columns: The columns that the source reads; empty reads all columns.
+        label_column: The column of labels, whose range the schema file records and checks.
+        schema: The schema file, with which the columns of the source are compared before the run
+            starts. The first run writes it. Empty means `data_schema.<block>.json` in the model
+            directory, for example `data_schema.train_data.json`.
 
     `NAMES_FILES` says whether `input_path` must exist before a run begins. Set it to False in a
     subclass whose task creates the files or uses the field for something else.
@@ -208,6 +221,10 @@ class DataConfig(base_config.Config):
     autotune_algorithm: str | None = None
     num_examples: int | None = None
     skip_bad_records: int = 0
+    source: str = ""
+    columns: list[str] = dataclasses.field(default_factory=list)
+    label_column: str = ""
+    schema: str = ""
 
     def validate_fields(self) -> None:
         field_checks.require_not_negative(
@@ -268,6 +285,9 @@ class TrainerConfig(base_config.Config):
         log_interval: Steps between two reports of training metrics; 0 means `steps_per_loop`.
         freeze: Patterns of the variables that training does not change. Each pattern is a regular
             expression that is searched for in the variable's path.
+        remat: Patterns of the layers whose activations the backward pass recomputes instead of
+            keeping them in memory. Each pattern is a regular expression that is searched for in the
+            layer's path. See docs/how_to/out_of_memory.md.
         train_epochs: The number of passes over the training data, instead of `train_steps`.
         validate_every_epochs: An interval in epochs, instead of `validation_interval`.
         checkpoint_every_epochs: An interval in epochs, instead of `checkpoint_interval`.
@@ -275,6 +295,9 @@ class TrainerConfig(base_config.Config):
             training data. If `train_data.num_examples` is set, the two must agree.
         overfit_batches: The number of training batches to train on repeatedly and to evaluate on,
             instead of all data, to check that a new model can learn at all. 0 is off.
+        virtual_replicas: The number of shards into which every global batch is divided, so that the
+            results are the same bits on any number of replicas that divides it. 0 is off: each
+            replica gets one part. See docs/elastic.md.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = {
@@ -313,11 +336,13 @@ class TrainerConfig(base_config.Config):
     )
     log_interval: int = 0
     freeze: list[str] = dataclasses.field(default_factory=list)
+    remat: list[str] = dataclasses.field(default_factory=list)
     train_epochs: float | None = None
     validate_every_epochs: float | None = None
     checkpoint_every_epochs: float | None = None
     steps_per_epoch: int = 0
     overfit_batches: int = 0
+    virtual_replicas: int = 0
 
     def validate_fields(self) -> None:
         field_checks.require_not_negative(
@@ -328,13 +353,14 @@ class TrainerConfig(base_config.Config):
             "validation_interval",
             "log_interval",
             "steps_per_epoch",
+            "virtual_replicas",
             "overfit_batches",
         )
         field_checks.require_positive(self, "steps_per_loop", "grad_accum_steps", "max_to_keep")
         field_checks.require_positive_or_none(
             self, "train_epochs", "validate_every_epochs", "checkpoint_every_epochs"
         )
-        field_checks.require_patterns(self, "freeze")
+        field_checks.require_patterns(self, "freeze", "remat")
         field_checks.require_subdirectories(
             self, "best_checkpoint_export_subdir", "validation_summary_subdir"
         )
@@ -359,11 +385,13 @@ class TaskConfig(base_config.Config):
     """The config of a task: its model and its data. Subclass it to add fields.
 
     Attributes:
-        init_checkpoint: A checkpoint, or a directory of checkpoints, with the initial weights of a
-            new run. It is not read once `model_dir` holds a checkpoint.
+        init_checkpoint: A checkpoint, a directory of checkpoints, or a safetensors file, with the
+            initial weights of a new run. Unless `adapters` is set, it is not read once `model_dir`
+            holds a checkpoint.
         model: The config of the model.
         train_data: The training data; None if the task provides its own.
         validation_data: The validation data; None if the task provides its own.
+        predict_data: The data that `--mode=predict` reads; None means the validation data.
         name: A name for the task's variables and logs.
         differential_privacy_config: Must be None. The Model Garden's method does not give the
             privacy that this field promises.
@@ -372,17 +400,23 @@ class TaskConfig(base_config.Config):
             it in another shape; False loads the weights that match and reports the rest.
         init_checkpoint_modules: The parts of the model to load: `all`, or the names of
             `model.checkpoint_items` or of layers, as a list or separated by commas.
+        compression: Smaller and faster models; see docs/how_to/quantize.md.
+        adapters: Low-rank adapters, which are trained instead of the weights of `init_checkpoint`;
+            None trains all weights. See docs/how_to/adapters.md.
     """
 
     init_checkpoint: str = ""
     model: base_config.Config | None = None
     train_data: DataConfig | None = dataclasses.field(default_factory=DataConfig)
     validation_data: DataConfig | None = dataclasses.field(default_factory=DataConfig)
+    predict_data: DataConfig | None = None
     name: str | None = None
     differential_privacy_config: base_config.Config | None = None
     allow_image_summary: bool = False
     init_checkpoint_strict: bool = True
     init_checkpoint_modules: str | list[str] = "all"
+    compression: compression_configs.CompressionConfig | None = None
+    adapters: adapters_configs.AdaptersConfig | None = None
 
 
 @dataclasses.dataclass
@@ -398,6 +432,7 @@ class ExperimentConfig(base_config.Config):
         workspace: The directory that replaces `{workspace}` in all strings of the config; if empty,
             the directory of the config file that uses `{workspace}`.
         search: The search space and method of `--mode=search`; see `search.search_config`.
+        prediction: The weights and the files of `--mode=predict`.
     """
 
     UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = stage_configs.HINTS_FOR_PADDLEREC
@@ -411,9 +446,18 @@ class ExperimentConfig(base_config.Config):
     phases: list[phase_configs.PhaseConfig] = dataclasses.field(default_factory=list)
     workspace: str = ""
     search: hyperparams.FreeConfig | None = None
+    prediction: PredictionConfig = dataclasses.field(default_factory=PredictionConfig)
 
     def validate_fields(self) -> None:
         phase_configs.require_order(self.phases)
+        # With several tasks, `task` has another type.
+        is_adapted = isinstance(self.task, TaskConfig) and self.task.adapters is not None
+        if is_adapted and self.trainer.freeze:
+            raise errors.ConfigValueError(
+                f"`trainer.freeze` is {self.trainer.freeze}, but `task.adapters` already freezes "
+                "all weights other than those of the adapters. Remove one of the two; "
+                "`task.adapters.exclude` selects layers without an adapter."
+            )
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

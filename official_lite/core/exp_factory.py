@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from official_lite.common import error_report, errors, origins, plugins, registry
+from official_lite.common import error_report, errors, plugins, qualnames, registry
 
 if TYPE_CHECKING:
     from official_lite.core import config_definitions as cfg
@@ -94,7 +94,7 @@ def get_origin(exp_name: str) -> str:
     Raises:
         UnknownNameError: (a `LookupError`) If the experiment is unknown.
     """
-    return origins.module_of(inspect.unwrap(_find(exp_name)))
+    return qualnames.module_of(inspect.unwrap(_find(exp_name)))
 
 
 def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":

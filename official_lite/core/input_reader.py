@@ -16,6 +16,7 @@ the resulting data is the same. docs/input.md explains when to use which.
 """
 
 import os
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from official_lite.data import (
 from official_lite.data.example_stream import ExampleStream, map_examples
 from official_lite.data.file_patterns import match_files
 from official_lite.data.mixing import build_weighted_sampling_combine_fn, create_combine_fn
+from official_lite.data.sources import epoch_order, reading, registry
 from official_lite.data.whole_batches import FeatureDecoder, takes_batches, vectorize
 
 __all__ = [
@@ -107,6 +109,8 @@ class InputReader:
         postprocess_fn: Callable[..., Any] | None = None,
     ) -> None:
         _check(params, combine_fn)
+        if params.source:
+            _check_source(params, dataset_fn)
         self._params = params
         self._tfds_name = params.tfds_name
         self._matched_files = self.get_files(params.input_path)
@@ -120,6 +124,8 @@ class InputReader:
         self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
         # Whether records are read in epochs that can start at any record.
         self._in_epochs = False
+        # Whether the data are chunks of rows of a source.
+        self._reads_source = False
         # A single file is opened by `dataset_fn`, whose dataset may not be divisible.
         self._shares_files = isinstance(self._matched_files, list) and (
             len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
@@ -140,9 +146,8 @@ class InputReader:
         """Return the files of each source, in the same order on every host; None without a path."""
         if not input_path:
             return None
-        if isinstance(input_path, cfg.base_config.Config):
-            return {name: match_files(path) for name, path in input_path.as_dict().items()}
-        return match_files(input_path)
+        reads_directories = self._params.source in registry.OF_DIRECTORIES
+        return _for_each(input_path, lambda path: match_files(path, directories=reads_directories))
 
     def read(
         self,
@@ -169,6 +174,7 @@ class InputReader:
             input_context,
             is_training=self._is_training,
         )
+        self._reads_source = bool(self._params.source) and dataset is None
         if dataset is None:
             dataset = self._read_data_source(self._matched_files, self._dataset_fn, input_context)
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
@@ -193,6 +199,8 @@ class InputReader:
             return _for_each(self._tfds_name, lambda name: self._read_tfds(name, input_context))
 
         self._in_epochs = self._begin is not None and self._batches_are_records()
+        if self._reads_source:
+            return _for_each(matched_files, lambda files: self._read_rows(files, input_context))
 
         def read_files(files: list[str]) -> tf.data.Dataset:
             input_errors.require(files, dataset_fn, self._params.input_path, self._decoder_fn)
@@ -226,23 +234,60 @@ class InputReader:
             first_record=begin.batches_of(input_context) * size,
         )
 
+    def _read_rows(
+        self, files: list[str], input_context: tf.distribute.InputContext | None
+    ) -> tf.data.Dataset:
+        """Build a dataset of chunks of rows, which are batches if `_batches_are_records`."""
+        source = registry.open_source(self._params.source, files, self._params.columns)
+        options = self._reading_options()
+        pipelines = file_reading.num_sharing_pipelines(options, input_context)
+        seed = file_reading.file_order_seed(files, options, input_context)
+        order = epoch_order.EpochOrder(
+            chunk_rows=source.chunk_rows,
+            shuffles_chunks=options.is_training,
+            shuffled_rows=self._shuffle_buffer_size if options.is_training else 0,
+            seed=random.getrandbits(63) if seed is None else seed,
+            num_pipelines=pipelines,
+            pipeline=input_context.input_pipeline_id if input_context and pipelines > 1 else 0,
+        )
+        size = self._chunk_size(self._global_batch_size, input_context)
+        begin = self._begin if self._in_epochs else None
+        return reading.read_batches(
+            source,
+            size,
+            order,
+            repeat=options.repeat,
+            drop_remainder=self._drop_remainder and self._batches_are_records(),
+            first_row=begin.batches_of(input_context) * size if begin else 0,
+        )
+
+    def _chunk_size(self, batch_size: int, input_context: tf.distribute.InputContext | None) -> int:
+        if self._transform_and_batch_fn is not None:
+            return _CHUNK_SIZE
+        return replicas.per_replica_batch_size(batch_size, input_context)
+
     def _decode_and_parse_dataset(
         self,
         dataset: tf.data.Dataset | dict[str, tf.data.Dataset],
         batch_size: int,
         input_context: tf.distribute.InputContext | None = None,
     ) -> tf.data.Dataset:
-        if self._transform_and_batch_fn is None:
-            size = replicas.per_replica_batch_size(batch_size, input_context)
-        else:
-            size = _CHUNK_SIZE
+        size = self._chunk_size(batch_size, input_context)
 
-        def as_stream(dataset: tf.data.Dataset) -> ExampleStream:
-            num_parallel_calls = tf.data.AUTOTUNE if self._autotune else _PARALLEL_CALLS
-            return ExampleStream(dataset, chunk_size=size, num_parallel_calls=num_parallel_calls)
+        def as_stream(dataset: tf.data.Dataset, *, in_chunks: bool = False) -> ExampleStream:
+            return ExampleStream(
+                dataset,
+                chunk_size=size,
+                num_parallel_calls=tf.data.AUTOTUNE if self._autotune else _PARALLEL_CALLS,
+                in_chunks=in_chunks,
+                in_batches=in_chunks and self._batches_are_records(),
+            )
 
         dataset = _for_each(dataset, self._maybe_shuffle)
-        stream = _for_each(dataset, lambda source: as_stream(source).map(self._decoder_fn))
+        stream = _for_each(
+            dataset,
+            lambda one: as_stream(one, in_chunks=self._reads_source).map(self._decoder_fn),
+        )
         if isinstance(stream, dict):
             stream = as_stream(self._combine(_for_each(stream, ExampleStream.singly)))
         if self._sample_fn is not None:
@@ -294,7 +339,9 @@ class InputReader:
 
     def _maybe_shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         # Shuffling comes after a cache, which would otherwise keep the order of the first epoch.
-        is_shuffled_here = self._is_training and not self._cache and not self._in_epochs
+        # The rows of a source are shuffled as they are read.
+        is_in_order = not self._in_epochs and not self._reads_source
+        is_shuffled_here = self._is_training and not self._cache and is_in_order
         return self._shuffle(dataset) if is_shuffled_here else dataset
 
     def _combine(self, datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
@@ -354,6 +401,26 @@ def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> Non
         raise errors.ConfigValueError(
             "A combine_fn is required if `input_path` or `tfds_name` is a dict; "
             "`create_combine_fn(params)` creates one that samples by weight."
+        )
+
+
+def _check_source(params: cfg.DataConfig, dataset_fn: Callable[..., tf.data.Dataset]) -> None:
+    registry.require_known(params.source)
+    refused = {
+        "tfds_name": params.tfds_name,
+        "skip_bad_records": params.skip_bad_records,
+        # Sources are read by Python libraries, which the workers of the service can't run.
+        "enable_tf_data_service": params.enable_tf_data_service,
+    }
+    for name, value in refused.items():
+        if value:
+            raise errors.ConfigValueError(
+                f"`source` is {params.source!r}, which does not support `{name}`; got {value!r}."
+            )
+    if dataset_fn is not tf.data.TFRecordDataset:
+        raise errors.ConfigValueError(
+            f"`source` is {params.source!r}, which reads the files itself, but the reader was "
+            "given a `dataset_fn`. Remove one of them."
         )
 
 

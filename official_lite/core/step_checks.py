@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import error_report, errors, log_once, origins, types
+from official_lite.common import error_report, errors, log_once, qualnames, types
 from official_lite.data import input_errors
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "naming_the_inputs",
     "require_signature",
     "returned",
+    "source_of_loss",
     "training_loss",
     "warn_of_compiled_optimizer",
     "warn_of_lookalikes",
@@ -61,7 +62,6 @@ _REMEDIES = {
 _LIGHTNING = {
     "training_step": "train_step",
     "test_step": "validation_step",
-    "predict_step": "inference_step",
     "forward": "inference_step",
     "configure_optimizers": "create_optimizer",
     "train_dataloader": "build_inputs",
@@ -98,7 +98,7 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
     """
     if value is None:
         raise errors.ConfigTypeError(
-            f"{origins.described(method)} returned None; expected {expected}. Does it end with "
+            f"{qualnames.described(method)} returned None; expected {expected}. Does it end with "
             "`return`?"
         )
     return value
@@ -113,10 +113,22 @@ def training_loss(task: Any, logs: Any) -> tf.Tensor:
     logs = returned(task.train_step, logs, f"a dictionary of logs with the key {task.loss!r}")
     if task.loss not in logs:
         raise errors.ConfigValueError(
-            f"{origins.described(task.train_step)} returned logs with the keys {sorted(logs)}; "
+            f"{qualnames.described(task.train_step)} returned logs with the keys {sorted(logs)}; "
             f"expected the key {task.loss!r}. Add `self.loss: loss` to them."
         )
     return logs[task.loss]
+
+
+def source_of_loss(task: Any, base: type) -> str:
+    """Return the method that computes the loss, with its file and line, or the class of the task.
+
+    Args:
+        task: The task.
+        base: The class that defines the default of the method.
+    """
+    if type(task).build_losses is getattr(base, "build_losses", None):
+        return type(task).__name__
+    return qualnames.described(task.build_losses)
 
 
 def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
@@ -133,7 +145,7 @@ def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
         got = wrong[0] if wrong else metrics
         hint = " Build it by `keras.metrics.get(name)`." if isinstance(got, str) else ""
         raise errors.ConfigTypeError(
-            f"{origins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
+            f"{qualnames.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
             f"expected {expected}.{hint}"
         )
     return list(metrics)
@@ -155,7 +167,7 @@ def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> 
     except TypeError as error:
         call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
         raise errors.ConfigTypeError(
-            f"{origins.described(method)} is called as `{method.__name__}({call})`, but does not "
+            f"{qualnames.described(method)} is called as `{method.__name__}({call})`, but does not "
             f"accept these arguments: {error}. Give it the parameters that it has in "
             "`base_task.Task`."
         ) from error
@@ -284,7 +296,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
         if data is not None or "'NoneType' object" not in str(error):
             raise
         raise errors.ConfigValueError(
-            f"`{path}` is null in the config, but {origins.described(build_inputs)} needs it: "
+            f"`{path}` is null in the config, but {qualnames.described(build_inputs)} needs it: "
             f"{error_report.headline(error)}. Set it, or use a mode that does not read it."
         ) from error
 
@@ -304,11 +316,18 @@ def naming_the_inputs(
     Raises:
         KeyError: The step has requested a key that a dictionary of features does not have.
         errors.ConfigValueError: A layer does not accept the shape of its input.
+        errors.MissingStepError: The step raises `NotImplementedError`.
         ValueError: A loss does not accept the shape of the labels.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
             yield
+    except NotImplementedError as error:
+        other = "eval" if step == task.train_step else "train"
+        raise errors.MissingStepError(
+            f"{qualnames.described(step)} raised NotImplementedError. If the task does not support "
+            f"this step, use `--mode={other}`."
+        ) from error
     except ValueError as error:
         said = error_report.headline(error)
         if isinstance(error, errors.OfficialLiteError):
@@ -317,7 +336,7 @@ def naming_the_inputs(
             if pattern in said:
                 raise ValueError(
                     f"{said.removeprefix('ValueError: ')}. The batches of "
-                    f"{origins.described(task.build_inputs)} are {input_errors.shown(inputs)}. "
+                    f"{qualnames.described(task.build_inputs)} are {input_errors.shown(inputs)}. "
                     f"{remedy}"
                 ) from error
         if not _REFUSES_INPUT.search(said):
@@ -326,13 +345,13 @@ def naming_the_inputs(
         wanted = f" The model expects {input_errors.shown(shape)}." if shape else ""
         raise errors.ConfigValueError(
             f"The model {getattr(model, 'name', '')!r} does not accept the batches of "
-            f"{origins.described(task.build_inputs)}, which are {input_errors.shown(inputs)}."
+            f"{qualnames.described(task.build_inputs)}, which are {input_errors.shown(inputs)}."
             f"{wanted} {said}."
         ) from error
 
 
 def check_pairing(
-    build_losses: Callable[..., Any], labels: types.Nest, outputs: types.Nest, task_name: str
+    build_losses: Callable[..., Any], labels: types.Nest, outputs: types.Nest, source: str
 ) -> None:
     """Raise an error if a loss pairs each label with the outputs of all examples.
 
@@ -345,7 +364,7 @@ def check_pairing(
         build_losses: A function that computes the loss of labels and outputs.
         labels: The labels of a batch.
         outputs: The outputs of the model.
-        task_name: The name of the task, for the message.
+        source: What computes the loss, for the message.
 
     Raises:
         errors.ConfigValueError: If the loss broadcasts labels and outputs to a matrix.
@@ -368,7 +387,7 @@ def check_pairing(
             shape = tensor.shape
             if shape.rank is not None and set(_SIZES) <= set(shape.as_list()):
                 raise errors.ConfigValueError(
-                    f"The loss of {task_name} gets labels of shape {labels.shape} and model "
+                    f"The loss of {source} gets labels of shape {labels.shape} and model "
                     f"outputs of shape {outputs.shape}. Broadcasting would compare every label "
                     "with every output. Use the same shape for both: `labels[:, tf.newaxis]` or "
                     "`tf.squeeze(model_outputs, -1)`."

@@ -79,11 +79,13 @@ class MetricGroup:
 
     Args:
         metrics: The metrics, whose variables must exist.
+        compiles: Whether to compile calls. The values may differ from those of eager calls in the
+            last bit.
     """
 
-    def __init__(self, metrics: Sequence[Any]) -> None:
+    def __init__(self, metrics: Sequence[Any], *, compiles: bool = True) -> None:
         self.metrics = list(metrics)
-        is_single = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        is_single = compiles and tf.distribute.get_strategy().num_replicas_in_sync == 1
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
         # The ids of the metrics that a step has updated, and of those found without an update.

@@ -1,5 +1,6 @@
-"""The training data of a task: positioned at any step, in micro-batches, or the first batches."""
+"""The data of a task: for training, at any step and in micro-batches; for other modes, once."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,14 +9,18 @@ from absl import logging
 
 from official_lite.common import errors
 from official_lite.core import config_definitions, step_checks
-from official_lite.data import length, position
+from official_lite.data import length, position, replicas
 from official_lite.execution.executors import Dataset
 
 __all__ = [
     "count_micro_batches",
+    "count_replicas",
     "micro_batch_data",
     "check_given_data",
     "evaluation_inputs",
+    "predict_block",
+    "predict_data",
+    "prediction_inputs",
     "training_inputs",
     "validation_steps",
     "TrainData",
@@ -25,6 +30,12 @@ __all__ = [
 def count_micro_batches(config: config_definitions.ExperimentConfig) -> int:
     """Return the number of micro-batches per update; 1 if the config has no such field."""
     return config.trainer.grad_accum_steps
+
+
+def count_replicas(config: config_definitions.ExperimentConfig) -> int:
+    """Return the number of parts into which a global batch is divided."""
+    num_replicas: int = tf.distribute.get_strategy().num_replicas_in_sync
+    return config.trainer.virtual_replicas or num_replicas
 
 
 def micro_batch_data(
@@ -65,7 +76,7 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
     """Return the function that builds the repeating training data, or only its first batches."""
     count = _count(config)
     if not count:
-        return length.endless(build_inputs)
+        return length.repeat(build_inputs)
     logging.info(
         "`trainer.overfit_batches`: training repeats the first %d batches of the training data "
         "and evaluates on them.",
@@ -90,6 +101,63 @@ def evaluation_inputs(
     data = micro_batch_data(config, num_replicas)
     first = length.first_batches(build_inputs, count, config.runtime.seed, repeat=False)
     return first, data
+
+
+def predict_block(task: config_definitions.TaskConfig) -> str:
+    """Return the field of the task with the data that a prediction reads."""
+    return "validation_data" if task.predict_data is None else "predict_data"
+
+
+def predict_data(
+    config: config_definitions.ExperimentConfig,
+) -> config_definitions.DataConfig | None:
+    """Return the config of the data that a prediction reads: all examples once, in their order.
+
+    Returns:
+        The `DataConfig`; None if the task provides its own data.
+
+    Raises:
+        errors.ConfigValueError: If the data are read through the tf.data service, which does not
+            keep their order.
+    """
+    block = predict_block(config.task)
+    data: config_definitions.DataConfig | None = getattr(config.task, block)
+    if data is None:
+        return None
+    if data.enable_tf_data_service:
+        raise errors.ConfigValueError(
+            f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` needs the "
+            "examples in their order, which the service does not keep. Set it to false."
+        )
+    return data.replace(is_training=False, drop_remainder=False, deterministic=True)
+
+
+def prediction_inputs(build_inputs: _Inputs, first_batch: int, num_replicas: int) -> _Inputs:
+    """Return the function that builds the data of a prediction, from a global batch on.
+
+    Args:
+        build_inputs: The `build_inputs` of the task.
+        first_batch: The number of global batches to skip.
+        num_replicas: The number of replicas that share each batch.
+    """
+
+    @functools.wraps(build_inputs)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        dataset = build_inputs(*args, **kwargs)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise errors.ConfigTypeError(
+                f"`build_inputs` returned a {type(dataset).__name__}, which can't be read from "
+                "any batch on. Expected a `tf.data.Dataset`."
+            )
+        if length.is_infinite(dataset):
+            raise errors.ConfigValueError(
+                "The data to predict repeat forever. Remove the `repeat` from `build_inputs` if "
+                "`params.is_training` is false."
+            )
+        dataset = dataset.skip(first_batch * num_replicas)
+        return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
+
+    return build
 
 
 def validation_steps(config: config_definitions.ExperimentConfig) -> int:
@@ -174,8 +242,7 @@ class TrainData:
         return dataset
 
     def _build_at(self, batch: int) -> tuple[Dataset, bool]:
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        data = micro_batch_data(self._config, replicas)
+        data = micro_batch_data(self._config, count_replicas(self._config))
         named = step_checks.naming_the_block(self._build_inputs, "task.train_data", data)
         with named, position.begin_at(batch, self._config.runtime.seed) as begin:
             dataset = self._distribute(self._build_inputs, data)

@@ -29,6 +29,8 @@ from official_lite.run import (
     best_checkpoint,
     checkpoint_state,
     driver,
+    goodput,
+    prediction_run,
     preemption,
     preflight,
     run_record,
@@ -98,6 +100,9 @@ class OrbitExperimentRunner:
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
         self._writes_events = False
+        # A prediction has no metrics to write.
+        save_summary = save_summary and not self._mode.predicts
+        self._restored_path: str | None = None
         self._trainer = trainer or self._build_trainer(
             task, train=self._mode.trains, evaluate=self._mode.evaluates or run_post_eval
         )
@@ -121,9 +126,11 @@ class OrbitExperimentRunner:
             )
             # A custom controller may have no `close`.
             on_exit.callback(getattr(self._controller, "close", lambda: None))
+            if self._restore and self._mode.predicts:
+                self.restore()
             self._opened = on_exit.pop_all()
         # A plain Orbit trainer may have no model.
-        model = getattr(self.trainer, "model", None)
+        model = orbit.runner.model_of(self.trainer)
         if model is not None and (description := model_summary.describe(model)):
             title, *layers = description.split("\n")
             logging.info("%s", distribute_utils.describe(self.strategy))
@@ -156,8 +163,8 @@ class OrbitExperimentRunner:
         """Run the mode, in the record of the run; see `run.driver`.
 
         Returns:
-            The model, and the metrics of the evaluation after training if one was requested; else
-            an empty dictionary.
+            The model, and the metrics of the evaluation after training if one was requested, or
+            the counts of a prediction; else an empty dictionary.
         """
         logs: Logs = {}
 
@@ -165,7 +172,7 @@ class OrbitExperimentRunner:
             nonlocal logs
             logging.info("Starting the mode %s.", self._mode, extra=terminal.DETAIL)
             with contextlib.closing(self), self.strategy.scope():
-                logs = self.run_mode(self.train, self.evaluate)
+                logs = self.run_mode(self.train, self.evaluate, self.predict)
             self.show_summary()
 
         driver.drive(
@@ -176,17 +183,23 @@ class OrbitExperimentRunner:
             is_chief=directories.is_chief(self.strategy),
             at_the_end=[self._note_results],
         )
-        wants_logs = self._run_post_eval or self._mode is Mode.TRAIN_AND_POST_EVAL
+        wants_logs = self._run_post_eval or self._mode in (Mode.TRAIN_AND_POST_EVAL, Mode.PREDICT)
         return self.trainer.model, logs if wants_logs else {}
 
     def run_mode(
-        self, train: Callable[[], Logs | None], evaluate: Callable[[], Logs | None]
+        self,
+        train: Callable[[], Logs | None],
+        evaluate: Callable[[], Logs | None],
+        predict: Callable[[], Logs | None] = dict,
     ) -> Logs:
-        """Call the given `train` and `evaluate` functions as the mode requires.
+        """Call the given functions as the mode requires.
 
         Returns:
-            The metrics of the last evaluation; an empty dictionary if there was none.
+            The metrics of the last evaluation, or the counts of a prediction; an empty dictionary
+            if there was neither.
         """
+        if self._mode.predicts:
+            return predict() or {}
         logs = train() if self.trains else None
         if not logs and self.evaluates_last:
             logs = evaluate()
@@ -208,12 +221,43 @@ class OrbitExperimentRunner:
         Returns:
             The path of the checkpoint; None if there was none.
 
+        A prediction restores the checkpoint that `prediction.checkpoint` selects.
+
         Raises:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
-                evaluates and there is no checkpoint.
+                evaluates or predicts and there is no checkpoint.
         """
         preflight.check_evaluation(self.params, self._mode, self.model_dir)
-        return self.controller.restore_checkpoint() if self.checkpoint_manager else None
+        if not self.checkpoint_manager:
+            return None
+        chosen = self.params.prediction.checkpoint if self._mode.predicts else "latest"
+        if chosen == "init":
+            with self.strategy.scope():
+                self.trainer.initialize()
+            return None
+        path = None
+        if chosen == "best":
+            path = best_checkpoint.find_best_checkpoint(self.params, self.model_dir)
+        self._restored_path = self.controller.restore_checkpoint(path)
+        return self._restored_path
+
+    def predict(self) -> Logs:
+        """Write the predictions for all rows of the input that are not written yet.
+
+        Call this method in the strategy's scope.
+
+        Returns:
+            The number of rows and shards in the directory; and of this call, the number of new
+            rows, the seconds, and the rows per second.
+
+        Raises:
+            errors.ConfigValueError: If the directory has predictions of another config, of other
+                weights or of other input.
+            errors.PreemptedError: If a signal requested a stop; the next call resumes.
+        """
+        return prediction_run.run(
+            self.trainer, self.params, self.model_dir, restored=self._restored_path
+        )
 
     def train(self) -> Logs | None:
         """Train, with evaluations during training if the mode includes them.
@@ -259,6 +303,7 @@ class OrbitExperimentRunner:
             )
         return self.controller.evaluate(steps=steps)
 
+    @goodput.measuring("compiling")
     def choose_execution(self) -> None:
         """Choose the execution mode for `runtime.execution: auto`; `train` calls this first."""
         trains_steps = isinstance(self.trainer, base_trainer.Trainer)
@@ -336,17 +381,18 @@ class OrbitExperimentRunner:
             ),
             optional=self._find_unneeded,
             moves_damaged=self.trains,
+            seal=(lambda: driver.seal_record(self.model_dir)) if self.trains else None,
         )
 
     def _describe_model(self) -> Mapping[str, Any]:
         """Return the state that an evaluation must have in common with the training."""
-        return state_description.describe(getattr(self.trainer, "model", None), None)
+        return state_description.describe(orbit.runner.model_of(self.trainer), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
         """Return the variables of the checkpoint that the mode does not need; none if it trains."""
         if self.trains:
             return ()
-        optimizer = getattr(self.trainer, "optimizer", None)
+        optimizer = orbit.runner.optimizer_of(self.trainer)
         return checkpoint_state.find_unneeded(self.trainer.checkpoint, optimizer)
 
     def _build_writers(self) -> list[telemetry.Writer]:
@@ -371,8 +417,9 @@ class OrbitExperimentRunner:
         """
         if trainer is None:
             return list(self._hooks)
-        # A plain Orbit trainer has no `build_hooks`.
-        own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
+        # A plain Orbit trainer builds no hooks.
+        own: list[orbit.Hook] = getattr(trainer, "build_projection_hooks", list)()
+        own += getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
         hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
@@ -427,7 +474,8 @@ class OrbitExperimentRunner:
             log_interval=config.log_interval or None,
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
-            restore=self._restore,
+            # Not every prediction restores the latest checkpoint.
+            restore=self._restore and not self._mode.predicts,
         )
 
     def _build_train_actions(self, trainer: base_trainer.Trainer) -> list[orbit.Action]:
@@ -442,7 +490,7 @@ class OrbitExperimentRunner:
         return actions.get_eval_actions(self.params, evaluator, self.model_dir)
 
     def _note_results(self, record: run_record.RunRecord, error: BaseException | None) -> None:
-        model = getattr(self.trainer, "model", None)
+        model = orbit.runner.model_of(self.trainer)
         step = self.trainer.global_step
         driver.note_results(record, error, lambda: int(step.numpy()), model, self.controller)
 
@@ -485,12 +533,13 @@ def run_experiment(
     hooks: Sequence[orbit.Hook] = (),
     allow_config_change: bool = False,
 ) -> tuple[keras.Model, Logs]:
-    """Train or evaluate a task, resuming from the latest checkpoint in `model_dir`, if any.
+    """Train, evaluate or predict, resuming from the latest checkpoint in `model_dir`, if any.
 
     Args:
         distribution_strategy: The strategy; None for the default strategy.
         task: The task.
-        mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval` or
+            `predict`.
         params: The experiment's config.
         model_dir: The model directory; `run_record` describes its contents.
         run_post_eval: Whether to evaluate once after training and return the metrics.
@@ -506,8 +555,8 @@ def run_experiment(
         allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:
-        The model, and the metrics of the evaluation after training if one was requested; else an
-        empty dictionary.
+        The model, and the metrics of the evaluation after training if one was requested, or the
+        counts of a prediction; else an empty dictionary.
 
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.

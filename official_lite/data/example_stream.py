@@ -21,12 +21,14 @@ class ExampleStream:
         chunk_size: The number of examples in the chunks that this class builds.
         num_parallel_calls: The number of single examples that are mapped in parallel.
         in_chunks: Whether the elements of `dataset` are chunks.
+        in_batches: Whether these chunks are the batches that `batch` should return.
     """
 
     dataset: tf.data.Dataset
     chunk_size: int
     num_parallel_calls: int
     in_chunks: bool = False
+    in_batches: bool = False
 
     def map(self, fn: Callable[..., Any] | None) -> "ExampleStream":
         """Apply a function to each example; return the stream unchanged if `fn` is None."""
@@ -48,7 +50,7 @@ class ExampleStream:
             kept = tf.nest.map_structure(lambda part: tf.boolean_mask(part, is_kept), batch)
             return kept if len(kept) > 1 else kept[0]
 
-        return self._map_chunks(keep)
+        return dataclasses.replace(self._map_chunks(keep), in_batches=False)
 
     def apply(self, fn: Callable[[tf.data.Dataset], tf.data.Dataset]) -> "ExampleStream":
         """Apply a transformation to the dataset of single examples."""
@@ -62,6 +64,8 @@ class ExampleStream:
         """Return the dataset of batches."""
         if not self.in_chunks:
             return self.dataset.batch(batch_size, drop_remainder=drop_remainder)
+        if self.in_batches:
+            return self.dataset
         batches = self.dataset.rebatch(batch_size, drop_remainder=drop_remainder)
         # `rebatch` does not preserve an infinite cardinality.
         if self.dataset.cardinality() == tf.data.INFINITE_CARDINALITY:

@@ -7,13 +7,14 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
+from official_lite.data import input_paths
 
 __all__ = ["match_files"]
 
 _GLOB_CHARACTERS = "*?["
 
 
-def match_files(input_path: Sequence[str] | str) -> list[str]:
+def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -> list[str]:
     """Return the files that `input_path` names, sorted alphabetically within each pattern.
 
     The order is the same on every host, whatever order the file system lists the files in.
@@ -21,20 +22,24 @@ def match_files(input_path: Sequence[str] | str) -> list[str]:
     Args:
         input_path: A path or a pattern with `*`, `?` or `[ab]`, a comma-separated list of these, or
             a sequence of such strings.
+        directories: Whether the paths are those of directories instead of files.
 
     Raises:
         ConfigValueError: `input_path` is neither a string nor a sequence of strings.
-        DataError: A path does not exist or is a directory, a pattern matches nothing, or all files
-            are empty.
+        DataError: A path does not exist or is of the other kind, a pattern matches nothing, or all
+            files are empty.
     """
-    files = [file for pattern in _patterns(input_path) for file in _expand(pattern)]
+    expand = _expand_directories if directories else _expand
+    files = [file for pattern in _patterns(input_path) for file in expand(pattern)]
+    # A directory stands for all files in it, but a pattern only for the files that match.
+    input_paths.remember(files if directories else _patterns(input_path))
     if not files:
         raise errors.DataError(f"`input_path` {input_path!r} contains no file names.")
     repeated = [file for file, count in Counter(files).items() if count > 1]
     if repeated:
         logging.warning("`input_path` lists %d files more than once: %s", len(repeated), repeated)
     # This stops at the first file that is not empty, so it rarely checks more than one.
-    if all(tf.io.gfile.stat(file).length == 0 for file in files):
+    if not directories and all(tf.io.gfile.stat(file).length == 0 for file in files):
         raise errors.DataError(
             f"0 examples matched {input_path!r}: all {len(files)} files are empty, such as "
             f"{files[0]}."
@@ -70,3 +75,11 @@ def _expand(pattern: str) -> list[str]:
             f"0 examples matched `{pattern}`: the pattern does not match any files."
         )
     return matched
+
+
+def _expand_directories(pattern: str) -> list[str]:
+    found = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
+    directories = [path for path in found if tf.io.gfile.isdir(path)]
+    if not directories:
+        raise errors.DataError(f"0 directories matched `{pattern}`.")
+    return directories

@@ -21,6 +21,7 @@ from official_lite.data import input_errors
 
 __all__ = [
     "FileReadingOptions",
+    "file_order_seed",
     "num_sharing_pipelines",
     "read_files",
     "read_files_then_shard",
@@ -90,7 +91,7 @@ def read_files(
     if options.is_training:
         dataset = dataset.shuffle(
             len(files),
-            seed=_file_order_seed(files, options, input_context),
+            seed=file_order_seed(files, options, input_context),
             reshuffle_each_iteration=not options.cache,
         )
     return shard_files_then_read(dataset, files, dataset_fn, options, input_context)
@@ -195,7 +196,7 @@ def _is_read_without_waiting(
     return dataset_fn is tf.data.TFRecordDataset and not any("://" in file for file in files)
 
 
-def _file_order_seed(
+def file_order_seed(
     files: Sequence[str],
     options: FileReadingOptions,
     input_context: tf.distribute.InputContext | None,

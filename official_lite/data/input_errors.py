@@ -4,9 +4,10 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 from google.protobuf import message
@@ -18,6 +19,7 @@ __all__ = [
     "describe",
     "find_damage",
     "find_damaged_image",
+    "find_non_finite",
     "remember",
     "remember_folder",
     "remembered",
@@ -35,6 +37,8 @@ DatasetFn = Callable[..., tf.data.Dataset]
 
 # Limit the search, so that a failed run reports its error soon.
 _MOST_SECONDS = 60.0
+
+_MOST_SECONDS_OF_NUMBERS = 5.0
 
 # The directories that data are read from, in the order in which they were remembered.
 _FOLDERS: dict[str, None] = {}
@@ -70,6 +74,29 @@ def find_damaged_image() -> str | None:
         except tf.errors.OpError:
             size = os.path.getsize(path)
             return f"the image `{path}` is damaged ({size} bytes). Replace or remove it."
+        if time.monotonic() > deadline:
+            break
+    return None
+
+
+def find_non_finite(batches: Iterable[types.Nest]) -> str | None:
+    """Read batches up to the first one with an infinity or NaN, for a few seconds at most.
+
+    Returns:
+        A sentence that names the batch and the part of it. None if all batches that were read are
+        finite.
+    """
+    deadline = time.monotonic() + _MOST_SECONDS_OF_NUMBERS
+    for number, batch in enumerate(batches):
+        for path, part in keras.tree.flatten_with_path(batch):
+            tensors = [x for x in tf.nest.flatten(part, expand_composites=True) if tf.is_tensor(x)]
+            for tensor in tensors:
+                if tensor.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(tensor))):
+                    place = "".join(f"[{key!r}]" for key in path)
+                    return (
+                        f"Batch {number} of the training data (counted from 0) is not finite in "
+                        f"`batch{place}`."
+                    )
         if time.monotonic() > deadline:
             break
     return None

@@ -12,10 +12,10 @@ from absl import logging
 from official_lite.common import errors, types
 from official_lite.data import position
 
-__all__ = ["endless", "require_end", "timed", "first_batches"]
+__all__ = ["is_infinite", "repeat", "require_end", "watch_cardinality", "first_batches"]
 
 
-def endless(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
+def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `build_inputs` so that the dataset it returns repeats indefinitely.
 
     Repeating a dataset that already repeats changes nothing, so a task may return either kind.
@@ -48,17 +48,22 @@ def require_end(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> 
     Raises:
         ConfigValueError: The dataset is infinite.
     """
-    cardinality = getattr(dataset, "cardinality", None)
-    # `cardinality` is a method of a dataset, but a property of a distributed dataset.
-    cardinality = cardinality() if callable(cardinality) else cardinality
-    if cardinality is not None and int(cardinality) == tf.data.INFINITE_CARDINALITY:
+    if is_infinite(dataset):
         raise errors.ConfigValueError(
             "The validation data repeat forever, but `trainer.validation_steps` is -1, which "
             "means all data. Set it to a number of batches, or remove the `repeat`."
         )
 
 
-def timed(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
+def is_infinite(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> bool:
+    """Return whether a dataset, distributed or not, is known to be infinite."""
+    cardinality = getattr(dataset, "cardinality", None)
+    # `cardinality` is a method of a dataset, but a property of a distributed dataset.
+    cardinality = cardinality() if callable(cardinality) else cardinality
+    return cardinality is not None and int(cardinality) == tf.data.INFINITE_CARDINALITY
+
+
+def watch_cardinality(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `build_inputs`: warn if reading the dataset takes an hour, raise after a day.
 
     The error is a `DataError`. Only datasets of unknown length, such as those read from most files,

@@ -1,11 +1,13 @@
 """The per-replica share of a global batch."""
 
+from typing import Any
+
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, user_code
 
-__all__ = ["per_replica_batch_size", "warn_of_large_batch"]
+__all__ = ["per_replica_batch_size", "warn_of_large_batch", "with_any_batch_size"]
 
 
 def per_replica_batch_size(
@@ -40,3 +42,22 @@ def warn_of_large_batch(batch_size: int, num_examples: int) -> None:
         batch_size,
         num_examples,
     )
+
+
+def with_any_batch_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return the same batches with a batch size that is statically unknown.
+
+    If the batch size is static, tf.distribute drops the last batches when some replica gets none.
+    """
+
+    def relax(part: Any) -> Any:
+        if not isinstance(part, tf.Tensor) or not part.shape.rank:
+            return part
+        return tf.compat.v1.placeholder_with_default(part, [None, *part.shape[1:]])
+
+    @user_code.not_converted
+    def relax_all(*batch: Any) -> Any:
+        parts = [relax(part) for part in tf.nest.flatten(batch)]
+        return tf.nest.pack_sequence_as(dataset.element_spec, parts)
+
+    return dataset.map(relax_all)

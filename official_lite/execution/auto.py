@@ -154,6 +154,8 @@ class _Tuner:
         return self._decide(self._fastest(), "the fastest of the benchmarked modes")
 
     def _why_not_tried(self) -> str | None:
+        if self._trainer.config.trainer.virtual_replicas:
+            return "with virtual replicas, the mode must not depend on the time that it takes"
         if not isinstance(self._trainer.train_dataset, tf.data.Dataset):
             return "distributed data can't be used for benchmarks"
         if not self._trainer.config.trainer.train_tf_while_loop:

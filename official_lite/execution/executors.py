@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, user_code
+from official_lite.common import errors, types, user_code
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import standard_runner
 
 __all__ = [
     "Dataset",
+    "EvalStep",
     "GraphExecutor",
     "StepFn",
     "TrainStep",
     "XlaExecutor",
     "XlaLoopExecutor",
+    "explaining_xla",
 ]
 
 Dataset: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 StepFn = Callable[..., Any]
 TrainStep = Callable[..., Mapping[str, Any]]
+EvalStep = Callable[[types.Nest], Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
 # The text in XLA's errors about ops that it does not support.
 _NOT_COMPILABLE = "unsupported operations"
+
+
+@contextlib.contextmanager
+def explaining_xla(execution: str) -> Iterator[None]:
+    """Explain the error of a step that XLA can't compile.
+
+    Args:
+        execution: The execution mode.
+
+    Raises:
+        errors.ConfigValueError: XLA cannot compile the step.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if _NOT_COMPILABLE not in error.message:
+            raise
+        raise errors.ConfigValueError(
+            f"`runtime.execution` is {execution}, but XLA can't compile the step. Use `graph`, or "
+            f"`auto`, which selects the fastest supported mode. {error.message}"
+        ) from error
 
 
 class GraphExecutor:
@@ -81,7 +106,7 @@ class GraphExecutor:
         """Run steps, and advance the global step by their number."""
         orbit.StandardTrainer.run_steps(trainer, num_steps)
 
-    def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
         """Run a function on all replicas, as a part of a step."""
         step_fn = user_code.converted(step_fn)
         return self.strategy.run(step_fn, args=inputs, options=self._options)
@@ -95,6 +120,21 @@ class GraphExecutor:
         """
         del metrics
         return user_code.converted(step)
+
+    def run_eval_step(
+        self, step: EvalStep, inputs: types.Nest
+    ) -> dict[str, tuple[types.Nest, ...]]:
+        """Run a step of an evaluation on all replicas.
+
+        Returns:
+            Each output of the step, as a tuple with one element per replica of this host.
+        """
+        outputs = self.strategy.run(step, args=(inputs,))
+        return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
+
+    def replica_spec(self, dataset: Dataset) -> types.Nest:
+        """Return the specs of the inputs of a task's step, given the data of the trainer."""
+        return dataset.element_spec
 
     def join(self) -> None:
         """Wait for scheduled steps. Only the workers of a parameter server have any."""
@@ -122,15 +162,8 @@ class XlaExecutor(GraphExecutor):
         Raises:
             errors.ConfigValueError: XLA cannot compile the step.
         """
-        try:
+        with explaining_xla(self.name):
             super().run_steps(trainer, num_steps)
-        except tf.errors.InvalidArgumentError as error:
-            if _NOT_COMPILABLE not in error.message:
-                raise
-            raise errors.ConfigValueError(
-                f"`runtime.execution` is {self.name}, but XLA can't compile the step. Use "
-                f"`graph`, or `auto`, which selects the fastest supported mode. {error.message}"
-            ) from error
 
     def create_eval_loop_fn(
         self, trainer: orbit.StandardEvaluator, has_state: bool
@@ -145,7 +178,7 @@ class XlaExecutor(GraphExecutor):
             return super().create_eval_loop_fn(trainer, has_state)
         return orbit.XlaEvalLoop(trainer.eval_step, needs_outputs=self._needs_outputs(trainer))
 
-    def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
         if self.strategy.num_replicas_in_sync > 1:
             return super().run_step(step_fn, *inputs)
         if step_fn not in self._programs:
@@ -202,7 +235,7 @@ class XlaLoopExecutor(XlaExecutor):
             wrap_fetch=trainer.wrap_step,
         )
 
-    def run_step(self, step_fn: StepFn, *inputs: Any) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
         # The program around the whole loop compiles the step.
         return GraphExecutor.run_step(self, step_fn, *inputs)
 
@@ -219,7 +252,7 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
 
     @tf.function(jit_compile=True)
     def forward_and_backward(
-        inputs: Any, model: keras.Model, optimizer: keras.optimizers.Optimizer
+        inputs: types.Nest, model: keras.Model, optimizer: keras.optimizers.Optimizer
     ) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
         collector = gradient_accumulator.GradientCollector(optimizer)
         logs = step(inputs, model=model, optimizer=collector, metrics=metrics)
@@ -227,7 +260,7 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
         return logs, [gradient for gradient, _ in collector.grads_and_vars]
 
     def train_step(
-        inputs: Any,
+        inputs: types.Nest,
         *,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,

@@ -9,10 +9,19 @@ from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import config_definitions
 from official_lite.execution import executors, parameter_server
+from official_lite.execution.virtual_replicas import VirtualReplicasExecutor
 from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.orbit import xla_loops
 
-__all__ = ["Trainer", "check", "create_executor", "execution_of", "why_not_xla", "why_not_xla_loop"]
+__all__ = [
+    "Trainer",
+    "check",
+    "check_virtual_replicas",
+    "create_executor",
+    "execution_of",
+    "why_not_xla",
+    "why_not_xla_loop",
+]
 
 
 class Trainer(Protocol):
@@ -52,6 +61,7 @@ def create_executor(
     strategy: tf.distribute.Strategy,
     options: tf.distribute.RunOptions | None = None,
     steps_per_loop: int = 1,
+    virtual_replicas: int = 0,
 ) -> executors.GraphExecutor:
     """Create the executor of a mode.
 
@@ -61,13 +71,45 @@ def create_executor(
         strategy: The strategy of the trainer.
         options: Options for `strategy.run`.
         steps_per_loop: The number of steps that are usually run at once.
+        virtual_replicas: See `TrainerConfig`.
+
+    Raises:
+        errors.ConfigValueError: The virtual replicas don't fit the strategy or the mode.
     """
+    if virtual_replicas:
+        check_virtual_replicas(virtual_replicas, execution, strategy)
+        return VirtualReplicasExecutor(
+            strategy, options, count=virtual_replicas, jit_compile=execution == "xla"
+        )
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return parameter_server.ParameterServerExecutor(strategy, options)
     if execution == "xla_loop":
         return executors.XlaLoopExecutor(strategy, options, steps_per_loop)
     executor = executors.XlaExecutor if execution == "xla" else executors.GraphExecutor
     return executor(strategy, options)
+
+
+def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.Strategy) -> None:
+    """Check that virtual replicas can be computed.
+
+    Raises:
+        errors.ConfigValueError: If the execution mode or the strategy does not support them.
+    """
+    what = f"`trainer.virtual_replicas` is {count}"
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        raise errors.ConfigValueError(
+            f"{what}, but the workers of a parameter server update the weights in any order. Use "
+            "the strategy `mirrored` or `multi_worker_mirrored`, or set it to 0."
+        )
+    if execution not in ("graph", "xla"):
+        raise errors.ConfigValueError(
+            f"{what}, but `runtime.execution` is {execution}. Use `graph` or `xla`."
+        )
+    if count % strategy.num_replicas_in_sync:
+        raise errors.ConfigValueError(
+            f"{what}; expected a multiple of the number of replicas "
+            f"({strategy.num_replicas_in_sync}), because each replica computes equally many."
+        )
 
 
 def check(execution: str, trainer: Trainer) -> None:

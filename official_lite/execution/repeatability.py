@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import pairing
 from official_lite.common import keras_variables
 from official_lite.modeling import step_seeds
 
@@ -29,9 +28,6 @@ _OPS = frozenset(
         "TruncatedNormal",
     )
 )
-
-# The states of `keras.random.SeedGenerator` and `tf.random.Generator`.
-_STATE_NAMES = ("seed_generator_state", "StateVar")
 
 _MOST_NAMES = 5
 
@@ -70,13 +66,13 @@ def find_random_numbers(
     """Yield the names of stateful ops of `tf.random`, and of generators that are not saved."""
     variables = list(filter(step_seeds.is_seed, getattr(model, "variables", [])))
     if checkpoint is not None:
-        variables += pairing.variables_of(checkpoint)
+        variables += keras_variables.variables_of(checkpoint)
     known = {copy.handle.ref() for v in variables for copy in keras_variables.local_values(v)}
     for function in functions:
         graph = function.graph.as_graph_def()
         for nodes in (graph.node, *(one.node_def for one in graph.library.function)):
             yield from (node.name for node in nodes if node.op in _OPS)
         for variable in function.graph.variables:
-            is_seed = variable.name.split(":")[0].endswith(_STATE_NAMES)
-            if is_seed and variable.handle.ref() not in known:
+            is_state = step_seeds.is_random_state(variable)
+            if is_state and variable.handle.ref() not in known:
                 yield variable.name.split(":")[0]

@@ -1,25 +1,30 @@
 """Base classes with the extension points of Keras 2, for code ported from the Model Garden.
 
-A port replaces the base classes of layers and models by their counterparts here, because their
-subclasses may rely on what Keras 3 does not have. Importing this package also makes TensorFlow
-functions accept symbolic tensors. New code should use Keras' own classes. See docs/porting.md.
+A port replaces the base classes of layers, models and optimizers by their counterparts here,
+because their subclasses may rely on what Keras 3 does not have. Importing this package also makes
+TensorFlow functions accept symbolic tensors, and gives Keras variables the attributes of TensorFlow
+variables. New code should use Keras' own classes. See docs/porting.md.
 """
 
+from official_lite.keras2 import (
+    backend as backend,
+    symbolic_calls as symbolic_calls,
+    variables as variables,
+)
 from official_lite.keras2.attention import (
     MultiHeadAttention as MultiHeadAttention,
     Softmax as Softmax,
 )
+from official_lite.keras2.checkpoints import Checkpoint as Checkpoint
 from official_lite.keras2.convolutions import (
     Conv2D as Conv2D,
     Conv3D as Conv3D,
     DepthwiseConv2D as DepthwiseConv2D,
     SeparableConv2D as SeparableConv2D,
 )
+from official_lite.keras2.endpoints import add_loss as add_loss, add_metric as add_metric
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
-from official_lite.keras2.losses import (
-    Loss as Loss,
-    LossFunctionWrapper as LossFunctionWrapper,
-)
+from official_lite.keras2.losses import Loss as Loss, LossFunctionWrapper as LossFunctionWrapper
 from official_lite.keras2.metrics import (
     BinaryIoU as BinaryIoU,
     IoU as IoU,
@@ -27,8 +32,8 @@ from official_lite.keras2.metrics import (
     OneHotIoU as OneHotIoU,
     OneHotMeanIoU as OneHotMeanIoU,
 )
-from official_lite.keras2.symbolic_calls import (
-    accept_symbolic_tensors as accept_symbolic_tensors,
-)
+from official_lite.keras2.optimizers import Adam as Adam, Optimizer as Optimizer
+from official_lite.keras2.updates import UpdateStep as UpdateStep
 
-accept_symbolic_tensors()
+symbolic_calls.accept_symbolic_tensors()
+variables.have_attributes_of_tensorflow()

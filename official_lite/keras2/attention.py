@@ -45,7 +45,9 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
         """Create the layers by `_build_from_signature`."""
         self._build_from_signature(query=query_shape, value=value_shape, key=key_shape)
 
-    def _build_from_signature(self, query: Any, value: Any, key: Any = None) -> None:
+    def _build_from_signature(
+        self, query: tf.Tensor, value: tf.Tensor, key: tf.Tensor | None = None
+    ) -> None:
         self._built_from_signature = True
         self._query_shape, self._value_shape = _shape_of(query), _shape_of(value)
         self._key_shape = self._value_shape if key is None else _shape_of(key)
@@ -148,6 +150,6 @@ _BUILD = inspect.unwrap(MultiHeadAttention.build)
 _BUILDS = (_BUILD, _build_without_key, _build_from_first)
 
 
-def _shape_of(tensor: Any) -> tf.TensorShape:
+def _shape_of(tensor: tf.Tensor) -> tf.TensorShape:
     shape: tf.TensorShape = tf.TensorShape(getattr(tensor, "shape", tensor))
     return shape

@@ -40,6 +40,7 @@ class Keras2Habits(_LayerHalf):
     * `add_weight` accepts the name first, and members of `tf.VariableAggregation` and
       `tf.VariableSynchronization`.
     * `add_metric` reports the mean of a value under a name.
+    * `add_loss` accepts functions without arguments, which are called when the losses are read.
     * `add_update` runs an update, if it is a function.
     * Only the first argument of `call` is converted to the layer's dtype. Values that `call` puts
       into a dictionary reach the caller.
@@ -95,7 +96,11 @@ class Keras2Habits(_LayerHalf):
                 kwargs[name] = tf.convert_to_tensor(value)
         if not self.built:
             self._track_nested_lists()
-        return super().__call__(*args, **kwargs)
+        self.__dict__["_is_in_call"] = True
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self.__dict__["_is_in_call"] = False
 
     def _track_nested_lists(self) -> None:
         """Track the layers in a list that became part of a dictionary or list while empty."""
@@ -205,6 +210,20 @@ class Keras2Habits(_LayerHalf):
         """Call `updates` if it is a function; an operation has already taken effect."""
         if callable(updates):
             updates()
+
+    def add_loss(self, loss: Any) -> None:
+        """Add losses; those that are functions are called in `call`, or when losses are read."""
+        for one in keras.tree.flatten(loss):
+            if not callable(one):
+                super().add_loss(one)
+            elif self.built and self.__dict__.get("_is_in_call"):
+                super().add_loss(one())
+            else:
+                self.__dict__.setdefault("_loss_functions", []).append(one)
+
+    def _get_own_losses(self) -> list[Any]:
+        functions = self.__dict__.get("_loss_functions", ())
+        return [*super()._get_own_losses(), *(function() for function in functions)]
 
     def add_metric(self, value: tf.Tensor, name: str, aggregation: str = "mean") -> None:
         """Add `value` to the mean that the layer reports as the metric `name`."""

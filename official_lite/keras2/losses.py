@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_lite.common import user_code
+
 __all__ = ["Loss", "LossFunctionWrapper"]
 
 
@@ -14,6 +16,7 @@ class Loss(keras.losses.Loss):
 
     * `call` gets labels and predictions as they are. Keras 3 would convert integer labels to
       floats.
+    * AutoGraph converts `call`, so it may contain an `if` that depends on a tensor.
     * Weights, and the mask of the predictions, may have one dimension less than the losses. They
       then apply to all elements of the last dimension.
     * The reduction `auto` is `sum_over_batch_size`.
@@ -24,8 +27,10 @@ class Loss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
-        losses = tf.convert_to_tensor(self.call(y_true, y_pred))
-        if (mask := getattr(y_pred, "_keras_mask", None)) is not None:
+        losses = tf.convert_to_tensor(user_code.converted(self.call)(y_true, y_pred))
+        mask = getattr(y_pred, "_keras_mask", None)
+        # AutoGraph, which converts `call`, does not know assignment expressions.
+        if mask is not None:
             losses._keras_mask = _expanded(mask, losses)
         weights = None if sample_weight is None else _expanded(sample_weight, losses)
         reduce = _Reduction(self.reduction, name=self.name, dtype=losses.dtype.name)
@@ -73,9 +78,8 @@ class LossFunctionWrapper(Loss):
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Return the loss of each example."""
-        return self.fn(
-            tf.convert_to_tensor(y_true), tf.convert_to_tensor(y_pred), **self._fn_kwargs
-        )
+        labels, predictions = tf.convert_to_tensor(y_true), tf.convert_to_tensor(y_pred)
+        return user_code.converted(self.fn)(labels, predictions, **self._fn_kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """Return the config, with the keyword arguments of the function but not the function."""

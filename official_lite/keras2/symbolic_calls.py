@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["TFFunction", "accept_symbolic_tensors"]
+__all__ = ["TFFunction", "accept_symbolic_tensors", "call"]
 
 
 class TFFunction(keras.layers.Layer):
@@ -49,8 +49,18 @@ class _OnSymbolicTensors(tf.__internal__.dispatch.GlobalOpDispatcher):
     def handle(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         # The name of an operation means nothing to a layer.
         arguments = (args, {key: value for key, value in kwargs.items() if key != "name"})
-        tensors = [one for one in tf.nest.flatten(arguments) if isinstance(one, keras.KerasTensor)]
+        tensors = _symbolic_tensors(arguments)
         return TFFunction(op, arguments)(tensors) if tensors else self.NOT_SUPPORTED
+
+
+def _symbolic_tensors(arguments: Any) -> list[keras.KerasTensor]:
+    return [one for one in tf.nest.flatten(arguments) if isinstance(one, keras.KerasTensor)]
+
+
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, as a `TFFunction` if an argument contains a symbolic tensor."""
+    tensors = _symbolic_tensors((args, kwargs))
+    return TFFunction(function, (args, kwargs))(tensors) if tensors else function(*args, **kwargs)
 
 
 _DISPATCHERS: list[_OnSymbolicTensors] = []

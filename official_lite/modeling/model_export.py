@@ -1,9 +1,11 @@
 """Export of a Keras model to a file or directory for serving."""
 
+import contextlib
+import functools
 import importlib.util
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -45,16 +47,46 @@ def write_model(
     directory, name = os.path.split(path)
     unfinished = os.path.join(directory, f"{_UNFINISHED}{name}")
     tf.io.gfile.makedirs(directory or os.curdir)
-    if format == "keras":
-        model.save(unfinished)
-    else:
-        with warnings.catch_warnings():
-            # Keras itself triggers this warning by looking up names that NumPy has removed.
-            warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-            model.export(unfinished, format=format, verbose=False, input_signature=input_signature)
+    try:
+        _write(model, unfinished, format, input_signature)
+    except BaseException as error:
+        # On a full disk, the incomplete file would take the space that others need.
+        if files.exists(unfinished):
+            files.remove_all(unfinished)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = path
+        raise
     if tf.io.gfile.isdir(path):
         files.remove_all(path)
     tf.io.gfile.rename(unfinished, path, overwrite=True)
+
+
+def _write(
+    model: keras.Model, path: str, format: str, input_signature: Sequence[Any] | None
+) -> None:
+    if format == "keras":
+        model.save(path)
+        return
+    with warnings.catch_warnings(), _called_for_inference(model):
+        # Keras itself triggers this warning by looking up names that NumPy has removed.
+        warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
+        # A quantized model says how its rounded values become integers.
+        options = getattr(model, "litert_options", {}) if format == "litert" else {}
+        model.export(path, format=format, verbose=False, input_signature=input_signature, **options)
+
+
+@contextlib.contextmanager
+def _called_for_inference(model: keras.Model) -> Iterator[None]:
+    """Let `model.export` call the model with `training=False`.
+
+    Keras leaves the argument out, and layers such as `RandomFlip` take that for training.
+    """
+    # Not by `setattr`, because Keras would track the attribute as a part of the model.
+    vars(model)["__call__"] = functools.partial(model.__call__, training=False)
+    try:
+        yield
+    finally:
+        del vars(model)["__call__"]
 
 
 def _require_onnx(model: keras.Model) -> None:

@@ -16,69 +16,9 @@
     train.py --experiment=nas/digits --set=task.arch=/tmp/search --model_dir=/tmp/found
 
 The trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos` search within a single training and
-work with any task. This package imports its configs eagerly; names that need TensorFlow are
-imported on first use.
+work with any task. The names of this package are imported on first use.
 """
 
-from typing import TYPE_CHECKING
-
 from official_lite.common import lazy_imports
-from official_lite.nas.architecture import (
-    fixed_arch as fixed_arch,
-    read_arch as read_arch,
-    record_space as record_space,
-    write_arch as write_arch,
-)
-from official_lite.nas.configs import (
-    ArchTaskConfig as ArchTaskConfig,
-    DartsConfig as DartsConfig,
-    EnasConfig as EnasConfig,
-    GumbelConfig as GumbelConfig,
-    OneShotConfig as OneShotConfig,
-    OneShotTrainerConfig as OneShotTrainerConfig,
-    PenaltyConfig as PenaltyConfig,
-    SposConfig as SposConfig,
-)
 
-if TYPE_CHECKING:
-    from official_lite.nas.cell import Cell as Cell
-    from official_lite.nas.choices import (
-        Choice as Choice,
-        LayerChoice as LayerChoice,
-        Repeat as Repeat,
-        ValueChoice as ValueChoice,
-    )
-    from official_lite.nas.darts import DartsTrainer as DartsTrainer
-    from official_lite.nas.enas import EnasTrainer as EnasTrainer
-    from official_lite.nas.export_arch import ExportArch as ExportArch
-    from official_lite.nas.found_model import (
-        fixed_model as fixed_model,
-        inherit_weights as inherit_weights,
-    )
-    from official_lite.nas.gumbel import GumbelTrainer as GumbelTrainer
-    from official_lite.nas.input_choice import InputChoice as InputChoice
-    from official_lite.nas.one_shot_trainer import OneShotTrainer as OneShotTrainer
-    from official_lite.nas.proxyless import ProxylessTrainer as ProxylessTrainer
-    from official_lite.nas.resolution import (
-        replace_input_choice as replace_input_choice,
-        replace_layer_choice as replace_layer_choice,
-        resolve_choices as resolve_choices,
-        space_of as space_of,
-    )
-    from official_lite.nas.spos import SposTrainer as SposTrainer
-else:
-    __getattr__ = lazy_imports.names_from(
-        __name__,
-        ".cell",
-        ".choices",
-        ".darts",
-        ".enas",
-        ".export_arch",
-        ".found_model",
-        ".gumbel",
-        ".input_choice",
-        ".one_shot_trainer",
-        ".proxyless",
-        ".resolution",
-        ".spos",
-    )
+__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)

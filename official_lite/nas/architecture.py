@@ -86,7 +86,7 @@ def fixed_arch(
     else:
         choices, described = _as_dict(arch), "The architecture"
     decision = _Decision(choices)
-    with _in_force(decision):
+    with _active(decision):
         yield
     _require_fit(decision, described)
 
@@ -102,7 +102,7 @@ def record_space() -> Iterator[dict[str, list[Any]]]:
         A dict that receives the options of each label while the model is built.
     """
     decision = _Decision(None)
-    with _in_force(decision):
+    with _active(decision):
         yield decision.asked
 
 
@@ -257,7 +257,7 @@ def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]
 
 
 @contextlib.contextmanager
-def _in_force(decision: _Decision) -> Iterator[None]:
+def _active(decision: _Decision) -> Iterator[None]:
     token = _current.set(decision)
     try:
         yield

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_lite.common import types
-from official_lite.nas import choices, hypergradient, one_shot_trainer, resolvers, two_streams
+from official_lite.nas import choices, hypergradient, one_shot_trainer, resolvers, train_val_streams
 
 __all__ = ["DartsTrainer"]
 
@@ -25,14 +25,14 @@ class DartsTrainer(one_shot_trainer.OneShotTrainer):
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         config = self.one_shot.darts
-        val = inputs[two_streams.VAL]
+        val = inputs[train_val_streams.VAL]
         if config.order == "first":
             return hypergradient.first_order(self.arch_loss, val=val, alphas=self.alphas)
         estimate = {
             "second": hypergradient.second_order,
             "finite_difference": hypergradient.finite_difference,
         }[config.order]
-        train = inputs[two_streams.TRAIN]
+        train = inputs[train_val_streams.TRAIN]
 
         def loss_fn(batch: types.Nest, *others: Any) -> tf.Tensor:
             # Only the architecture's batch reports the loss and includes the penalty.

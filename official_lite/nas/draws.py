@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Draw", "current", "gumbel_noise", "in_force", "sample"]
+__all__ = ["Draw", "current", "gumbel_noise", "active", "sample"]
 
 # The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
 _NUMBERS = 2**23
@@ -48,7 +48,7 @@ def current() -> Draw | None:
 
 
 @contextlib.contextmanager
-def in_force(draw: Draw | None) -> Iterator[None]:
+def active(draw: Draw | None) -> Iterator[None]:
     """Make `draw` the active draw of this thread while models are traced."""
     token = _current.set(draw)
     try:

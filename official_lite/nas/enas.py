@@ -19,7 +19,7 @@ from official_lite.nas import (
     resolution,
     resolvers,
     rewards,
-    two_streams,
+    train_val_streams,
 )
 
 __all__ = ["EnasTrainer"]
@@ -103,7 +103,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         paths = [
             self.sampled_paths(step, _FIRST_SAMPLE + number) for number in range(config.samples)
         ]
-        rewarded = [self._rate(path, inputs[two_streams.VAL]) for path in paths]
+        rewarded = [self._rate(path, inputs[train_val_streams.VAL]) for path in paths]
         baseline = self._update_baseline(tf.reduce_mean(rewarded))
         with tf.GradientTape() as tape:
             loss = tf.constant(0.0)
@@ -117,7 +117,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
 
     def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
-        with draws.in_force(draws.Draw(paths=paths)):
+        with draws.active(draws.Draw(paths=paths)):
             reward: tf.Tensor = self.__dict__["_reward"].of_batch(batch)
         self._arch_loss.update_state(-reward)
         one_hot = {label: tf.one_hot(paths[label], len(o)) for label, o in self.space.items()}

@@ -14,7 +14,7 @@ from official_lite.nas import (
     hypergradient,
     one_shot_trainer,
     resolvers,
-    two_streams,
+    train_val_streams,
 )
 
 __all__ = ["GumbelTrainer"]
@@ -36,7 +36,7 @@ class GumbelTrainer(one_shot_trainer.OneShotTrainer):
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         return hypergradient.first_order(
-            self.arch_loss, val=inputs[two_streams.VAL], alphas=self.alphas
+            self.arch_loss, val=inputs[train_val_streams.VAL], alphas=self.alphas
         )
 
     def temperature(self, step: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,7 @@ from official_lite.nas import (
     loss_probe,
     penalty,
     resolution,
-    two_streams,
+    train_val_streams,
 )
 
 __all__ = ["OneShotTrainer"]
@@ -192,7 +192,7 @@ class OneShotTrainer(base_trainer.Trainer):
             return
         if self.has_arch_step:
             self._if_due(lambda: self.run_step(self._arch_step, inputs))
-            inputs = inputs[two_streams.TRAIN]
+            inputs = inputs[train_val_streams.TRAIN]
         step = self.global_step.read_value()
         kept = self._idle_paths.keep() if self._idle_paths else []
         self.run_step(self._weight_step, inputs)
@@ -278,13 +278,13 @@ class OneShotTrainer(base_trainer.Trainer):
     def _arch_step(self, inputs: Mapping[str, Any]) -> None:
         self.begin_replica_step()
         draw = user_code.converted(self.arch_draw)(self.global_step.read_value())
-        with draws.in_force(draw):
+        with draws.active(draw):
             user_code.converted(self.arch_step)(inputs)
 
     @user_code.not_converted
     def _weight_step(self, inputs: types.Nest) -> None:
         draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
-        with draws.in_force(draw):
+        with draws.active(draw):
             self.replica_train_step(inputs)
 
     def _if_due(self, run: Callable[[], Any]) -> None:
@@ -305,11 +305,11 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def _init_training(self, dataset: Dataset | None) -> None:
         if self.resolved:
-            build_inputs = two_streams.build_streams(
+            build_inputs = train_val_streams.build_streams(
                 self.task.build_inputs,
-                names=(two_streams.TRAIN, two_streams.VAL)
+                names=(train_val_streams.TRAIN, train_val_streams.VAL)
                 if self.has_arch_step
-                else (two_streams.TRAIN,),
+                else (train_val_streams.TRAIN,),
                 arch_data=self.one_shot.arch_data,
             )
             self._train_data = train_data.TrainData(
@@ -320,12 +320,24 @@ class OneShotTrainer(base_trainer.Trainer):
     def _build_model(self, train: bool) -> None:
         if model_building.has_variables(self.model):
             return
+        if not train and not self.evaluates:
+            with draws.active(self._draw_to_build()):
+                super()._build_model(train)
+            return
         spec = (self.train_dataset if train else self.eval_dataset).element_spec
         if train and self.resolved and self.has_arch_step:
-            spec = spec[two_streams.TRAIN]
-        with draws.in_force(self._draw_to_build()):
+            spec = spec[train_val_streams.TRAIN]
+        with draws.active(self._draw_to_build()):
             metrics = self._task_metrics[train]
             model_building.build_by_task(self.model, self.task, spec, metrics, training=train)
+
+    def _adapt_model(self) -> None:
+        if hyperparams.get_by_path(self.config.task, "adapters") is not None:
+            raise errors.ConfigValueError(
+                f"`task.adapters` is set, but {type(self).__name__} searches for an architecture, "
+                "which needs all weights. Remove the adapters, or use the trainer for the "
+                "architecture that was found."
+            )
 
     def _draw_to_build(self) -> draws.Draw | None:
         return None

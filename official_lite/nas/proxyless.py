@@ -13,7 +13,7 @@ from official_lite.nas import (
     hypergradient,
     one_shot_trainer,
     resolvers,
-    two_streams,
+    train_val_streams,
 )
 
 __all__ = ["ProxylessTrainer"]
@@ -41,5 +41,5 @@ class ProxylessTrainer(one_shot_trainer.OneShotTrainer):
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         return hypergradient.first_order(
-            self.arch_loss, val=inputs[two_streams.VAL], alphas=self.alphas
+            self.arch_loss, val=inputs[train_val_streams.VAL], alphas=self.alphas
         )

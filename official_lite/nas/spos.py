@@ -19,7 +19,7 @@ from official_lite.nas import (
     one_shot_trainer,
     resolvers,
     rewards,
-    two_streams,
+    train_val_streams,
 )
 from official_lite.orbit.hooks import batch_norm_statistics
 
@@ -110,9 +110,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         sizes = [len(options) for options in self.space.values()]
         with self.strategy.scope(), position.begin_at(0, self.config.runtime.seed):
             dataset = self.distribute_dataset(
-                two_streams.build_streams(
+                train_val_streams.build_streams(
                     self.task.build_inputs,
-                    names=(two_streams.VAL,),
+                    names=(train_val_streams.VAL,),
                     arch_data=self.one_shot.arch_data,
                 ),
                 self.config.task.train_data,

@@ -3,14 +3,6 @@
 A `StandardTrainer` defines one step. A `Controller` schedules everything between steps::
 
     class Trainer(orbit.StandardTrainer):
-        def __init__(self, dataset):
-            self.global_step = orbit.utils.create_global_step()
-            self.loss = keras.metrics.Mean("loss")
-            super().__init__(dataset)
-
-        def train_loop_begin(self):
-            self.loss.reset_state()
-
         def train_step(self, iterator):
             self.loss.update_state(...)
             self.global_step.assign_add(1)
@@ -18,11 +10,7 @@ A `StandardTrainer` defines one step. A `Controller` schedules everything betwee
         def train_loop_end(self):
             return {"loss": self.loss.result()}
 
-    trainer = Trainer(dataset)
-    controller = orbit.Controller(
-        trainer=trainer, global_step=trainer.global_step, steps_per_loop=100
-    )
-    controller.train(steps=1000)
+    orbit.Controller(trainer=Trainer(...), global_step=..., steps_per_loop=100).train(steps=1000)
 """
 
 from official_lite.orbit import (

@@ -12,9 +12,11 @@ from official_lite.checkpoint import (
     async_checkpoint_manager,
     committed_checkpoint_manager,
     completeness,
+    fallback,
+    keras2_restore,
     latest,
 )
-from official_lite.common import errors
+from official_lite.common import errors, suggestions
 from official_lite.orbit import triggers
 from official_lite.run import preemption
 
@@ -144,6 +146,8 @@ class Checkpointing(triggers.Trigger):
     def restore(self, path: str | None = None) -> str | None:
         """Restore `path`, or the latest checkpoint, and return its path.
 
+        A checkpoint that Keras 2 wrote is converted.
+
         If there is no checkpoint, call the manager's `init_fn` and return `None`.
 
         Raises:
@@ -157,11 +161,14 @@ class Checkpointing(triggers.Trigger):
             if path is not None and verifies:
                 manager.restore(path)
             elif path is not None:
-                completeness.require_complete(manager.checkpoint, path)
-                manager.checkpoint.restore(path)
+                fallback.restore(manager.checkpoint, path)
+            elif verifies or (latest := manager.latest_checkpoint) is None:
+                return manager.restore_or_initialize()
+            elif keras2_restore.is_keras2(latest):
+                keras2_restore.restore(manager.checkpoint, latest)
+                return latest
             else:
-                if not verifies and manager.latest_checkpoint:
-                    completeness.require_complete(manager.checkpoint, manager.latest_checkpoint)
+                completeness.require_complete(manager.checkpoint, latest)
                 return manager.restore_or_initialize()
             return path
 
@@ -225,6 +232,6 @@ def _explained(path: str | None) -> Iterator[None]:
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
             f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by a "
-            "different model or optimizer. To use the original ones, pass the run's `params.yaml` "
-            "as `--config_file`."
+            "different model or optimizer. To use the original ones, apply the config of the run: "
+            f"{suggestions.config_file('params.yaml')}."
         ) from error

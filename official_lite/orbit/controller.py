@@ -16,7 +16,7 @@ from official_lite.common import error_report, errors, terminal
 from official_lite.orbit import checkpointing, inner_loop, reports, runner, triggers, utils
 from official_lite.orbit.hooks import hook_list
 from official_lite.orbit.hooks.hook import Hook
-from official_lite.run import preemption
+from official_lite.run import goodput, preemption
 
 Action = Callable[[runner.Output], None]
 
@@ -244,6 +244,7 @@ class Controller:
         self._train(plan)
         return plan.eval_output
 
+    @goodput.measuring("evaluating")
     def evaluate(self, steps: int = -1) -> runner.Output | None:
         """Evaluate the current state once.
 
@@ -276,7 +277,7 @@ class Controller:
         try:
             for action in self.eval_actions:
                 action(output)
-            self._hooks.tell("after_eval", logs)
+            self._hooks.dispatch("after_eval", logs)
         finally:
             if not self._is_running:
                 self._reports.report_what_is_left(step=self.step)
@@ -354,6 +355,7 @@ class Controller:
                 self.trainer.after_restore()
         return checkpoint_path
 
+    @goodput.measuring("saving")
     def save_checkpoint(self) -> str | None:
         """Save a checkpoint now, whether or not the manager has an interval.
 
@@ -367,6 +369,8 @@ class Controller:
         # Hooks hear of a checkpoint before the next one may take its place on the disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
+        if path is None:  # The checkpoint of this step also spares a restart the work since then.
+            goodput.current().keep(self.step)
         if self._is_running:
             self._tell_of_checkpoint()
         else:
@@ -446,14 +450,15 @@ class Controller:
     def _train(self, plan: _Plan) -> None:
         self._require("trainer", for_method="train")
         with self._running(plan.last_step):
-            if self._evaluation_is_pending and plan.evaluate.is_due(self.step):
-                self._evaluate(plan)
-                self._hooks.after_epoch(self.step)
-            while (step := self.step) < plan.last_step and self._stop_request is None:
-                self._stop_check.check()
-                stop = self._next_event(step, plan)
-                self._train_stretch(step, stop)
-                self._fire_due_events(stop, plan)
+            with goodput.measuring("stepping"):
+                if self._evaluation_is_pending and plan.evaluate.is_due(self.step):
+                    self._evaluate(plan)
+                    self._hooks.after_epoch(self.step)
+                while (step := self.step) < plan.last_step and self._stop_request is None:
+                    self._stop_check.check()
+                    stop = self._next_event(step, plan)
+                    self._train_stretch(step, stop)
+                    self._fire_due_events(stop, plan)
             self._finish(plan)
 
     def _next_event(self, step: int, plan: _Plan) -> int:
@@ -530,12 +535,14 @@ class Controller:
 
     def _prepare_save(self) -> Callable[[], None]:
         """Prepare all parts of the state; see `CommittedCheckpointManager.on_save`."""
+        goodput.current().keep(self.step)
         self._tell_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
         """Remove all records that an interrupted training left after the current step."""
         self._must_rewind = False
+        goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
         self._tell_evaluator("before_training", self.step)
 
@@ -557,6 +564,7 @@ class Controller:
         plan.eval_output = self.evaluate(steps=plan.eval_steps)
         self._evaluation_is_pending = False
 
+    @goodput.measuring("saving")
     def _sync_on_async_checkpointing(self) -> None:
         """Wait for a save in progress. Subclasses written for Orbit call this method."""
         if self._checkpoints is not None:
@@ -569,7 +577,7 @@ class Controller:
         if path is not None:
             logging.info("Saved %s.", path)
             self._tell_evaluator("after_checkpoint", commit.step_of(path))
-            self._hooks.tell("on_checkpoint", path)
+            self._hooks.dispatch("on_checkpoint", path)
 
     @contextlib.contextmanager
     def _running(self, last_step: int) -> Iterator[None]:
@@ -585,7 +593,7 @@ class Controller:
                     self._rewind()
                 logging.info("Training from step %d to step %d.", self.step, last_step)
                 self._reports.progress(self.step)
-                self._hooks.tell("before_train")
+                self._hooks.dispatch("before_train")
                 try:
                     yield
                 except errors.PreemptedError as error:
@@ -604,13 +612,13 @@ class Controller:
                 self._inner.discard()
                 # What fails from here on is logged: the first error is the one to raise.
                 _attempt(self._sync_on_async_checkpointing)
-                _attempt(self._hooks.tell, "on_exception", error)
-                _attempt(self._hooks.tell, "after_train", False)
+                _attempt(self._hooks.dispatch, "on_exception", error)
+                _attempt(self._hooks.dispatch, "after_train", False)
                 _attempt(self._write_what_is_left, True)
                 raise
             else:
                 try:
-                    self._hooks.tell("after_train", True)
+                    self._hooks.dispatch("after_train", True)
                     self._sync_on_async_checkpointing()
                 finally:
                     self._write_what_is_left()

@@ -4,6 +4,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from official_lite import telemetry
@@ -16,6 +17,16 @@ Output: TypeAlias = dict[str, Any]
 def set_untracked(module: tf.Module, **attributes: Any) -> None:
     """Set attributes that `tf.Module` must not wrap, track, or search for variables."""
     module.__dict__.update(attributes)
+
+
+def model_of(runner: object) -> keras.Model | None:
+    """Return the model of a trainer or evaluator, which need not have one."""
+    return getattr(runner, "model", None)
+
+
+def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
+    """Return the optimizer of a trainer, which need not have one."""
+    return getattr(trainer, "optimizer", None)
 
 
 class _OfController:

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
+from official_lite.run import goodput
 
 __all__ = [
     "IteratorLoop",
@@ -68,8 +69,17 @@ class IteratorLoop:
         self._loop_fn: Any = create_loop_fn()
         self._iterators = tf.nest.map_structure(make_iterator, dataset)
         self._bound: Any = None
+        self._has_run = False
 
     def __call__(self, num_steps: tf.Tensor) -> Any:
+        if self._has_run:
+            return self._run(num_steps)
+        with goodput.measuring("compiling"):
+            outputs = self._run(num_steps)
+        self._has_run = True
+        return outputs
+
+    def _run(self, num_steps: tf.Tensor) -> Any:
         concrete = self.trace()
         if not concrete:
             return self._loop_fn(self._iterators, num_steps)
@@ -90,6 +100,7 @@ class IteratorLoop:
     def retrace(self) -> None:
         self._loop_fn = self._create_loop_fn()
         self._bound = None
+        self._has_run = False
 
     def read(self, dataset: tf.data.Dataset) -> None:
         exchange(self._iterators, dataset)
@@ -381,7 +392,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
           The step outputs that `eval_reduce` receives.
         """
 
-    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: types.Nest = None) -> Any:
         """Fold the outputs of a step into the state and return the new state.
 
         This method runs in Python unless the loop is compiled. Use it for results that metrics

@@ -11,7 +11,7 @@ from official_lite.common import errors, user_code
 from official_lite.data import stacking
 from official_lite.orbit import standard_runner
 from official_lite.orbit.utils import loop_fns, step_guard
-from official_lite.run import preemption
+from official_lite.run import goodput, preemption
 
 __all__ = [
     "OneBatch",
@@ -72,8 +72,17 @@ class StackedLoop:
         self._last_outputs = loop_fns.LastOutputs()
         self._step_fn = step_fn
         self._traced: list[Any] = []
+        self._has_run = False
 
     def __call__(self, num_steps: tf.Tensor) -> Any:
+        if self._has_run:
+            return self._run(num_steps)
+        with goodput.measuring("compiling"):
+            outputs = self._run(num_steps)
+        self._has_run = True
+        return outputs
+
+    def _run(self, num_steps: tf.Tensor) -> Any:
         run_whole_stacks, run_on_stack = self.trace()
         missing = int(num_steps)
         while missing:
@@ -102,6 +111,7 @@ class StackedLoop:
 
     def retrace(self) -> None:
         self._traced = []
+        self._has_run = False
 
     def read(self, dataset: tf.data.Dataset) -> None:
         standard_runner.exchange(self._iterator, self._stacks_of(dataset))
@@ -296,6 +306,7 @@ class XlaEvalLoop:
         self._shapes: list[tf.TensorShape] = []
         self._count = 0
         self._can_compile = True
+        self._has_run = False
         self._drawn: Any = None
         self.calls = 0
 
@@ -310,7 +321,7 @@ class XlaEvalLoop:
         batches = itertools.islice(_batches_of(iterator), None if wanted == -1 else wanted)
         for run in self._runs(batches):
             preemption.check()
-            for outputs in self._evaluate(run):
+            for outputs in self._evaluate_run(run):
                 if reduce_fn is not None:
                     state = reduce_fn(state, outputs)
             self.calls += len(run)
@@ -340,6 +351,14 @@ class XlaEvalLoop:
         spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
         # The batches of a program.
         self._count = 1 if self._needs_outputs else most_steps(spec)
+
+    def _evaluate_run(self, run: list[Any]) -> list[Any]:
+        if self._has_run:
+            return self._evaluate(run)
+        with goodput.measuring("compiling"):
+            outputs = self._evaluate(run)
+        self._has_run = True
+        return outputs
 
     def _evaluate(self, run: list[Any]) -> list[Any]:
         if self._can_compile and _shapes_of(run[0]) == self._shapes:

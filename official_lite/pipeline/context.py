@@ -146,7 +146,7 @@ class ExperimentContext:
         stage: The name of the current stage.
         strategy: The strategy, set by `build` of this or an earlier phase.
         task, model, optimizer, trainer, runner: The objects set by `build`.
-        logs: The metrics of the last evaluation, set by `run`.
+        logs: The metrics of the last evaluation, or the counts of a prediction, set by `run`.
         error: The error that ended the run, for `finalize`.
         enable_async_checkpointing: Whether training continues while a checkpoint is written.
         allow_config_change: Whether training may resume from checkpoints of a different config.

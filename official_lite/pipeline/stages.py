@@ -89,10 +89,11 @@ class Build(Stage):
         """Build all parts in order and store them in the context."""
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
+            # Before the task: setting a seed deletes resources of ops, such as tokenizers.
+            ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             ctx.task = self.make_task(ctx)
             own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
             ctx.params = epochs.resolve(ctx.params, ctx.task, own_config)
-            ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             ctx.model = self.make_model(ctx)
             ctx.optimizer = self.make_optimizer(ctx)
             ctx.trainer = self.make_trainer(ctx)
@@ -184,15 +185,17 @@ class Initialize(Stage):
 
 
 class Run(Stage):
-    """The stage that trains and evaluates, depending on the mode, in the strategy's scope.
+    """The stage that trains, evaluates or predicts, as the mode says, in the strategy's scope.
 
-    `train` and `evaluate` can be overridden separately. To change only the inner loop, override
-    `train_step` or `run_steps` of the trainer instead.
+    `train`, `evaluate` and `predict` can be overridden separately. To change only the inner loop,
+    override `train_step` or `run_steps` of the trainer instead.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:
         runner = ctx.require("runner")
-        ctx.logs = runner.run_mode(lambda: self.train(ctx), lambda: self.evaluate(ctx))
+        ctx.logs = runner.run_mode(
+            lambda: self.train(ctx), lambda: self.evaluate(ctx), lambda: self.predict(ctx)
+        )
         ctx.params = runner.params
         return None
 
@@ -212,6 +215,15 @@ class Run(Stage):
             The metrics of the last evaluation.
         """
         logs: Mapping[str, Any] | None = ctx.require("runner").evaluate()
+        return logs
+
+    def predict(self, ctx: ExperimentContext) -> Mapping[str, Any] | None:
+        """Write the predictions of the current weights.
+
+        Returns:
+            The counts of rows and shards.
+        """
+        logs: Mapping[str, Any] | None = ctx.require("runner").predict()
         return logs
 
 

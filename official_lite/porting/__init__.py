@@ -10,9 +10,9 @@ Everything that can be decided from the source text is rewritten, preserving for
 comments. Everything that requires a human is listed with its file and line. Requires `libcst`.
 """
 
+from official_lite.porting.manual_todos import Remaining as Remaining
 from official_lite.porting.project import (
     Port as Port,
     PortedFile as PortedFile,
     port_project as port_project,
 )
-from official_lite.porting.remaining import Remaining as Remaining

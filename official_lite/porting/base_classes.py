@@ -1,6 +1,6 @@
 """Base classes that a port replaces or extends.
 
-Subclasses of Keras' layers and models may rely on anything that Keras 2 has, which
+Subclasses of Keras' layers, models and optimizers may rely on anything that Keras 2 has, which
 `official_lite.keras2` provides. Subclasses of configs may rely on fields that accept any value. The
 names in the module have already been translated to those of Keras 3 and `official_lite`.
 """
@@ -8,8 +8,10 @@ names in the module have already been translated to those of Keras 3 and `offici
 import re
 
 import libcst as cst
+from libcst import matchers
 
-from official_lite.porting.bindings import Bindings, NamesTransformer
+from official_lite.porting import keras_changes
+from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
 from official_lite.porting.names import with_imports
 
 __all__ = ["rewrite"]
@@ -27,6 +29,12 @@ _REPLACED = {
     "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
     "keras.layers.SeparableConv2D": "keras2.SeparableConv2D",
     "keras.layers.Softmax": "keras2.Softmax",
+    "tensorflow.train.Checkpoint": "keras2.Checkpoint",
+    "tensorflow.compat.v2.train.Checkpoint": "keras2.Checkpoint",
+    **{
+        f"keras.backend.{name}": f"keras2.backend.{name}"
+        for name in keras_changes.BACKEND_OF_TF_KERAS
+    },
     **{
         f"keras.metrics.{name}": f"keras2.{name}"
         for name in ("BinaryIoU", "IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")
@@ -38,6 +46,8 @@ _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | 
     "keras.losses.Loss": "keras2.Loss",
     **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
+# Where the subclass has extension points of Keras 2.
+_OPTIMIZERS = {f"keras.optimizers.{name}": f"keras2.{name}" for name in ("Adam", "Optimizer")}
 # Visiting a module is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))
 # The config classes, whose subclasses put None and numbers of other types into their fields.
@@ -49,7 +59,7 @@ _DONE = ("official_lite.keras2.", "official_lite.modeling.hyperparams.Lenient")
 
 
 def rewrite(module: cst.Module) -> cst.Module:
-    """Replace the base classes of layers and models, and the layers that have a counterpart."""
+    """Replace base classes of layers, models and optimizers, and layers that have a counterpart."""
     if not _MAY_CHANGE.search(module.code):
         return module
     bindings = Bindings()
@@ -68,6 +78,34 @@ class _Rewriter(NamesTransformer):
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
+        """Import the counterparts, as in `from keras.layers import MultiHeadAttention`."""
+        statement = original_node.body[0]
+        if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+            return updated_node
+        module = dotted_name(statement.module) if statement.module else None
+        kept, moved = [], []
+        for alias in statement.names:
+            counterpart = _REPLACED.get(f"{module}.{dotted_name(alias.name)}", "")
+            package, _, name = counterpart.rpartition(".")
+            if name:
+                package = package.replace("keras2", _PACKAGES["keras2"])
+                ending = cst.Module([]).code_for_node(alias.asname) if alias.asname else ""
+                line = cst.parse_statement(f"from {package} import {name}{ending}")
+                moved.append(cst.ensure_type(line, cst.SimpleStatementLine))
+            else:
+                kept.append(alias)
+        if not moved:
+            return updated_node
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            rest = updated_node.with_changes(body=[statement.with_changes(names=kept)])
+            return cst.FlattenSentinel([rest, *moved])
+        first = moved[0].with_changes(leading_lines=updated_node.leading_lines)
+        return cst.FlattenSentinel([first, *moved[1:]])
 
     def leave_Attribute(
         self, original_node: cst.Attribute, updated_node: cst.Attribute
@@ -108,10 +146,14 @@ class _Rewriter(NamesTransformer):
         if any(name.startswith(_DONE) for name in names):
             return updated_node
         for index, name in enumerate(names):
-            if name in _BASES:
+            if name in _OPTIMIZERS and _has_extension_points(original_node):
+                bases[index] = bases[index].with_changes(value=self._from(_OPTIMIZERS[name]))
+            elif name in _BASES:
                 bases[index] = bases[index].with_changes(value=self._from(_BASES[name]))
             elif name in _MODELS or (name.startswith("keras.layers.") and name not in _REPLACED):
                 bases.insert(index, cst.Arg(self._from("keras2.Keras2Habits")))
+            elif name.startswith("keras.optimizers.") and _updates_without_rate(original_node):
+                bases.insert(index, cst.Arg(self._from("keras2.UpdateStep")))
             elif _CONFIG.match(name):
                 bases.insert(index, cst.Arg(self._from("hyperparams.Lenient")))
             else:
@@ -125,3 +167,21 @@ class _Rewriter(NamesTransformer):
         if package not in self.needed:
             self.needed.append(package)
         return cst.parse_expression(name)
+
+
+def _has_extension_points(optimizer: cst.ClassDef) -> bool:
+    names = matchers.findall(optimizer, matchers.Name())
+    return any(
+        cst.ensure_type(name, cst.Name).value in keras_changes.OF_KERAS_2_OPTIMIZERS
+        for name in names
+    )
+
+
+def _updates_without_rate(optimizer: cst.ClassDef) -> bool:
+    """Return whether a class overrides `update_step(self, gradient, variable)`."""
+    return any(
+        isinstance(member, cst.FunctionDef)
+        and member.name.value == "update_step"
+        and len(member.params.params) == 3
+        for member in optimizer.body.body
+    )

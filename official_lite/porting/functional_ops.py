@@ -4,13 +4,15 @@ import libcst as cst
 from libcst import metadata
 
 from official_lite.porting import keras_changes, layer_names
-from official_lite.porting.bindings import Bindings
-from official_lite.porting.calls import keyword_of, without_last_comma
+from official_lite.porting.bindings import Bindings, dotted_name
+from official_lite.porting.calls import called_method, keyword_of, without_last_comma
 from official_lite.porting.names import with_imports
 from official_lite.porting.symbolic_tensors import SymbolicTensors
 
 __all__ = ["leftover", "rewrite"]
 
+# Methods of a functional model that add a symbolic tensor to what it computes.
+_ENDPOINTS = ("add_loss", "add_metric")
 # These functions only use the structure that contains the tensors.
 _HARMLESS = ("tensorflow.nest.", "tensorflow.TensorShape", "tensorflow.function")
 
@@ -21,7 +23,8 @@ def rewrite(module: cst.Module) -> cst.Module:
         return module
     rewriter = _Rewriter(module)
     rewritten = module.visit(rewriter)
-    return with_imports(rewritten, ["keras"]) if rewriter.has_changed else rewritten
+    needed = {"keras": rewriter.has_changed, "official_lite.keras2": rewriter.needs_keras2}
+    return with_imports(rewritten, [name for name, needs in needed.items() if needs])
 
 
 def leftover(module: cst.Module) -> list[tuple[int, str]]:
@@ -62,9 +65,12 @@ class _Places:
         name = self._bindings.qualified_name(call.func) or ""
         if not name.startswith("tensorflow.") or name.startswith(_HARMLESS):
             return ""
+        return name if self.takes_symbolic(call) else ""
+
+    def takes_symbolic(self, call: cst.Call) -> bool:
+        """Return whether an argument of a call contains a symbolic tensor."""
         symbolic = self._tensors.names_in(self._functions[0] if self._functions else None)
-        takes = any(self._tensors.is_symbolic(arg, symbolic) for arg in call.args)
-        return name if takes else ""
+        return any(self._tensors.is_symbolic(arg, symbolic) for arg in call.args)
 
 
 class _Finder(cst.CSTVisitor):
@@ -88,7 +94,7 @@ class _Rewriter(cst.CSTTransformer):
     def __init__(self, module: cst.Module) -> None:
         super().__init__()
         self._places = _Places(module)
-        self.has_changed = False
+        self.has_changed = self.needs_keras2 = False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._places.enter(node)
@@ -100,6 +106,9 @@ class _Rewriter(cst.CSTTransformer):
         return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        if called_method(updated_node) in _ENDPOINTS and self._places.takes_symbolic(original_node):
+            self.needs_keras2 = True
+            return _endpoint(updated_node)
         name = self._places.called_on_symbolic(original_node)
         if name == "tensorflow.identity" and (identity := _identity(updated_node)):
             self.has_changed = True
@@ -113,6 +122,16 @@ class _Rewriter(cst.CSTTransformer):
             func=cst.parse_expression(new if new.startswith("keras.") else f"keras.ops.{new}"),
             args=without_last_comma(args),
         )
+
+
+def _endpoint(call: cst.Call) -> cst.Call:
+    """Return `keras2.add_loss(model, x)` for `model.add_loss(x)`, which Keras 3 refuses."""
+    method = cst.ensure_type(call.func, cst.Attribute)
+    if dotted_name(method.value) == "keras2":
+        return call
+    model = cst.Arg(method.value, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    func = cst.Attribute(cst.Name("keras2"), method.attr)
+    return call.with_changes(func=func, args=[model, *call.args])
 
 
 def _identity(call: cst.Call) -> cst.Call | None:

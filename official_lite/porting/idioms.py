@@ -351,6 +351,9 @@ _BACKEND_TEMPLATES = {
     "keras.backend.ndim": (1, "len(a.shape)"),
     "keras.backend.relu": (1, "keras.ops.relu(a)"),
     "keras.backend.set_value": (2, "a.assign(b)"),
+    "keras.backend.update": (2, "a.assign(b)"),
+    "keras.backend.update_add": (2, "a.assign_add(b)"),
+    "keras.backend.update_sub": (2, "a.assign_sub(b)"),
 }
 
 
@@ -373,9 +376,9 @@ def _synchronized(call: cst.Call) -> cst.Call:
 
 
 def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
-    """Add an argument before the first one, which preserves the layout of the last one.
+    """Add an argument, before the others if they are all keywords, and otherwise at the end.
 
-    If there are positional arguments, it is added at the end.
+    Adding it at the front preserves the layout of the last argument.
     """
     if not args:
         return [added]
@@ -393,6 +396,7 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
     for begin, renamed in keras_changes.RENAMED_ARGUMENTS.items():
         if name and (name == begin or (begin.endswith(".") and name.startswith(begin))):
             changes |= renamed
+    changes |= {keyword_of(arg): None for arg in call.args if _has_no_effect(arg, name)}
     if not any(keyword_of(arg) in changes for arg in call.args):
         return call
     args = []
@@ -402,3 +406,13 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
             continue
         args.append(arg.with_changes(keyword=cst.Name(new)) if arg.keyword else arg)
     return call.with_changes(args=without_last_comma(args))
+
+
+def _has_no_effect(arg: cst.Arg, called: str) -> bool:
+    """Return whether an argument that Keras 3 does not have is switched off, as in `decay=0`."""
+    beginning, _ = keras_changes.GONE_ARGUMENTS.get(keyword_of(arg), (None, ""))
+    if not beginning or not called.startswith(beginning):
+        return False
+    if isinstance(arg.value, cst.Integer | cst.Float):
+        return not arg.value.evaluated_value
+    return dotted_name(arg.value) in ("None", "False")

@@ -5,11 +5,14 @@ Names are written as after `import keras`, no matter how a program imports Keras
 
 __all__ = [
     "ADVICE",
+    "BACKEND_OF_TF_KERAS",
     "BACKEND_TO_OPS",
     "GONE_ARGUMENTS",
     "GONE_METHODS",
     "KERAS_2_ROOTS",
     "OF_KERAS_2_HABITS",
+    "OF_KERAS_2_OPTIMIZERS",
+    "PRIVATE",
     "RENAMED",
     "RENAMED_ARGUMENTS",
     "STRINGS",
@@ -21,6 +24,7 @@ KERAS_2_ROOTS = {
     "tf_keras": "keras",
     "tensorflow.keras": "keras",
     "tensorflow.compat.v2.keras": "keras",
+    "tensorflow.python.keras": "keras.src",
     "tensorflow.losses": "keras.losses",
     "tensorflow.metrics": "keras.metrics",
     "tensorflow.optimizers": "keras.optimizers",
@@ -48,6 +52,18 @@ BACKEND_TO_OPS = {
     "truncated_normal": "keras.random.truncated_normal",
 }
 
+# Functions that the `keras.backend` of Keras 3 lacks, and that of `tf.keras` has as in Keras 2.
+_OF_TF_KERAS = (
+    "arange argmax argmin batch_dot batch_flatten batch_get_value batch_normalization "
+    "batch_set_value bias_add concatenate constant conv1d conv2d conv2d_transpose conv3d "
+    "count_params ctc_batch_cost ctc_decode ctc_label_dense_to_sparse depthwise_conv2d dot "
+    "dropout expand_dims foldl foldr hard_sigmoid in_top_k map_fn moving_average_update "
+    "pool2d pool3d random_bernoulli random_normal_variable random_uniform_variable repeat "
+    "resize_images resize_volumes reverse separable_conv2d spatial_2d_padding "
+    "spatial_3d_padding switch temporal_padding to_dense variable"
+)
+BACKEND_OF_TF_KERAS = frozenset(_OF_TF_KERAS.split())
+
 _SHORT_LOSSES = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
@@ -57,6 +73,9 @@ _SHORT_LOSSES = {
     "kullback_leibler_divergence": "kl_divergence",
     "logcosh": "log_cosh",
 }
+
+# Names in private modules of Keras 2, below `keras.src`, whose public names differ.
+PRIVATE = {"LossFunctionWrapper": "keras.__internal__.losses.LossFunctionWrapper"}
 
 # The longest matching prefix of a name is used.
 RENAMED = {
@@ -98,6 +117,8 @@ STRINGS = {
 # For calls of names with this prefix: the old argument, and the new one or None if it is removed.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
+    "keras.layers.BatchNormalization": {"fused": None},
+    "keras.layers.Embedding": {"input_length": None},
     "keras.layers.LeakyReLU": {"alpha": "negative_slope"},
     "keras.layers.InputLayer": {"batch_input_shape": "batch_shape", "input_shape": "shape"},
     **{
@@ -110,12 +131,11 @@ RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     },
 }
 
-# Removed arguments: the prefix of the affected calls, and advice for the user.
+# Removed arguments: the prefix of the affected calls, and advice for the user. The argument is left
+# out if it is None, False or 0.
 GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
     "batch_input_shape": ("keras.", "start the model with `keras.Input(batch_shape=...)`"),
     "decay": ("keras.optimizers.", "use a schedule of `keras.optimizers.schedules`"),
-    "fused": ("keras.layers.", "leave it out"),
-    "input_length": ("keras.layers.", "leave it out"),
     "ragged": ("keras.", "there are no ragged inputs"),
     "renorm": ("keras.layers.", "there is no batch renormalization"),
     "save_format": (
@@ -153,30 +173,27 @@ GONE_METHODS = {
     "fit_generator": "call `fit`",
 }
 
-# Those of them that the base classes of `official_lite.keras2` have.
-OF_KERAS_2_HABITS = frozenset(
-    {"_build_from_signature", "_built_from_signature", "_compute_dtype", "add_metric", "add_update"}
+# The extension points of Keras 2 for optimizers.
+OF_KERAS_2_OPTIMIZERS = frozenset(
+    (
+        *("_create_slots", "_get_hyper", "_prepare_local", "_resource_apply_dense"),
+        *("_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices", "_set_hyper"),
+    )
 )
+
+# Members that the base classes of `official_lite.keras2` have.
+OF_KERAS_2_HABITS = OF_KERAS_2_OPTIMIZERS | {
+    *("_build_from_signature", "_built_from_signature", "_compute_dtype", "_decayed_lr"),
+    *("add_metric", "add_update"),
+}
 
 # Advice about removed names; other removed names are reported without advice.
 ADVICE = {
-    "keras.backend.batch_dot": "`keras.ops.einsum`",
-    "keras.backend.concatenate": "`keras.ops.concatenate`, whose default `axis` is 0, not -1",
-    "keras.backend.argmax": "`keras.ops.argmax` with `axis=-1`",
-    "keras.backend.constant": "`keras.ops.convert_to_tensor`",
-    "keras.backend.count_params": "`math.prod(x.shape)`",
-    "keras.backend.dot": "`keras.ops.matmul` or `keras.ops.tensordot`",
-    "keras.backend.expand_dims": "`keras.ops.expand_dims`, which requires an `axis`",
     "keras.backend.function": "a `keras.Model` with the same inputs and outputs",
     "keras.backend.gradients": "`tf.GradientTape`",
     "keras.backend.in_train_phase": "the argument `training` of `call`",
     "keras.backend.learning_phase_scope": "the argument `training` of `call`",
-    "keras.backend.resize_images": "`keras.ops.image.resize`",
     "keras.backend.set_learning_phase": "the argument `training` of the call",
-    "keras.backend.switch": "`keras.ops.where` or `keras.ops.cond`",
-    "keras.backend.update": "`variable.assign`",
-    "keras.backend.update_add": "`variable.assign_add`",
-    "keras.backend.variable": "`keras.Variable` with a `dtype`",
     "keras.layers.LocallyConnected1D": "nothing takes its place",
     "keras.layers.LocallyConnected2D": "nothing takes its place",
     "keras.layers.ThresholdedReLU": "`keras.layers.ReLU(threshold=...)`",

@@ -37,7 +37,7 @@ def takes_layer_name(called: str, qualified: str) -> bool:
 
 
 class NameGivers(cst.CSTVisitor):
-    """A visitor that finds what is passed on to a layer as its name.
+    """A visitor that finds the parameters and variables that become the name of a layer.
 
     Attributes:
         found: The functions and methods that pass on their `name`, without `self.`.

@@ -7,7 +7,7 @@ import libcst as cst
 
 from official_lite.porting import keras_changes
 from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
-from official_lite.porting.destinations import Destinations
+from official_lite.porting.symbol_map import Destinations
 
 __all__ = ["rename", "with_imports"]
 

@@ -5,6 +5,7 @@ import concurrent.futures
 import dataclasses
 import difflib
 import functools
+import multiprocessing
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +17,14 @@ from official_lite.common import errors
 from official_lite.porting import (
     base_classes,
     functional_ops,
-    garden,
     idioms,
+    manual_todos,
     names,
     notebooks,
-    remaining,
+    vendoring,
 )
-from official_lite.porting.destinations import Destinations
 from official_lite.porting.names import with_imports
+from official_lite.porting.symbol_map import Destinations
 
 __all__ = ["Port", "PortedFile", "port_project"]
 
@@ -31,7 +32,7 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
 # From this number of files, processes are worth their start.
 _MANY_FILES = 50
 _PathAndText: TypeAlias = tuple[pathlib.Path, bytes]
-_Ported: TypeAlias = tuple[bytes, list[remaining.Remaining]]
+_Ported: TypeAlias = tuple[bytes, list[manual_todos.Remaining]]
 _CONFIGS = (".gin", ".yaml", ".yml")
 _SUFFIXES = (".py", ".ipynb", *_CONFIGS)
 _DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
@@ -81,7 +82,7 @@ class Port:
     """
 
     files: Sequence[PortedFile]
-    remaining: Sequence[remaining.Remaining]
+    remaining: Sequence[manual_todos.Remaining]
     skipped: Mapping[str, str]
 
     def diff(self) -> str:
@@ -115,7 +116,7 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     skipped = {str(path): why for path, text in sources.items() if (why := _unreadable(path, text))}
     sources = {path: text for path, text in sources.items() if str(path) not in skipped}
     codes = (code for path, text in sources.items() if (code := _code_of(path, text)))
-    brought = garden.gather(codes) if alongside else {}
+    brought = vendoring.gather(codes) if alongside else {}
     folder = _folder_of(paths[0])
     new = {folder / _path_of(name, alongside, brought): text for name, text in brought.items()}
     texts = sources | {p: t.encode() for p, t in new.items() if not p.exists()}
@@ -135,7 +136,9 @@ def _map(
 ) -> Iterable[_Ported]:
     if len(files) < _MANY_FILES:
         return map(port, files)
-    with concurrent.futures.ProcessPoolExecutor() as pool:
+    # A fork of a process that runs TensorFlow's threads can die.
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(mp_context=spawn) as pool:
         return list(pool.map(port, files, chunksize=8))
 
 
@@ -146,14 +149,14 @@ def _ported(file: _PathAndText, destinations: Destinations, own_modules: frozens
         return _with_new_names(text.decode(), destinations).encode(), []
     if path.suffix != ".ipynb":
         module = _rewritten(cst.parse_module(text), destinations)
-        found = remaining.find(module.code, own_modules)
-        return module.bytes, [remaining.Remaining(str(path), *one) for one in found]
+        found = manual_todos.find(module.code, own_modules)
+        return module.bytes, [manual_todos.Remaining(str(path), *one) for one in found]
     notebook = notebooks.Notebook(text)
     code = _rewritten(cst.parse_module(notebook.code), destinations).code
     places = []
-    for line, what in remaining.find(code, own_modules):
+    for line, what in manual_todos.find(code, own_modules):
         cell, line_in_cell = notebook.place_of(code, line)
-        places.append(remaining.Remaining(f"{path}, cell {cell}", line_in_cell, what))
+        places.append(manual_todos.Remaining(f"{path}, cell {cell}", line_in_cell, what))
     return notebook.with_code(code), places
 
 

@@ -106,6 +106,7 @@ def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
         *media_sections.media(runs),
         run_sections.architectures(runs),
         curve_sections.throughput(runs),
+        run_sections.time_spent(runs),
         run_sections.checkpoints(runs),
         comparison.config(runs),
         comparison.environment(runs),

@@ -26,7 +26,7 @@ from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.reports import metric_series
 from official_lite.reports.metric_series import Series
-from official_lite.run import model_dir_lock
+from official_lite.run import goodput, model_dir_lock
 
 __all__ = [
     "BestCheckpoint",
@@ -121,6 +121,7 @@ class Run:
         start_time: Seconds since 1970.
         end_time: Seconds since 1970; None while it runs.
         seconds: Duration since the last start in seconds; None while it runs.
+        time_record: Where the time went, over all starts; None if it was not recorded.
         environment: Host, platform, and versions by package name.
         execution: How `runtime.execution: auto` was resolved; None if it was not used.
         series: The metrics by split and name.
@@ -145,6 +146,7 @@ class Run:
     start_time: float | None = None
     end_time: float | None = None
     seconds: float | None = None
+    time_record: goodput.TimeRecord | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     execution: execution_record.ExecutionRecord | None = None
     series: Mapping[str, Mapping[str, Series]] = dataclasses.field(default_factory=dict)
@@ -167,6 +169,11 @@ class Run:
         size = data.get("global_batch_size") if isinstance(data, Mapping) else None
         rate = self.steps_per_second
         return rate * size if rate is not None and isinstance(size, int) else None
+
+    @property
+    def goodput(self) -> float | None:
+        """The time of steps that were kept, as a fraction of the time that the run was running."""
+        return self.time_record.share if self.time_record else None
 
     def last_metrics(self) -> dict[str, float]:
         """Return the last value of each metric, named `split/name`."""
@@ -248,6 +255,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         start_time=_seconds(record.get("start_time")),
         end_time=_seconds(record.get("end_time")),
         seconds=record.get("seconds"),
+        time_record=reader.time_record(),
         environment={key: str(value) for key, value in {**machine, **versions}.items()},
         execution=reader.execution(),
         series=series,
@@ -322,6 +330,13 @@ class _Reader:
             return execution_record.load(self._model_dir)
         except errors.ConfigError as error:
             self.problems.append(str(error))
+            return None
+
+    def time_record(self) -> goodput.TimeRecord | None:
+        try:
+            return goodput.read(self._model_dir)
+        except (OSError, ValueError) as error:
+            self._tell(goodput.NAME, error)
             return None
 
     def series(self) -> dict[str, dict[str, Series]]:

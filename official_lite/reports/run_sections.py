@@ -1,4 +1,4 @@
-"""Sections about runs: overview, checkpoints and architecture."""
+"""Sections about runs: overview, checkpoints, architecture, and where the time went."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,23 @@ from official_lite.reports import architecture_reading, charts, layout
 from official_lite.reports.architecture_reading import FoundArch
 from official_lite.reports.markup import Child, Markup, tag
 from official_lite.reports.run_reading import Run
+from official_lite.run import goodput
 
-__all__ = ["architectures", "checkpoints", "overview"]
+__all__ = ["architectures", "checkpoints", "overview", "time_spent"]
 
 # More charts than this are collapsed at first.
 _MOST_OPEN_CHARTS = 6
+
+_STATES = {
+    "starting": "imports, building, restoring, closing",
+    "compiling": "the first call of each loop, and the choice of the execution mode",
+    "waiting_for_input": "steps that wait for data",
+    "stepping": "the training loop, with its hooks and reports",
+    "evaluating": "evaluations during or after training",
+    "saving": "training waits for a checkpoint",
+    "lost": "work that was repeated after the last checkpoint",
+    "stopped": "between the end of a start and the next start",
+}
 
 
 def overview(runs: Sequence[Run]) -> layout.Section:
@@ -62,6 +74,45 @@ def architectures(runs: Sequence[Run]) -> layout.Section | None:
     if not any(shown):
         return None
     return layout.Section(name="architecture", title="Architecture search", content=shown)
+
+
+def time_spent(runs: Sequence[Run]) -> layout.Section | None:
+    """Build the section with the seconds in each state; return None if none were recorded."""
+    if all(run.time_record is None for run in runs):
+        return None
+    rows = [
+        layout.Row(
+            head=[state.replace("_", " "), tag("div", text, class_="dim")],
+            cells=[_spent(run.time_record, state) for run in runs],
+        )
+        for state, text in _STATES.items()
+    ]
+    totals = [run.time_record.wall_seconds if run.time_record else None for run in runs]
+    rows.append(layout.Row(head="in total", cells=[layout.duration(each) for each in totals]))
+    rows.append(layout.Row(head="starts", cells=[_starts(run.time_record) for run in runs]))
+    rows.append(layout.Row(head="goodput", cells=[_goodput(run) for run in runs], class_="best"))
+    columns = ["", *(run.name for run in runs)]
+    caption = "Goodput is the time of steps that were kept, as a share of the time without stops"
+    table = layout.table(layout.Table(caption=caption, columns=columns, rows=rows))
+    return layout.Section(name="time", title="Where the time went", content=table)
+
+
+def _spent(record: goodput.TimeRecord | None, state: str) -> Child:
+    if record is None:
+        return None
+    if state == "waiting_for_input" and not record.measures_input:
+        return "not measured, part of stepping"
+    seconds = record.seconds[state]
+    part = seconds / record.wall_seconds if record.wall_seconds else 0.0
+    return layout.share(part, f"{layout.duration(seconds)} · {100 * part:.1f} %")
+
+
+def _starts(record: goodput.TimeRecord | None) -> Child:
+    return None if record is None else str(record.starts)
+
+
+def _goodput(run: Run) -> Child:
+    return None if run.goodput is None else f"{100 * run.goodput:.1f} %"
 
 
 def _one(run: Run) -> Markup:

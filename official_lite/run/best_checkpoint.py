@@ -23,6 +23,7 @@ __all__ = [
     "check_directories",
     "check_hooks",
     "check_metric",
+    "find_best_checkpoint",
     "maybe_create_best_ckpt_exporter",
 ]
 
@@ -152,6 +153,21 @@ def _warn_if_less_is_better(metric: str, comp: str) -> None:
         )
 
 
+def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
+    """Return the best checkpoint of a run.
+
+    Raises:
+        errors.CheckpointError: If there is none.
+    """
+    directory = os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir)
+    path = latest.latest_checkpoint(directory)
+    if path is None:
+        raise errors.CheckpointError(
+            f"There is no best checkpoint in {directory}. Train with evaluations first."
+        )
+    return path
+
+
 def check_metric(
     params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
 ) -> None:
@@ -185,7 +201,7 @@ def check_hooks(
         if not evaluates:
             logging.warning(
                 "The hook %s watches the metric `%s`, but this run has no evaluations, so the hook "
-                "has no effect. Use --mode=train_and_eval.",
+                "has no effect. Use the mode `train_and_eval`.",
                 kind,
                 name,
             )

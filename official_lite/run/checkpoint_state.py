@@ -7,8 +7,9 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state, pairing, state_description
-from official_lite.common import errors, types
+from official_lite.adapters import lora
+from official_lite.checkpoint import model_state, state_description
+from official_lite.common import errors, keras_variables, types
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
@@ -55,6 +56,10 @@ def add_attributes(
             yet, so that a resumed run could not restore them.
     """
     known = {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
+    adapter = getattr(trainer, "adapter", None)
+    if isinstance(adapter, lora.Adapter):
+        # The base is loaded again instead.
+        known |= {id(variable) for variable in adapter.base_variables}
     for name, owner in {"trainer_attributes": trainer, **_tasks(trainer)}.items():
         attributes = {
             # Skip TensorFlow's own tracking records of the same attributes.
@@ -90,7 +95,7 @@ def _find_state(value: object, known: set[int]) -> Any:
     if id(value) in known or not isinstance(value, _STATE) or isinstance(value, _NOT_STATE):
         return None
     items = {"value": value, **model_state.hidden_items(value)}
-    variables = [v for item in items.values() for v in pairing.variables_of(item)]
+    variables = [v for item in items.values() for v in keras_variables.variables_of(item)]
     is_known = bool(variables) and all(id(v) in known for v in variables)
     return None if is_known else items
 
@@ -174,11 +179,12 @@ class RunDescription:
 
     def _describe(self, params: config_definitions.ExperimentConfig) -> dict[str, Any]:
         trainer = self._trainer
-        model, optimizer = getattr(trainer, "model", None), getattr(trainer, "optimizer", None)
+        model, optimizer = orbit.runner.model_of(trainer), orbit.runner.optimizer_of(trainer)
         return {
             **state_description.describe(model, optimizer),
             "global_batch_size": getattr(trainer, "global_batch_size", None),
             "num_replicas": self._strategy.num_replicas_in_sync,
+            "virtual_replicas": params.trainer.virtual_replicas,
             "execution": getattr(trainer, "execution", None),
             "config_sha256": run_record.config_sha256(params),
             "versions": run_record.versions(),

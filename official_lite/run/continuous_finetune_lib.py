@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import contents, directories
+from official_lite.checkpoint import directories, inspection
 from official_lite.cluster import task_server, tf_config
 from official_lite.common import errors, files, nested_dict, run_mode
 from official_lite.core import base_task, config_definitions, task_factory, train_lib
@@ -164,7 +164,7 @@ def _pretrain_checkpoints(
     )
     for path in paths:
         try:
-            step = contents.read_global_step_from_checkpoint(path)
+            step = inspection.read_global_step_from_checkpoint(path)
         except tf.errors.NotFoundError:
             logging.warning("Skipping %s, which was removed before it could be fine-tuned.", path)
             continue

@@ -2,7 +2,7 @@
 
 import contextvars
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 from absl import logging
@@ -11,9 +11,9 @@ from official_lite.cluster import reachability
 from official_lite.common import error_report, errors
 from official_lite.core import config_definitions
 from official_lite.modeling import model_summary
-from official_lite.run import preemption, run_record
+from official_lite.run import data_schemas, goodput, preemption, run_record
 
-__all__ = ["STOPS", "drive", "is_driven", "note_results"]
+__all__ = ["STOPS", "drive", "is_driven", "note", "note_results", "seal_record"]
 
 # How a run can end before its last step without an error, beside `stop_requested`.
 STOPS = ("early stopping", "pruned", "completed")
@@ -42,9 +42,10 @@ def drive(
     ::
 
         catch SIGTERM and SIGINT
-        lock the model directory            if the mode trains
+        lock the model directory            if the mode trains; if it predicts, that of its output
         compare the config with that of the checkpoints
         open the record of the run
+        measure where the time goes
         work
         at_the_end                          each part, also after an error
         close the record; unlock the directory
@@ -66,7 +67,13 @@ def drive(
     if (outer := _outer_record(model_dir)) is not None:
         _do(outer, work, at_the_end)
         return
+
+    def work_on_checked_data(record: run_record.RunRecord) -> None:
+        data_schemas.enforce(params, mode, model_dir, is_chief=is_chief)
+        work(record)
+
     with (
+        error_report.rendered_briefly(),
         error_report.naming_the_resource(),
         preemption.catch_signals(),
         run_record.RunRecord(
@@ -76,17 +83,35 @@ def drive(
             is_chief=is_chief,
             allow_config_change=allow_config_change,
         ) as record,
+        goodput.Goodput(record.path("goodput", "json") if is_chief else None) as clock,
     ):
         token = _current.set(record)
         try:
-            _do(record, work, at_the_end)
+            _do(record, work_on_checked_data, at_the_end)
         finally:
             _current.reset(token)
+            record.note(goodput=clock.summary())
 
 
 def is_driven(model_dir: str) -> bool:
     """Return whether this code runs as the work of a run in a directory."""
     return _outer_record(model_dir) is not None
+
+
+def seal_record(model_dir: str) -> str | None:
+    """Complete the record of the run in a directory; see `RunRecord.seal`.
+
+    Returns:
+        The checksum of its line in the chain; None outside a run, or if the run does not train.
+    """
+    record = _outer_record(model_dir)
+    return record.seal() if record is not None else None
+
+
+def note(model_dir: str, **entries: Any) -> None:
+    """Add entries to the record of the run in a directory; outside a run, do nothing."""
+    if (record := _outer_record(model_dir)) is not None:
+        record.note(**entries)
 
 
 def _outer_record(model_dir: str) -> run_record.RunRecord | None:
@@ -105,13 +130,13 @@ def _do(
     """
     first: BaseException | None = None
     try:
-        with error_report.naming_the_resource(), reachability.name_the_lost():
+        with error_report.naming_the_resource(), reachability.report_lost_peers():
             work(record)
     except BaseException as error:
         first = error
     for part in at_the_end:
         try:
-            with reachability.name_the_lost():
+            with reachability.report_lost_peers():
                 part(record, first)
         except BaseException as error:
             if first is None:

@@ -1,6 +1,6 @@
-"""A lock that allows only one training process at a time in a model directory.
+"""A lock that allows only one process at a time to train, or to predict, in a directory.
 
-The file `.lock` names the training process, which rewrites the file every few seconds. The lock is
+The file `.lock` names that process, which rewrites the file every few seconds. The lock is
 stale if that process is dead. On the same host this is detected at once; from another host, by
 watching the file for three heartbeats. The clocks of the hosts are never compared. This module
 needs TensorFlow only for remote directories.
@@ -75,7 +75,7 @@ class _Holder:
 
 
 class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
-    """Lock that the training process holds while it trains in a directory.
+    """Lock that a process holds while it trains in a directory, or writes predictions to it.
 
     ::
 
@@ -84,6 +84,8 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
 
     Args:
         directory: The directory, which must exist.
+        activity: What the process does in the directory, for the error.
+        field: The name of the directory in the config or the command, for the error.
         sleep: A function that waits for a number of seconds.
         clock: A function that returns the time in seconds since 1970.
     """
@@ -92,10 +94,14 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         self,
         directory: str,
         *,
+        activity: str = "training",
+        field: str = "model_dir",
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
+        self._activity = activity
+        self._field = field
         self._path = os.path.join(directory, _FILE)
         self._sleep = sleep
         self._clock = clock
@@ -115,14 +121,14 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         """Acquire the lock, taking it over if its process is dead.
 
         Raises:
-            errors.ModelDirBusyError: If another process is training in the directory.
+            errors.ModelDirBusyError: If another process holds the lock.
         """
         while not self._try_to_create():
             holder = self._read()
             if holder is not None and self._is_alive(holder):
                 raise errors.ModelDirBusyError(
-                    f"Another run is training in {self._directory}: {holder.describe()}. Stop it "
-                    "first, or use another --model_dir."
+                    f"Another run is {self._activity} in {self._directory}: {holder.describe()}. "
+                    f"Stop it first, or use another `{self._field}`."
                 )
             self._take_away(holder)
         _held.add(self._me.id)

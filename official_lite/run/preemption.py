@@ -6,7 +6,6 @@ reads the pipe in a thread. The stop request is recorded, and a second signal en
 regardless of what the main thread is doing.
 """
 
-import builtins
 import contextlib
 import os
 import signal
@@ -22,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.cluster import tf_config
-from official_lite.common import errors
+from official_lite.common import errors, notebook
 
 __all__ = [
     "catch_signals",
@@ -180,7 +179,7 @@ _watch: _Watch | None = None
 
 
 def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
+    return hasattr(sys, "ps1") or notebook.shell() is not None
 
 
 # A compiled loop that reads a flag in every step is 7 to 17 % slower if steps are short. A loop

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import latest, warm_start
+from official_lite.cluster import tf_config
 from official_lite.common import errors, files, run_mode, suggestions
 from official_lite.config import phase_configs
 from official_lite.core import (
@@ -18,12 +19,14 @@ from official_lite.core import (
     config_definitions,
     hook_factory,
     task_factory,
+    train_data,
     trainer_factory,
     writer_factory,
 )
 from official_lite.data import length
 from official_lite.modeling import hyperparams
-from official_lite.run import best_checkpoint, run_record
+from official_lite.prediction import shard_files
+from official_lite.run import best_checkpoint, data_schemas, run_record
 
 __all__ = [
     "check",
@@ -32,6 +35,7 @@ __all__ = [
     "check_evaluation_data",
     "check_init_checkpoint",
     "check_input_files",
+    "check_prediction",
     "find_hooks",
     "find_writers",
     "writes_event_files",
@@ -85,36 +89,102 @@ def check_run(
     run_record.check_model_dir(model_dir)
     if run_mode.Mode(mode).trains:
         best_checkpoint.check_directories(params, model_dir, _best_checkpoint_hooks(params))
+    if run_mode.Mode(mode).predicts:
+        check_prediction(params)
     earlier = earlier_phases or {}
     if reads_weights:
-        check_evaluation(params, mode, model_dir)
+        check_evaluation(params, mode, model_dir, type(task) if task else None)
         check_init_checkpoint(params, model_dir, earlier, type(task) if task else None)
     if reads_files:
         check_input_files(params, mode, list(earlier.values()))
+        data_schemas.check(params, mode, model_dir, list(earlier.values()))
 
 
 def check_evaluation(
-    params: config_definitions.ExperimentConfig, mode: str, model_dir: str
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    task_cls: type[base_task.Task] | None = None,
 ) -> None:
-    """Check that there is a checkpoint to evaluate, if the mode is `eval`.
+    """Check that there is a checkpoint, if the mode is `eval` or `predict`.
+
+    A task or a trainer that overrides `initialize` may load weights from elsewhere.
+
+    Args:
+        params: The config of the run.
+        mode: The mode of the run.
+        model_dir: The model directory.
+        task_cls: The class of the task, if it differs from the class registered for the config.
 
     Raises:
         errors.CheckpointError: If there is none.
     """
     init_checkpoint = params.task.init_checkpoint
-    if mode != "eval" or init_checkpoint:
+    if mode not in ("eval", "predict") or init_checkpoint:
+        return
+    if mode == "predict" and params.prediction.checkpoint != "latest":
         return
     path = latest.latest_checkpoint(model_dir)
     if path is None:
+        if _initializes_itself(params, task_cls):
+            return
         raise errors.CheckpointError(
-            f"There is no checkpoint in {model_dir}, so --mode=eval would evaluate random weights. "
-            "Train first, or set `task.init_checkpoint`."
+            f"There is no checkpoint in {model_dir}, so the mode `{mode}` would use random "
+            "weights. Train first, or set `task.init_checkpoint`."
         )
     if os.path.basename(path).startswith(f"{best_checkpoint.BEST_CHECKPOINT_NAME}-"):
         raise errors.CheckpointError(
             f"{model_dir} is not a model directory. It contains the best checkpoint of a run, "
-            "which would not be restored. To evaluate it, use another --model_dir and pass "
-            f"--set=task.init_checkpoint={path}."
+            "which would not be restored. To use it, choose another `model_dir` and set "
+            f"`task.init_checkpoint` to {path}."
+        )
+
+
+def check_prediction(params: config_definitions.ExperimentConfig) -> None:
+    """Check that the mode `predict` is possible with a config.
+
+    Raises:
+        errors.ConfigValueError: If it is not.
+    """
+    if not isinstance(params.task, config_definitions.TaskConfig):
+        raise errors.ConfigValueError(
+            "The mode `predict` supports experiments with one task, but this one has several. "
+            "Export the model with `official-lite export` and predict with it."
+        )
+    shard_files.require_library(params.prediction.format)
+    _require_one_process(params.runtime)
+    train_data.predict_data(params)
+    trainer = params.trainer
+    if params.prediction.checkpoint == "best" and not trainer.best_checkpoint_export_subdir:
+        raise errors.ConfigValueError(
+            "`prediction.checkpoint` is 'best', but the run keeps no best checkpoint: "
+            "`trainer.best_checkpoint_export_subdir` is empty. For the one of a hook, set "
+            "`prediction.checkpoint` to 'init' and `task.init_checkpoint` to its directory."
+        )
+    if params.prediction.checkpoint == "init" and not params.task.init_checkpoint:
+        raise errors.ConfigValueError(
+            "`prediction.checkpoint` is 'init', but `task.init_checkpoint` is not set."
+        )
+
+
+def _require_one_process(runtime: config_definitions.RuntimeConfig) -> None:
+    """Check that a prediction runs in one process, whose replicas share one input in its order.
+
+    Raises:
+        errors.ConfigValueError: If there are several processes.
+    """
+    strategy = runtime.distribution_strategy.lower()
+    is_several = strategy == "parameter_server"
+    if strategy == "multi_worker_mirrored":
+        found = tf_config.find_cluster(runtime.worker_hosts, runtime.task_index)
+        is_several = found is not None and found.num_workers > 1
+    if is_several:
+        raise errors.ConfigValueError(
+            f"The mode `predict` does not support several processes (`{strategy}`): each would "
+            "read a part of the rows, and nothing would put them back in order. Use "
+            "`runtime.distribution_strategy=mirrored` and unset TF_CONFIG. To use several "
+            "machines, start one command for each part of the input, with its own "
+            "`prediction.output_dir`."
         )
 
 
@@ -145,19 +215,30 @@ def check_init_checkpoint(
 
     Args:
         params: The config of the run.
-        model_dir: The model directory, whose own checkpoint takes precedence.
+        model_dir: The model directory, whose own checkpoint takes precedence. With
+            `task.adapters`, both are read.
         earlier_phases: The model directories of earlier phases by name, in which the checkpoint may
             be created before the run starts.
         task_cls: The class of the task, if it differs from the class registered for the config.
 
     Raises:
         errors.CheckpointError: If the checkpoint does not exist.
+        errors.ConfigValueError: If there are adapters without a checkpoint to adapt.
     """
     path = params.task.init_checkpoint
     earlier = earlier_phases or {}
+    is_adapted = hyperparams.get_by_path(params, "task.adapters") is not None
+    if is_adapted and not path and not _initializes_itself(params, task_cls):
+        raise errors.ConfigValueError(
+            "`task.adapters` is set, but `task.init_checkpoint` is not, so the adapters would be "
+            "trained on random weights. Set it to a checkpoint, a model directory or a "
+            "safetensors file."
+        )
     if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
         return
-    if not _is_read_by_default_code(params, task_cls) or latest.latest_checkpoint(model_dir):
+    if not _is_read_by_default_code(params, task_cls):
+        return
+    if not is_adapted and latest.latest_checkpoint(model_dir):
         return
     if warm_start.find_checkpoint(path) is None:
         nearest = suggestions.nearest(path.split("/")[0], earlier)
@@ -233,35 +314,37 @@ def _check_mode(name: str) -> None:
 
 
 def _is_read_by_default_code(params: Any, task_cls: type[base_task.Task] | None) -> bool:
+    task_cls = _task_cls(params, task_cls)
+    return hasattr(task_cls, "initialize") and not _initializes_itself(params, task_cls)
+
+
+def _initializes_itself(params: Any, task_cls: type[base_task.Task] | None) -> bool:
+    """Return whether the task, if its class is known, or the trainer overrides `initialize`."""
+    of_task = getattr(_task_cls(params, task_cls), "initialize", base_task.Task.initialize)
+    of_trainer = trainer_factory.get_trainer_cls(params).initialize
+    return (
+        of_task is not base_task.Task.initialize
+        or of_trainer is not base_trainer.Trainer.initialize
+    )
+
+
+def _task_cls(params: Any, task_cls: type[base_task.Task] | None) -> type[base_task.Task] | None:
     # A custom stage may create a task that is not registered.
     with contextlib.suppress(errors.UnknownNameError):
-        task_cls = task_cls or task_factory.find_task_cls(params.task)
-    trainer_cls = trainer_factory.get_trainer_cls(params)
-    return (
-        getattr(task_cls, "initialize", None) is base_task.Task.initialize
-        and trainer_cls.initialize is base_trainer.Trainer.initialize
-    )
+        return task_cls or task_factory.find_task_cls(params.task)
+    return None
 
 
 def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the field and the texts of each `input_path` of one or several tasks."""
-    parts = [("task", task)]
-    for index, routine in enumerate(hyperparams.get_by_path(task, "task_routines", ())):
-        parts.append((f"task.task_routines[{index}].task_config", routine.task_config))
-    kind = run_mode.Mode(mode)
-    blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
-    for path, part in parts:
-        wanted: list[tuple[str, Any]] = [(path, part)]
-        wanted += [
-            (f"{path}.{name}", hyperparams.get_by_path(part, name))
-            for name in blocks
-            if blocks[name]
-        ]
-        for place, block in wanted:
-            given = hyperparams.get_by_path(block, "input_path")
-            reads_service = hyperparams.get_by_path(block, "enable_tf_data_service")
-            if given and not reads_service and getattr(block, "NAMES_FILES", True):
-                yield f"{place}.input_path", list(_texts(given))
+    # A task may have an `input_path` of its own.
+    blocks: list[tuple[str, Any]] = [*data_schemas.task_configs(task)]
+    blocks += data_schemas.data_blocks(task, mode)
+    for place, block in blocks:
+        given = hyperparams.get_by_path(block, "input_path")
+        reads_service = hyperparams.get_by_path(block, "enable_tf_data_service")
+        if given and not reads_service and getattr(block, "NAMES_FILES", True):
+            yield f"{place}.input_path", list(data_schemas.texts(given))
 
 
 def _is_local_path(name: str) -> bool:
@@ -269,13 +352,6 @@ def _is_local_path(name: str) -> bool:
     # generated data. The task also decides how to interpret `~`.
     is_path = any(sign in name for sign in "/.*")
     return is_path and not name.startswith("~") and not files.is_remote(name)
-
-
-def _texts(input_path: object) -> Iterator[str]:
-    if isinstance(input_path, str):
-        yield input_path
-    else:
-        yield from hyperparams.texts(input_path)
 
 
 def _entries(

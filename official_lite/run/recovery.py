@@ -16,11 +16,12 @@ from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.common import errors, files, keras_variables
 from official_lite.core import base_trainer
+from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.run import preemption
 
 __all__ = [
-    "FiniteState",
+    "NonfiniteCheck",
     "RECORD_NAME",
     "BadStep",
     "RecoveryAction",
@@ -36,7 +37,7 @@ _NUMBERS_A_STEP = 50_000
 _ROWS_AT_ONCE = 2**15
 
 
-class FiniteState:
+class NonfiniteCheck:
     """Checks the variables of a trainer for non-finite values, in one compiled pass.
 
     The loss of a step does not show whether the update after it was good: a gradient may be
@@ -230,6 +231,21 @@ class RecoveryAction:
             num_batches=(found - start) * count,
         )
 
+    def find_bad_input(self) -> str | None:
+        """Search the training data for non-finite numbers, for a few seconds.
+
+        Returns:
+            A sentence that names the place. None if nothing was found, or if several processes
+            read the data, because they would have to read the same number of batches.
+        """
+        trainer = self._repeating_trainer
+        if trainer is None:
+            return None
+        resolver = trainer.strategy.cluster_resolver
+        if resolver is not None and resolver.cluster_spec().jobs:
+            return None
+        return input_errors.find_non_finite(trainer.build_train_dataset())
+
     def _restore(self) -> None:
         skipped = self._skipped
         path = self.checkpoint_manager.restore_or_initialize()
@@ -284,6 +300,7 @@ class RecoveryCondition:
             the run are read from it.
         state: Checks the variables if the loss is good.
         find_bad_step: A function that finds the step to name in the final error.
+        find_bad_input: A function that describes non-finite training data for the final error.
     """
 
     def __init__(
@@ -294,8 +311,9 @@ class RecoveryCondition:
         recovery_max_trials: int = 3,
         *,
         model_dir: str | None = None,
-        state: FiniteState | None = None,
+        state: NonfiniteCheck | None = None,
         find_bad_step: Callable[[], BadStep | None] | None = None,
+        find_bad_input: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.recovery_begin_steps = recovery_begin_steps
         self.recovery_max_trials = recovery_max_trials
@@ -303,6 +321,7 @@ class RecoveryCondition:
         self.global_step = global_step
         self._state = state
         self._find_bad_step = find_bad_step
+        self._find_bad_input = find_bad_input
         self._path = model_dir and os.path.join(model_dir, RECORD_NAME)
         self._blow_ups = _read(self._path)
         self.recover_counter = len(self._blow_ups)
@@ -325,10 +344,13 @@ class RecoveryCondition:
         if self.recover_counter <= self.recovery_max_trials:
             logging.warning("%s at step %d.", what, step)
             return True
+        where = self._where(step)
+        if bad_input := self._find_bad_input():
+            where = f"{bad_input} {where}"
         times = "once" if self.recover_counter == 1 else f"{self.recover_counter} times"
         raise errors.DivergedError(
             f"{what} at step {step}; the training blew up {times}, and "
-            f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {self._where(step)}"
+            f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {where}"
         )
 
     def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
@@ -373,7 +395,7 @@ def describe_blow_up(
     global_step: tf.Variable,
     loss_upper_bound: float,
     recovery_begin_steps: int = 0,
-    state: FiniteState | None = None,
+    state: NonfiniteCheck | None = None,
 ) -> str | None:
     """Describe what is wrong with the outputs or the variables; return None if nothing is.
 

@@ -8,16 +8,20 @@
       params.<n>.yaml               earlier configs, if a config change was allowed
       .lock                         held by the training process while it runs
       operative_config.<mode>.gin   the config and gin's other bindings, for --gin_file
-      run.json                      versions, command, seed, host, and how the run ended
+      run.json                      versions, command, seed, host, code, packages, input files, and
+                                    how the run ended
+      checkpoints.chain.jsonl       checksums of records and checkpoints, see docs/verify.md
+      goodput.json                  where the time went, over all starts; see run/goodput.py
       log.txt                       the complete log, including tracebacks
       metrics.json                  one JSON object per line for each report and evaluation
       train/  validation/           event files
       ckpt-<step>.*                 checkpoints, see docs/checkpoints.md
       best_ckpt/                    the best checkpoint, with info.json
 
-A job that only evaluates can use the directory of a running training job, because it writes
-`run.<mode>.json` and `log.<mode>.txt` instead. Only the chief writes files. The last line of a log
-says how the run ended.
+A job that only evaluates or predicts can use the directory of a running training job, because it
+writes `run.<mode>.json`, `log.<mode>.txt` and `goodput.<mode>.json` instead. A job that predicts
+holds a lock in the directory of its predictions. Only the chief writes files.
+The last line of a log says how the run ended.
 """
 
 import contextlib
@@ -33,30 +37,57 @@ import re
 import shlex
 import socket
 import sys
+import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from absl import logging
 
+from official_lite.checkpoint import chain
 from official_lite.common import error_report, errors, escapes, files, run_mode, terminal
 from official_lite.config import compatibility, gin_config, parsing
 from official_lite.core import config_definitions
+from official_lite.data import input_paths
 from official_lite.modeling import hyperparams
-from official_lite.run import model_dir_lock
+from official_lite.run import model_dir_lock, provenance
 
 __all__ = [
     "RunRecord",
     "check_model_dir",
     "config_sha256",
     "is_finished",
+    "params_sha256",
+    "predictions_dir",
     "save_gin_config",
+    "start_sha256",
     "versions",
 ]
 
 
 _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
 
+
+# The entries of `run.json` about the start of a run. The chain covers them; the others say how far
+# the run has come and how it ended.
+_OF_START = (
+    "mode",
+    "argv",
+    "config_sha256",
+    "config_changes",
+    "seed",
+    "train_steps",
+    "start_time",
+    "host",
+    "pid",
+    "platform",
+    "versions",
+    "params",
+    "code",
+    "environment",
+    "inputs",
+)
 
 # The names of checkpoint files and event files.
 _OF_TENSORFLOW = re.compile(r"checkpoint|.+-\d+\.(index|data-\d+-of-\d+|commit\.json)|.*tfevents.*")
@@ -83,7 +114,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
     def __init__(
         self,
-        params: hyperparams.Config,
+        params: config_definitions.ExperimentConfig,
         mode: str,
         model_dir: str,
         *,
@@ -98,6 +129,10 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._allow_config_change = allow_config_change
         self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
+        # The record is sealed on the thread that writes checkpoints.
+        self._writing = threading.RLock()
+        self._line: str | None = None
+        self._input_patterns: list[str] = []
         self._log_handler: python_logging.Handler | None = None
         self._start_time = time.time()
 
@@ -108,15 +143,36 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
     def note(self, **entries: Any) -> None:
         """Add entries to `run.json`, which are written when the run ends."""
-        self._entries |= entries
+        with self._writing:
+            self._entries |= entries
 
-    def replace_params(self, params: hyperparams.Config) -> None:
+    def replace_params(self, params: config_definitions.ExperimentConfig) -> None:
         """Replace the recorded config, for example after epochs were converted to steps."""
         self._params = params
         if self._is_chief:
-            self._write_params()
-            self._entries |= _entries_of(params)
-            self._write()
+            with self._writing:
+                self._entries |= _entries_of(params)
+                self._publish()
+
+    def seal(self) -> str | None:
+        """Complete the record with what the run has used so far: code, packages and input files.
+
+        Call this before a checkpoint is committed. Input files may be opened after the start, for
+        example by the first evaluation, so a later call may add some.
+
+        Returns:
+            The checksum of the record's line in the chain; None in processes that write no record
+            of a training.
+        """
+        if not (self._is_chief and self._is_training):
+            return None
+        patterns = provenance.find_input_patterns(self._params)
+        with self._writing:
+            if "code" not in self._entries or patterns != self._input_patterns:
+                self._input_patterns = patterns
+                self._entries |= provenance.describe(patterns)
+                self._publish()
+        return self._line
 
     def __enter__(self) -> "RunRecord":
         if not self._is_chief:
@@ -125,13 +181,15 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             files.makedirs(self._model_dir)
         except OSError as error:
             raise errors.ConfigValueError(
-                f"--model_dir={self._model_dir} can't be created: {error}. Use a directory in "
-                "which you can create files."
+                f"The model directory {self._model_dir} can't be created: {error}. Use a "
+                "directory in which you can create files."
             ) from error
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self._lock.close)
             changes = self._claim() if self._is_training else []
-            self._log_handler = _log_to_file(self._path("log", "txt"))
+            if run_mode.Mode(self._mode).predicts:
+                self._claim_predictions()
+            self._log_handler = _log_to_file(self.path("log", "txt"))
             on_failure.callback(self._close_log)
             if not self._is_training:
                 compatibility.warn_of_another(self._params, self._model_dir)
@@ -146,14 +204,23 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         # Remove temporary files of killed training processes, but not those of evaluation jobs,
         # which may be about to rename them.
         files.remove_temporaries(self._model_dir, lambda name: not _is_of_evaluation(name))
+        chain.repair(self._model_dir)
         return compatibility.check(
             self._params, self._model_dir, is_allowed=self._allow_config_change
         )
 
+    def _claim_predictions(self) -> None:
+        """Acquire the lock of the directory of the predictions."""
+        directory = predictions_dir(self._params, self._model_dir)
+        files.makedirs(directory)
+        lock = model_dir_lock.ModelDirLock(
+            directory, activity="predicting", field="prediction.output_dir"
+        )
+        self._lock.enter_context(lock)
+
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
-        self._write_params()
         argv = [escapes.mask_passwords(argument) for argument in sys.argv]
         logging.info("Command: %s", shlex.join(argv), extra=terminal.DETAIL)
         logging.info(
@@ -164,7 +231,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if others := gin_config.find_other_bindings():
             logging.warning(
                 "Gin binds %s, which is not part of the config, so params.yaml alone can't repeat "
-                "this run. Use --gin_file=%s.",
+                "this run. Use --gin_file=%s (in Python: `gin.parse_config_file`).",
                 ", ".join(others),
                 os.path.join(self._model_dir, f"operative_config.{self._mode}.gin"),
             )
@@ -183,7 +250,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             # The config as it was given; `params.yaml` has the resolved config.
             "params": compatibility.flatten(self._params.as_dict()),
         }
-        self._write()
+        self._publish()
 
     def __exit__(
         self,
@@ -210,6 +277,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             logging.info("Experiment finished: status=%s, step=%s.", status, step)
             self._close_log()
             self._lock.close()
+            input_paths.forget()
 
     def _write_end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, errors.PreemptedError):
@@ -230,6 +298,19 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         old = files.read_text(os.path.join(self._model_dir, "params.yaml"))
         files.write_text(os.path.join(self._model_dir, f"params.{number}.yaml"), old)
 
+    def _publish(self) -> None:
+        """Write the record. Its line in the chain comes first, so it is never behind the files."""
+        if self._is_training:
+            entries = {
+                "start_time": self._entries["start_time"],
+                "params_sha256": params_sha256(parsing.masked_yaml(self._params)),
+                "run_sha256": start_sha256(self._entries),
+                **provenance.summarize(self._entries),
+            }
+            self._line = chain.append(self._model_dir, "record", entries)
+        self._write_params()
+        self._write()
+
     def _write_params(self) -> None:
         if self._is_training:
             parsing.serialize_config(self._params, self._model_dir)
@@ -237,9 +318,10 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
     def _write(self) -> None:
         text = json.dumps(self._entries, indent=2, default=str)
-        files.write_text(self._path("run", "json"), text + "\n")
+        files.write_text(self.path("run", "json"), text + "\n")
 
-    def _path(self, name: str, extension: str) -> str:
+    def path(self, name: str, extension: str) -> str:
+        """Return the path of a file of the record; jobs that only evaluate have their own files."""
         middle = "" if self._is_training else f".{self._mode}"
         return os.path.join(self._model_dir, f"{name}{middle}.{extension}")
 
@@ -264,7 +346,12 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         )
         self._log_handler.handle(record)
         if not isinstance(error, errors.OfficialLiteError):
-            error.add_note(f"The full traceback is in {self._path('log', 'txt')}.")
+            error.add_note(f"The full traceback is in {self.path('log', 'txt')}.")
+
+
+def predictions_dir(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
+    """Return the directory to which `--mode=predict` writes."""
+    return os.path.join(model_dir, params.prediction.output_dir)
 
 
 def save_gin_config(
@@ -306,7 +393,7 @@ def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_di
     if record.get("config_sha256") != config_sha256(params):
         logging.warning(
             "Its config differs from the config of this command; see %s. To run the new config, "
-            "use another --model_dir or remove this one.",
+            "use another `model_dir` or remove this one.",
             os.path.join(model_dir, "params.yaml"),
         )
     return True
@@ -341,27 +428,46 @@ def config_sha256(params: hyperparams.Config) -> str:
     return hashlib.sha256(parsing.to_yaml(params).encode()).hexdigest()
 
 
+def params_sha256(text: str) -> str:
+    """Return the checksum of the text of `params.yaml` in the chain."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def start_sha256(entries: Mapping[str, Any]) -> str:
+    """Return the checksum in the chain of what `run.json` says about the start of a run."""
+    fixed = {name: entries[name] for name in _OF_START if name in entries}
+    return chain.checksum(json.loads(json.dumps(fixed, default=str)))
+
+
 def check_model_dir(model_dir: str) -> None:
     """Check that a run can write to `model_dir`, without writing anything.
 
     Raises:
         errors.ConfigValueError: If the run can't write there, or could not read its checkpoints.
     """
+    if not model_dir:
+        raise errors.ConfigValueError(
+            "--model_dir is empty; expected a directory, which is created if it is missing. Is a "
+            "variable of your script unset?"
+        )
     if special := sorted(set(model_dir) & set("*?[\\")):
         raise errors.ConfigValueError(
-            f"--model_dir={model_dir} contains {' '.join(special)}, which TensorFlow interprets "
-            "as a file pattern, so it would not find the checkpoints. Rename the directory."
+            f"The model directory {model_dir} contains {' '.join(special)}, which TensorFlow "
+            "interprets as a file pattern, so it would not find the checkpoints. Rename the "
+            "directory."
         )
     if files.is_remote(model_dir):
         return
     path = os.path.abspath(model_dir)
     if os.path.exists(path) and not os.path.isdir(path):
-        raise errors.ConfigValueError(f"--model_dir={model_dir} is a file; expected a directory.")
+        raise errors.ConfigValueError(
+            f"The model directory {model_dir} is a file; expected a directory."
+        )
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
         raise errors.ConfigValueError(
-            f"--model_dir={model_dir}: The directory {path} is not writable."
+            f"The model directory {model_dir}: The directory {path} is not writable."
         )
 
 
@@ -377,8 +483,8 @@ def _require_regular_files(model_dir: str) -> None:
 
 
 def _is_of_evaluation(name: str) -> bool:
-    """Return whether a file, such as `run.continuous_eval.json`, belongs to an evaluation job."""
-    return any(f".{mode}." in name for mode in ("eval", "continuous_eval"))
+    """Return whether a file, such as `run.eval.json`, belongs to a job that does not train."""
+    return any(f".{mode}." in name for mode in run_mode.Mode if not mode.trains)
 
 
 class _LogFile(python_logging.FileHandler):

@@ -8,16 +8,9 @@
           {type: float, low: 1.e-4, high: 1.e-1, log: true}
         task.model.units: [[32], [64, 64]]
       metric: accuracy
-      direction: maximize
-      strategy: tpe
-      pruner: median
 
-    python train.py --experiment=vision/digits_mlp --config_file=search.yaml --mode=search \
-        --model_dir=/tmp/study
-
-Strategies, pruners and storage come from Optuna (`pip install 'official-lite[search]'`). Each trial
-is an ordinary run in its own model directory, so an interrupted trial resumes from its checkpoint.
-TensorFlow is imported only when a trial needs it.
+Strategies, pruners and storage come from Optuna. Each trial is an ordinary run in its own model
+directory, so an interrupted trial resumes from its checkpoint.
 """
 
 import importlib.util

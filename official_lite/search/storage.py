@@ -178,7 +178,7 @@ def _check_origin(
     raise errors.ConfigValueError(
         (
             f"{study_dir} contains a study with a different config:\n{shown}\nIts values can't be "
-            "compared with the values of this study. Use another --model_dir"
+            "compared with the values of this study. Use another `model_dir`"
         )
         + (
             ", or pass --allow_config_change (in Python: `allow_config_change=True`)."

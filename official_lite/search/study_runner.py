@@ -126,7 +126,7 @@ def _refuse_cluster() -> None:
     if found is not None and sum(map(len, found.jobs.values())) > 1:
         raise errors.ConfigValueError(
             "TF_CONFIG describes processes that train together, but a trial runs in one process. "
-            "Unset it. To use several processes, start each with the same --model_dir."
+            "Unset it. To use several processes, start each with the same `model_dir`."
         )
 
 
@@ -135,7 +135,7 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
     if not study.get_trials(deepcopy=False) and files.list_names(trials):
         raise errors.ConfigValueError(
             f"{trials} contains trials of a study that is not in the storage. Remove it, use "
-            "another --model_dir, or set `search.storage` to the storage of that study."
+            "another `model_dir`, or set `search.storage` to the storage of that study."
         )
 
 

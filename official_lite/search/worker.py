@@ -12,13 +12,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from official_lite.common import errors
 from official_lite.search import (
-    claims,
     processes,
     pruners,
     results,
     samplers,
     search_config,
     storage,
+    trial_locks,
 )
 from official_lite.search.space import Space
 from official_lite.search.trial_run import Outcome, TrialRun, run_trial
@@ -91,7 +91,7 @@ def num_begun(study: optuna.Study) -> int:
 
 def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:
     """Return whether there is an interrupted trial that no worker has resumed."""
-    owners = claims.Claims(study_dir)
+    owners = trial_locks.TrialLocks(study_dir)
     with owners.turn():
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             claim = owners.claim(trial.number)
@@ -108,14 +108,14 @@ class _Queue:
         self._job = job
         self._study = study
         self._space = space
-        self._claims = claims.Claims(job.study_dir)
+        self._claims = trial_locks.TrialLocks(job.study_dir)
         self._num_trials = samplers.num_points(job.config, space)
 
     def take(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
         """Return the next trial and the context manager of its claim; None if no trial is left."""
         with self._claims.turn():
             # Checking the locks of trials of other hosts takes seconds, so those come last.
-            return self._broken_off(claims.host_name()) or self._new() or self._broken_off()
+            return self._broken_off(trial_locks.host_name()) or self._new() or self._broken_off()
 
     def _new(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
         if len(self._study.get_trials(deepcopy=False)) >= self._num_trials:
@@ -155,7 +155,7 @@ class _Queue:
         return {trial.number: trial for trial in trials}
 
     def _may_go_on(self, frozen: FrozenTrial) -> bool:
-        if claims.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
+        if trial_locks.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
             return False
         kills = frozen.user_attrs.get(_STARTS, 0) - frozen.user_attrs.get(_STOPS, 0)
         ended = Outcome.read(trial_dir(self._job.study_dir, frozen.number))
@@ -180,7 +180,7 @@ class _Queue:
 
 
 def _note_start(trial: optuna.trial.Trial) -> None:
-    trial.set_user_attr(_HOST, claims.host_name())
+    trial.set_user_attr(_HOST, trial_locks.host_name())
     _count(trial, _STARTS)
 
 

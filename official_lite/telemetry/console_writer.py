@@ -1,6 +1,5 @@
 """The console output of a run: log lines, a progress bar, and a final table."""
 
-import builtins
 import dataclasses
 import datetime
 import fnmatch
@@ -16,7 +15,7 @@ import rich.table
 import rich.text
 from absl import logging
 
-from official_lite.common import escapes, nested_dict
+from official_lite.common import escapes, nested_dict, notebook
 from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
 
@@ -138,10 +137,8 @@ def build_console_writer(
     stream = stream or sys.stderr
     if stream.isatty():
         return ProgressWriter(total_steps, stream, fields=fields)
-    in_notebook = hasattr(builtins, "get_ipython")
-    return ConsoleWriter(
-        fields, total_steps=total_steps, stream=sys.stdout if in_notebook else None
-    )
+    notebook_stream = sys.stdout if notebook.shell() is not None else None
+    return ConsoleWriter(fields, total_steps=total_steps, stream=notebook_stream)
 
 
 class ProgressWriter(writer.Writer):

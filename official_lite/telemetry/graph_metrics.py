@@ -104,7 +104,9 @@ class GraphMetrics:
     def put_scalar(self, name: str, value: tf.Tensor, *, keeps_latest: bool) -> None:
         """Add a float32 scalar to the sum and the count, or replace both if `keeps_latest`."""
         update = tf.stack([value, 1.0])
-        variable = self._find(self._scalars, name, lambda: self._create([2]))
+        variable = self._find(
+            self._scalars, name, lambda: self._create([2], is_sum=not keeps_latest)
+        )
         if keeps_latest:
             self._replace(variable, update)
         else:
@@ -120,8 +122,8 @@ class GraphMetrics:
         """Replace the previous image."""
         image = to_pixels(name, image)
         key = (name, tuple(image.shape))
-        last_size = self._find(self._last_sizes, name, lambda: self._create([1]))
-        kept = self._find(self._pixels, key, lambda: self._create(image.shape))
+        last_size = self._find(self._last_sizes, name, lambda: self._create([1], is_sum=False))
+        kept = self._find(self._pixels, key, lambda: self._create(image.shape, is_sum=False))
         self._part_here(last_size).assign([1.0 + list(self._pixels).index(key)])
         self._part_here(kept).assign(image)
 
@@ -138,14 +140,18 @@ class GraphMetrics:
                 self._read_and_reset = None
             return variables[key]
 
-    def _create(self, shape: Iterable[int]) -> Any:
+    def _create(self, shape: Iterable[int], *, is_sum: bool = True) -> Any:
+        # Virtual replicas, which share a variable, sum it or take that of the first one.
+        aggregations = tf.VariableAggregation
+        aggregation = aggregations.SUM if is_sum else aggregations.ONLY_FIRST_REPLICA
+
         def create() -> Any:
             with self._strategy.scope():
                 return tf.Variable(
                     tf.zeros(list(shape)),
                     trainable=False,
                     synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.SUM,
+                    aggregation=aggregation,
                 )
 
         # A graph is being traced here, perhaps on a replica. `tf.init_scope` leaves the graph but
@@ -202,7 +208,8 @@ class GraphMetrics:
             values = tf.concat([v.read_value() for v in (*counted, *last_sizes)], axis=0)
             for variable in counted:
                 variable.assign(tf.zeros_like(variable))
-            return values
+            # So many copies of a number have exactly this number as their mean.
+            return tf.cast(values, tf.float64)
 
         @tf.function(autograph=False)
         def read_and_reset() -> tf.Tensor:

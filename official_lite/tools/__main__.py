@@ -31,7 +31,7 @@ _PROGRAM = "python -m official_lite.tools"
 
 # One-line descriptions of the commands.
 _COMMANDS = {
-    "train": "Train or evaluate a registered experiment, like train.py.",
+    "train": "Train, evaluate or predict with a registered experiment, like train.py.",
     "launch": "Start a training with several processes on this machine.",
     "data_service": "Start a dispatcher or worker of a tf.data service.",
     "report": "Write an HTML report about runs and studies.",
@@ -40,9 +40,13 @@ _COMMANDS = {
     "config": "Show a config, or the differences between two.",
     "runs": "List the runs in a directory, or compare some of them.",
     "export": "Export the model of a run, and check the exported files.",
+    "weights": "Write the weights of a run, or its adapter, as safetensors.",
+    "predict": "Predict with a run, and write the predictions to files.",
     "average": "Average the weights of several checkpoints.",
     "tune": "Find a learning rate or the largest batch size.",
     "checkpoints": "List checkpoints, inspect one, or compare two.",
+    "verify": "Check that the files of a run are those that it wrote and read.",
+    "reproduce": "Start a run again from its record.",
     "doctor": "Check this machine and run a small training job.",
     "new": "Create a new project.",
     "port": "Port a Model Garden project to official_lite and Keras 3.",
@@ -88,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verbosity is not None:
         logging.set_verbosity(verbosity)
     try:
-        with error_report.naming_the_resource():
+        with error_report.naming_the_resource(to_save_memory="End other programs"):
             code = int(module.run(args))
             sys.stdout.flush()
             return code

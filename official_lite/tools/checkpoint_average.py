@@ -22,6 +22,7 @@ from official_lite.checkpoint import (
     model_state,
 )
 from official_lite.common import errors, files
+from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.orbit.hooks import batch_norm_statistics
@@ -78,8 +79,13 @@ def write_average(
 
     Raises:
         errors.CheckpointError: The checkpoints belong to different models.
-        errors.ConfigValueError: The folder belongs to a run.
+        errors.ConfigValueError: The folder belongs to a run, or the run trains adapters.
     """
+    if hyperparams.get_by_path(params, "task.adapters") is not None:
+        raise errors.ConfigValueError(
+            "The run trains adapters (`task.adapters`), and the mean of two low-rank factors is "
+            "not the factor of the mean. Average the checkpoints of merged models instead."
+        )
     _require_one_model(paths)
     _require_other_folder(output, paths)
     with run_model.built(params, "train" if recalibration_steps else "") as (ctx, build):
@@ -123,7 +129,7 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
     )
 
 
-def _require_one_keras_model(model: Any, output: str) -> None:
+def _require_one_keras_model(model: keras.Model, output: str) -> None:
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
             f"--output={output} can contain only one Keras model, but this run has one per task. "
@@ -167,7 +173,7 @@ def _require_other_folder(output: str, paths: Sequence[str]) -> None:
         )
 
 
-def _averages(model: Any, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]:
+def _averages(model: keras.Model, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]:
     checkpoint = tf.train.Checkpoint(**_weight_items(model))
     sums = [np.zeros(weight.shape) for weight in _weights(model)]
     for path in paths:
@@ -177,20 +183,20 @@ def _averages(model: Any, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]
     return [total / len(paths) for total in sums]
 
 
-def _weight_items(model: Any) -> dict[str, Any]:
+def _weight_items(model: keras.Model) -> dict[str, Any]:
     if isinstance(model, keras.Model):
         return model_state.weight_items(model)
     items = base_trainer.checkpoint_items(model, None, orbit.utils.create_global_step())
     return {name: item for name, item in items.items() if name != "global_step"}
 
 
-def _weights(model: Any) -> list[Any]:
+def _weights(model: keras.Model) -> list[Any]:
     """Return the floating-point weights: counters and integer tables have no mean."""
     weights = model.weights if isinstance(model, keras.Model) else model.variables
     return [weight for weight in weights if tf.as_dtype(weight.dtype).is_floating]
 
 
-def _save_keras_file(model: Any, path: str) -> str:
+def _save_keras_file(model: keras.Model, path: str) -> str:
     files.makedirs(os.path.dirname(path) or os.curdir)
     if path.endswith(".keras"):
         model.save(path)

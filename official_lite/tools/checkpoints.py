@@ -89,10 +89,10 @@ def _state(checkpoint: run_reading.SavedCheckpoint) -> str:
 
 
 def _inspect(args: argparse.Namespace) -> errors.ExitCode:
-    from official_lite.checkpoint import contents
+    from official_lite.checkpoint import inspection
 
     prefix = _find(args.path)
-    found = contents.read(prefix)
+    found = inspection.read(prefix)
     damage = commit.find_damage(prefix)
     problems = ([damage] if damage else []) + list(found.problems)
     saved = commit.read(prefix) if damage is None else None
@@ -151,12 +151,12 @@ def _print_contents(document: Mapping[str, Any]) -> None:
 
 
 def _diff(args: argparse.Namespace) -> errors.ExitCode:
-    from official_lite.checkpoint import contents
+    from official_lite.checkpoint import inspection
 
     a, b = _find(args.a), _find(args.b)
-    rows = [_difference(each) for each in contents.compare(a, b)]
+    rows = [_difference(each) for each in inspection.compare(a, b)]
     shown = rows if args.all else [row for row in rows if row["state"] != "equal"]
-    counts = {state: sum(row["state"] == state for row in rows) for state in contents.STATES}
+    counts = {state: sum(row["state"] == state for row in rows) for state in inspection.STATES}
     if args.json:
         listing.print_json({"a": a, "b": b, **_as_fields(counts), "variables": shown})
         return errors.ExitCode.DONE

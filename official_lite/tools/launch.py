@@ -1,15 +1,18 @@
-"""Starts a training of several processes on this machine, and looks after them.
+"""Start and supervise a cluster of training processes on this machine.
 
     python -m official_lite.tools launch --workers=2 -- train.py --experiment=… --mode=train
     python -m official_lite.tools launch --workers=2 --ps=1 -- train.py …
+    python -m official_lite.tools launch --elastic=1:4 --max_restarts=9 -- train.py …
 
-The first is a cluster for `multi_worker_mirrored`; with --ps there is a chief as well, for
-`parameter_server`. The strategy itself is part of the config: --set=runtime.distribution_strategy=…
+The first command starts a cluster for `multi_worker_mirrored`. The second one also starts a chief
+and a parameter server, for `parameter_server`. The third one continues with fewer workers after it
+has lost one, and with all of them when it is back; see docs/elastic.md. The config selects the
+strategy: --set=runtime.distribution_strategy=…
 
-Each process finds the cluster in TF_CONFIG, at free ports of 127.0.0.1. Its lines get its name in
-front: `worker 1 | …`. SIGTERM and Ctrl-C are passed on, so that all of them save and stop; a second
-signal kills them. When one fails, it is named, the others are stopped, and its exit code is that of
-this command. docs/clusters.md says more.
+TF_CONFIG gives each process the addresses of the cluster, which are free ports of 127.0.0.1. Each
+line of output starts with the name of its process: `worker 1 | …`. SIGTERM and Ctrl-C are passed
+on, so that all processes save and stop. A second signal kills them. If a process fails, the command
+names it, stops the others, and returns its exit code. See docs/clusters.md.
 """
 
 import argparse
@@ -39,11 +42,27 @@ _MOST_TRIES = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "--workers",
-        type=_count,
-        required=True,
-        metavar="N",
-        help="The number of training processes.",
+        "--workers", type=_count, metavar="N", help="The number of training processes."
+    )
+    parser.add_argument(
+        "--elastic",
+        type=_range,
+        metavar="MIN:MAX",
+        help=(
+            "Instead of --workers: start with MAX processes. After one was killed, continue from "
+            "the last checkpoint with fewer. Only divisors of MAX are used, so that "
+            "--set=trainer.virtual_replicas=MAX gives the same result with any of them."
+        ),
+    )
+    parser.add_argument(
+        "--rejoin_secs",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help=(
+            "With --elastic, the time in seconds after which lost workers count as back: the "
+            "others save and stop, and MAX processes continue. Default: %(default)g."
+        ),
     )
     parser.add_argument(
         "--ps",
@@ -94,28 +113,62 @@ def run(args: argparse.Namespace) -> int:
 
     The exit code is that of the first process that failed.
     """
-    if not args.workers:
-        raise errors.ConfigValueError("--workers must be at least 1, got 0.")
+    sizes = _sizes(args)
     if args.log_dir is not None:
         args.log_dir.mkdir(parents=True, exist_ok=True)
     restarts = launched_cluster.Restarts(args.max_restarts)
+    size = sizes[0]
     while True:
         specs = plan(
             args.command,
-            workers=args.workers,
+            workers=size,
             ps=args.ps,
             data_workers=args.data_workers,
             log_dir=args.log_dir,
         )
         started = launched_cluster.LaunchedCluster(
-            specs, restarts=restarts, grace_secs=args.grace_secs
+            specs,
+            restarts=restarts,
+            grace_secs=args.grace_secs,
+            most_secs=None if size == sizes[0] else args.rejoin_secs,
         )
         failure = started.run()
         if failure is None:
             return int(errors.ExitCode.DONE)
-        if started.was_asked_to_stop or not failure.may_restart or not restarts.take():
+        if started.was_asked_to_stop or not failure.may_restart:
             return failure.exit_code
-        launched_process.say(f"Restart {restarts.taken} of {restarts.most}.", specs[0].width)
+        if started.reached_limit:
+            size = sizes[0]
+            launched_process.say(f"Continuing with {size} workers again.", specs[0].width)
+            continue
+        if not restarts.take():
+            return failure.exit_code
+        how = ""
+        if failure.code < 0 and size != sizes[-1]:
+            size = sizes[sizes.index(size) + 1]
+            how = f", with {size} worker{'s' if size > 1 else ''}"
+        launched_process.say(f"Restart {restarts.taken} of {restarts.most}{how}.", specs[0].width)
+
+
+def _sizes(args: argparse.Namespace) -> list[int]:
+    """Return the numbers of workers to use, the largest first."""
+    if args.elastic is None:
+        if not args.workers:
+            raise errors.ConfigValueError(
+                f"--workers must be at least 1, got {args.workers}. Or use --elastic=MIN:MAX."
+            )
+        return [args.workers]
+    if args.workers is not None or args.ps:
+        raise errors.ConfigValueError(
+            "--elastic can't be combined with --workers or --ps: it selects the number of workers "
+            "by itself, and parameter servers replace lost workers without a restart."
+        )
+    if not args.max_restarts:
+        raise errors.ConfigValueError(
+            "--elastic requires --max_restarts, the number of restarts after a lost worker."
+        )
+    least, most = args.elastic
+    return [size for size in range(most, least - 1, -1) if most % size == 0]
 
 
 def plan(
@@ -219,3 +272,10 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
     return int(text)
+
+
+def _range(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, such as 1:4")
+    return int(least), int(most)

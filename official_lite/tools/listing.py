@@ -24,6 +24,7 @@ __all__ = [
     "duration_text",
     "print_json",
     "print_table",
+    "share_text",
     "time_text",
     "value_text",
 ]
@@ -112,6 +113,11 @@ def duration_text(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds:.3g} s" if seconds < 60 else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def share_text(share: float | None) -> str:
+    """Format a fraction in percent."""
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _cell(text: str) -> rich.text.Text:

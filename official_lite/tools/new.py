@@ -1,28 +1,90 @@
 """Writes a project to start from: an experiment of its own that trains at once, with its test.
 
-python -m official_lite.tools new demo
-cd demo && python train.py --experiment=demo/lines --mode=train_and_eval --model_dir=/tmp/demo
+    python -m official_lite.tools new demo
+    python -m official_lite.tools new demo --kind=image
+    cd demo && python train.py --experiment=demo/images --mode=train_and_eval --model_dir=/tmp/demo
 
-It has its own config, task, model and reading of data, out of memory or TFRecord files; nothing is
-downloaded. The name becomes that of the folder, the package, the experiment and, in CamelCase, the
-task.
+The kinds `image`, `tabular` and `text` classify a folder of images, the rows of a CSV file, or
+texts. Without --kind, the project reads from memory or from TFRecord files. Every project has its
+own config, task, model and reading of data, and sample data; nothing is downloaded. The name
+becomes that of the folder, the package, the experiment and, in CamelCase, the task.
 """
 
 import argparse
+import dataclasses
 import importlib.resources
 import importlib.util
 import keyword
 import pathlib
 import re
 import string
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 
-from official_lite.common import errors
+from official_lite.common import errors, suggestions
 
-__all__ = ["add_arguments", "run", "write_project"]
+__all__ = ["KINDS", "Kind", "add_arguments", "run", "write_project"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of project.
+
+    Attributes:
+        experiment: The second part of the name of the experiment.
+        layers: The folders in `starter` whose templates make up the project. The last one is the
+            kind's own; the texts in its `slots` replace `$slot` in all templates.
+        values: Other names in the templates and what replaces them.
+    """
+
+    experiment: str
+    layers: tuple[str, ...]
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_TENSORS = "import keras\nimport tensorflow as tf\n"
+_CSV = {"train_path": "data/train.csv", "validation_path": "data/validation.csv"}
+
+KINDS = {
+    "lines": Kind("lines", ("common", "lines")),
+    "image": Kind(
+        "images",
+        ("common", "classifier", "image"),
+        {
+            "title": "Classifies the images of a folder.",
+            "accuracy": "about 0.99",
+            "train_path": "data/train",
+            "validation_path": "data/validation",
+            "imports": "import keras\n",
+        },
+    ),
+    "tabular": Kind(
+        "table",
+        ("common", "classifier", "csv", "tabular"),
+        {
+            "title": "Predicts a column of a CSV file from the others.",
+            "accuracy": "about 0.92",
+            "imports": _TENSORS,
+            **_CSV,
+        },
+    ),
+    "text": Kind(
+        "texts",
+        ("common", "classifier", "csv", "text"),
+        {
+            "title": "Classifies texts.",
+            "accuracy": "about 0.97",
+            "imports": _TENSORS,
+            **_CSV,
+        },
+    ),
+}
+
+_DEFAULT = "lines"
 
 # Names of the project's own files.
-_TAKEN = frozenset({"registry_imports", "tests", "train"})
+_TAKEN = frozenset({"data", "make_data", "registry_imports", "tests", "train"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,44 +92,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", help="The name of the package, optionally with the path of its parent directory."
     )
+    parser.add_argument(
+        "--kind",
+        default=_DEFAULT,
+        metavar="|".join(KINDS),
+        help="What the project learns from. Default: %(default)s of source code.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the project and print the first commands to run."""
     folder = pathlib.Path(args.name)
-    write_project(folder)
-    name = folder.name
+    write_project(folder, args.kind)
+    name, experiment = folder.name, KINDS[args.kind].experiment
     print(
         f"cd {folder}\n"
-        f"python train.py --experiment={name}/lines --mode=train_and_eval --model_dir=/tmp/{name}\n"
+        f"python train.py --experiment={name}/{experiment} --mode=train_and_eval "
+        f"--model_dir=/tmp/{name}\n"
         f"python -m pytest"
     )
     return int(errors.ExitCode.DONE)
 
 
-def write_project(folder: pathlib.Path) -> None:
+def write_project(folder: pathlib.Path, kind: str = _DEFAULT) -> None:
     """Write a project to `folder`, whose name becomes the name of the project.
+
+    Args:
+        folder: Where the project goes.
+        kind: One of `KINDS`.
 
     Raises:
         ConfigValueError: The name is not a valid package name, or the folder exists.
+        UnknownNameError: There is no such kind.
     """
+    if kind not in KINDS:
+        raise errors.UnknownNameError(
+            f"There is no --kind={kind}. {suggestions.did_you_mean(kind, KINDS)}"
+        )
     if folder.exists():
         raise errors.ConfigValueError(f"{folder} already exists. Nothing was changed.")
     name = folder.name
     _check(name)
-    values = {"name": name, "camel": "".join(map(_capitalized, name.split("_")))}
-    for path, text in _templates():
+    camel = "".join(map(_capitalized, name.split("_")))
+    values = {"name": name, "camel": camel, "experiment": KINDS[kind].experiment}
+    for path, text in _filled_templates(KINDS[kind], values):
         target = folder / _target(path, name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(string.Template(text).substitute(values), encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
+    if (folder / "make_data.py").exists():
+        subprocess.run([sys.executable, "make_data.py"], cwd=folder, check=True)
 
 
-def _templates() -> Iterator[tuple[pathlib.PurePath, str]]:
-    """Yield the paths, relative to the starter's folder, and texts of the templates."""
-    starter = importlib.resources.files("official_lite.tools") / "starter"
-    with importlib.resources.as_file(starter) as folder:
-        for path in sorted(folder.rglob("*.template")):
-            yield path.relative_to(folder), path.read_text(encoding="utf-8")
+def _filled_templates(
+    kind: Kind, values: Mapping[str, str]
+) -> Iterator[tuple[pathlib.PurePath, str]]:
+    """Yield the paths, relative to their layer, and the texts of the project's files."""
+    resource = importlib.resources.files("official_lite.tools") / "starter"
+    with importlib.resources.as_file(resource) as starter:
+        slots = {
+            path.stem: string.Template(_read(path).rstrip("\n")).substitute(values)
+            for path in (starter / kind.layers[-1] / "slots").glob("*.slot")
+        }
+        for layer in kind.layers:
+            for path in sorted((starter / layer).rglob("*.template")):
+                template = string.Template(_read(path))
+                text = template.substitute({**values, **kind.values, **slots})
+                yield path.relative_to(starter / layer), text
+
+
+def _read(path: pathlib.Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:

@@ -28,6 +28,7 @@ FIELDS = (
     "start_time",
     "end_time",
     "seconds",
+    "goodput",
     "steps_per_second",
     "examples_per_second",
     "best_step",

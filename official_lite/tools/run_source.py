@@ -11,19 +11,18 @@ import dataclasses
 import os
 import re
 import shlex
+import sys
 from typing import Any
 
-from official_lite.common import errors, files, plugins
-from official_lite.config import gin_config, parsing
+from official_lite.common import address_space, errors, files, plugins, run_mode
+from official_lite.config import compatibility, gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.tools import registrations
 
-__all__ = ["RunSource", "add_arguments", "read"]
+__all__ = ["RunSource", "add_arguments", "add_trust_argument", "read", "train_command"]
 
 _CONFIG = "params.yaml"
 _RECORD = "run.json"
-# `best_ckpt/best_ckpt-300` is two levels below the run.
-_LEVELS = 3
 _AS_OF = "Same as in train.py."
 
 # Flags that execute code, by the name of the argument that stores them.
@@ -57,6 +56,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     registrations.add_import_argument(parser)
 
 
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`, for commands that train."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="Run all code that the record and the config of the run name. Use it for your own "
+        "runs.",
+    )
+
+
+def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = None) -> list[str]:
+    """Return the command that starts with the config of a run, without a model directory.
+
+    The command imports what the arguments name and, under `--trust`, what the record of the run
+    names. Without `--trust`, it has `--safe_config`, so that `params.yaml` can't run code.
+
+    Args:
+        run_dir: The model directory of a run.
+        args: The arguments defined by `add_arguments` and `add_trust_argument`.
+        mode: The mode of the command; None for the mode of the run.
+
+    Raises:
+        errors.ConfigError: The record can't be read, names no experiment, or is not about a
+            training; or the run was started with code that the arguments do not name.
+    """
+    config = os.path.join(run_dir, _CONFIG)
+    if not files.exists(config):
+        raise errors.ConfigValueError(f"{run_dir} is not a model directory: it has no {_CONFIG}.")
+    command = _read_command(run_dir)
+    if not args.trust:
+        _require_given(command, args, run_dir)
+    experiment = args.experiment or command.experiment
+    trained = _read_record(run_dir).get("mode")
+    if not experiment or trained not in [each.value for each in run_mode.Mode if each.trains]:
+        raise errors.ConfigValueError(
+            f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir} or a mode "
+            "that trains, so the run can't be repeated."
+        )
+    code = {name: getattr(args, name) or getattr(command, name) for name in _CODE}
+    return [
+        *(sys.executable, "-m", "official_lite.tools", "train"),
+        *(f"{flag}={value}" for name, flag in _CODE.items() for value in code[name]),
+        f"--experiment={experiment}",
+        f"--mode={mode or trained}",
+        f"--config_file={config}",
+        *([] if args.trust else ["--safe_config"]),
+        *(f"--set={assignment}" for assignment in args.set),
+    ]
+
+
 def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> RunSource:
     """Read the config that a name refers to, and apply the arguments to it.
 
@@ -68,7 +117,9 @@ def read(name: str, args: argparse.Namespace, *, instead: str | None = None) -> 
     Raises:
         errors.ConfigError: The name is unknown, the config can't be read or has several tasks, or
             the run was started with code that the arguments do not name.
+        errors.OutOfMemoryError: TensorFlow can't start in the address space of this process.
     """
+    address_space.check_limit()
     run_dir = _find_run_dir(name)
     command = argparse.Namespace() if run_dir is None else _read_command(run_dir)
     if run_dir is not None:
@@ -122,14 +173,7 @@ def _trust_nothing_else(experiment: str, args: argparse.Namespace, run_dir: str)
 
 
 def _find_run_dir(name: str) -> str | None:
-    if not _is_path(name):
-        return None
-    directory = name.rstrip("/") or name
-    for _ in range(_LEVELS):
-        if files.exists(os.path.join(directory, _CONFIG)):
-            return directory
-        directory = os.path.dirname(directory) or os.curdir
-    return None
+    return compatibility.find_run_dir(name) if _is_path(name) else None
 
 
 def _is_path(name: str) -> bool:
@@ -153,16 +197,23 @@ def _refuse_several_tasks(params: Any, experiment: str, instead: str | None) -> 
 
 def _read_command(run_dir: str) -> argparse.Namespace:
     """Parse the experiment and code flags on the command line of a run, if it has one."""
-    path = os.path.join(run_dir, _RECORD)
-    argv: list[str] = []
-    if files.exists(path):
-        try:
-            argv = [str(each) for each in files.read_json(path).get("argv", [])[1:]]
-        except (TypeError, ValueError) as error:
-            raise errors.ConfigValueError(f"{path} can't be read: {error}") from error
+    argv = _read_record(run_dir).get("argv", [])
+    if not isinstance(argv, list):
+        raise errors.ConfigValueError(
+            f"{os.path.join(run_dir, _RECORD)} can't be read: `argv` should be a list; got {argv!r}"
+        )
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--experiment")
     for name, flag in _CODE.items():
         parser.add_argument(flag, dest=name, action="append", default=[])
-    command, _ = parser.parse_known_args([_SINGLE_DASH.sub("--", each) for each in argv])
+    command, _ = parser.parse_known_args([_SINGLE_DASH.sub("--", str(each)) for each in argv[1:]])
     return command
+
+
+def _read_record(run_dir: str) -> dict[str, Any]:
+    """Return the content of `run.json`; an empty dictionary if there is none."""
+    path = os.path.join(run_dir, _RECORD)
+    try:
+        return files.read_json(path) if files.exists(path) else {}
+    except ValueError as error:
+        raise errors.ConfigValueError(f"{path} can't be read: {error}") from error

@@ -23,11 +23,20 @@ from official_lite.tools import listing, run_queries
 __all__ = ["add_arguments", "run"]
 
 _ALWAYS = ("name", "status", "step")
-_MORE = ("best_step", "num_parameters", "steps_per_second", "seconds", "start_time", "experiment")
-_FORMATS = {
+_MORE = (
+    "best_step",
+    "num_parameters",
+    "steps_per_second",
+    "seconds",
+    "goodput",
+    "start_time",
+    "experiment",
+)
+_FORMATS: Mapping[str, listing.Format] = {
     "start_time": listing.time_text,
     "end_time": listing.time_text,
     "seconds": listing.duration_text,
+    "goodput": listing.share_text,
 }
 # A table has room for only a few metrics.
 _MOST_METRICS = 3

@@ -1,4 +1,4 @@
-"""Trains or evaluates a registered experiment.
+"""Trains or evaluates a registered experiment, or predicts with it.
 
     python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
     official-lite train --import=mine.py --experiment=mine --mode=train --model_dir=/tmp/mine
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from official_lite.common import app, errors, terminal
+from official_lite.common import address_space, app, errors, terminal
 from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions
@@ -68,6 +68,7 @@ def _define_flags() -> None:
 
 def _main(argv: list[str]) -> None:
     _refuse_positional(argv[1:])
+    address_space.check_limit()
     registrations.load(FLAGS["import"].value or [])
     gin_config.parse_gin_flags(FLAGS)
     params = parsing.parse_configuration(FLAGS, print_return=not FLAGS.print_config)
@@ -75,11 +76,21 @@ def _main(argv: list[str]) -> None:
         execution = execution_record.describe_execution(FLAGS.model_dir)
         print(parsing.to_yaml(params) + execution, end="")
     elif FLAGS.dry_run:
-        with tempfile.TemporaryDirectory() as model_dir:
-            _run(params, "train_and_eval", model_dir)
+        _dry_run(params)
     elif not run_record.is_finished(params, FLAGS.mode, FLAGS.model_dir):
         run_record.check_model_dir(FLAGS.model_dir)
         _run(params, FLAGS.mode, FLAGS.model_dir)
+
+
+def _dry_run(params: config_definitions.ExperimentConfig) -> None:
+    """Run one step of each kind; with `--mode=train`, the task may have no evaluation."""
+    with tempfile.TemporaryDirectory() as model_dir:
+        try:
+            _run(params, "train_and_eval", model_dir)
+        except errors.MissingStepError as error:
+            if FLAGS.mode != "train":
+                raise
+            logging.warning("One step of training succeeded. There is no evaluation: %s", error)
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:
@@ -121,5 +132,5 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         enable_async_checkpointing=FLAGS.enable_async_checkpointing,
         allow_config_change=FLAGS.allow_config_change,
     ).run()
-    if mode == "eval" and logs:
+    if mode in ("eval", "predict") and logs:
         print(telemetry.to_json(telemetry.numbers(logs)))

@@ -2,13 +2,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import keras
 import pytest
 import tensorflow as tf
 
 from official_lite.checkpoint import async_checkpoint_manager
+from tests import waiting
 
 ASYNC = tf.train.CheckpointOptions(enable_async=True)
 
@@ -180,9 +180,10 @@ def test_killed_process_leaves_a_complete_checkpoint(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     try:
-        while _newest_number(tmp_path) < 3 or not any(tmp_path.glob("*_temp/*")):
-            assert process.poll() is None
-            time.sleep(0.001)
+        waiting.wait_for(
+            lambda: _newest_number(tmp_path) >= 3 and any(tmp_path.glob("*_temp/*")),
+            alive=lambda: process.poll() is None,
+        )
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

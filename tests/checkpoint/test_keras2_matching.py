@@ -34,10 +34,19 @@ def test_equal_layer_names_go_before_order(save_keras2: SaveKeras2) -> None:
     assert list(found.values()) == [["a/kernel"], ["b/kernel"]]
 
 
-def test_layers_go_by_order_where_names_differ(save_keras2: SaveKeras2) -> None:
-    path = save_keras2(**{"layer_with_weights-0": dense("b"), "layer_with_weights-1": dense("x")})
-    found = found_names(sequential("a", "b"), path)
-    assert list(found.values()) == [["b/kernel"], ["x/kernel"]]
+def test_layers_go_by_order_where_default_names_differ(save_keras2: SaveKeras2) -> None:
+    saved = {f"layer_with_weights-{i}": dense(f"dense_{i}") for i in range(2)}
+    found = found_names(sequential("dense_1", "dense_2"), save_keras2(**saved))
+    assert list(found.values()) == [["dense_0/kernel"], ["dense_1/kernel"]]
+
+
+def test_layers_with_names_of_their_own_are_not_mistaken_for_each_other(
+    save_keras2: SaveKeras2,
+) -> None:
+    names = ("b", "dense_7", "a")
+    saved = {f"layer_with_weights-{i}": dense(name) for i, name in enumerate(names)}
+    found = found_names(sequential("dense_3", "a", "b"), save_keras2(**saved))
+    assert list(found.values()) == [["dense_7/kernel"], ["a/kernel"], ["b/kernel"]]
 
 
 def test_order_ends_where_a_layer_was_replaced(save_keras2: SaveKeras2) -> None:

@@ -66,9 +66,9 @@ def test_long_list_is_represented_by_its_checksum() -> None:
 
 def test_what_changes_the_last_bits_is_told(caplog: pytest.LogCaptureFixture) -> None:
     saved = {"num_replicas": 2, "global_batch_size": 8, "versions": {"tensorflow": "2.21.0"}}
-    state_description.tell_what_is_inexact(saved, saved, "ckpt-1")
-    state_description.tell_what_is_inexact(saved, {}, "ckpt-1")
+    state_description.warn_of_inexact_state(saved, saved, "ckpt-1")
+    state_description.warn_of_inexact_state(saved, {}, "ckpt-1")
     assert not caplog.text
-    state_description.tell_what_is_inexact(saved, {**saved, "num_replicas": 4}, "ckpt-1")
+    state_description.warn_of_inexact_state(saved, {**saved, "num_replicas": 4}, "ckpt-1")
     assert "from ckpt-1" in caplog.text
     assert "bit for bit the same: replicas 2 → 4." in caplog.text

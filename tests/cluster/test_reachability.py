@@ -59,7 +59,7 @@ def test_error_of_tensorflow_names_the_process_that_is_gone(
     lost = tf.errors.UnavailableError(None, None, "Connection reset by peer")
     match = f"Lost connection to worker 2 at {gone}"
     for error in (lost, ValueError("led to")):
-        with pytest.raises(errors.ClusterError, match=match), reachability.name_the_lost():
+        with pytest.raises(errors.ClusterError, match=match), reachability.report_lost_peers():
             raise error from lost
 
 
@@ -72,7 +72,7 @@ def test_process_that_is_frozen_is_named_by_tensorflow(
     monkeypatch.setattr(reachability, "_SECONDS_TO_BE_GONE", 0.0)
     text = "From /job:worker/task:0: stopped sending heartbeats: /job:worker/replica:0/task:1"
     match = f"Lost connection to worker 1 at {_address(listener)}"
-    with pytest.raises(errors.ClusterError, match=match), reachability.name_the_lost():
+    with pytest.raises(errors.ClusterError, match=match), reachability.report_lost_peers():
         raise tf.errors.UnavailableError(None, None, text)
 
 
@@ -83,9 +83,9 @@ def test_error_stays_as_it_is_where_nobody_is_gone(
     config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     monkeypatch.setattr(reachability, "_SECONDS_TO_BE_GONE", 0.0)
-    with pytest.raises(tf.errors.InternalError), reachability.name_the_lost():
+    with pytest.raises(tf.errors.InternalError), reachability.report_lost_peers():
         raise tf.errors.InternalError(None, None, "a bug in /job:worker/task:0")
-    with pytest.raises(KeyError), reachability.name_the_lost():
+    with pytest.raises(KeyError), reachability.report_lost_peers():
         raise KeyError("not TensorFlow's")
 
 

@@ -209,10 +209,15 @@ def test_full_disk_is_told_from_other_errors(error: Exception, is_full: bool) ->
         (OSError(errno.ENOSPC, "No space left on device", "/disk/file"), "full: /disk/file could"),
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), "Lower"),
         (np._core._exceptions._ArrayMemoryError((10**9,), np.dtype("f4")), "3.73 GiB"),
+        (MemoryError(), "Python could not allocate an object"),
+        (RuntimeError("can't start new thread"), "new thread"),
+        (ImportError("libx.so: failed to map segment from shared object"), "libx.so"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
     ],
-    ids=["disk", "device", "numpy"],
+    ids=["disk", "device", "numpy", "python", "thread", "library", "fork"],
 )
 def test_exhausted_resource_is_named_with_its_remedy(error: Exception, told: str) -> None:
-    kind = errors.DiskFullError if isinstance(error, OSError) else errors.OutOfMemoryError
+    is_of_disk = getattr(error, "errno", None) == errno.ENOSPC
+    kind = errors.DiskFullError if is_of_disk else errors.OutOfMemoryError
     with pytest.raises(kind, match=told), error_report.naming_the_resource():
         raise RuntimeError("in a library") from error

@@ -11,9 +11,11 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def thaw():
-    yield
+def thawed():
+    """Without what `conftest.py` has frozen for all tests."""
     gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_collector_leaves_alone_what_was_made_inside():

@@ -4,7 +4,12 @@ import sys
 
 INIT = """
 from official_lite.common import lazy_imports
-__getattr__ = lazy_imports.names_from(__name__, ".heavy", ".heavier")
+__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+"""
+
+STUB = """
+from package.heavier import heavier_name as heavier_name
+from package.heavy import heavy_name as heavy_name
 """
 
 CHECK = """
@@ -16,6 +21,7 @@ def loaded():
     return sorted(name for name in sys.modules if "heav" in name)
 
 assert not hasattr(package, "__wrapped__")
+assert sorted(package.__all__) == ["heavier_name", "heavy_name"]
 assert loaded() == []
 assert package.heavy_name == 1
 assert loaded() == ["package.heavy"]
@@ -36,9 +42,10 @@ def test_names_are_found_on_first_use_and_nothing_is_imported_before(
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text(INIT)
+    (package / "__init__.pyi").write_text(STUB)
     (package / "light.py").write_text("")
-    (package / "heavy.py").write_text('__all__ = ["heavy_name"]\nheavy_name = 1\nunlisted = 2\n')
-    (package / "heavier.py").write_text('__all__ = ["heavier_name"]\nheavier_name = object()\n')
+    (package / "heavy.py").write_text("heavy_name = 1\nunlisted = 2\n")
+    (package / "heavier.py").write_text("heavier_name = object()\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{CHECK}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

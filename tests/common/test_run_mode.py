@@ -14,6 +14,7 @@ from official_lite.common.run_mode import Mode
         ("continuous_train_and_eval", True, True, False),
         ("train_and_post_eval", True, True, True),
         ("search", False, False, False),
+        ("predict", False, False, False),
     ],
 )
 def test_mode_says_what_a_run_does(

@@ -40,8 +40,8 @@ def test_two_replicas_learn_what_one_learns(
     with two_replicas.scope():
         trainer = make_trainer(params, evaluate=False)
     two = _losses(trainer)
-    # Each replica rounds its own sum to bfloat16, so updates agree to its precision only.
-    np.testing.assert_allclose(one, two, rtol=1e-5 if precision is None else 1e-2)
+    # Each replica rounds its own sum to bfloat16, to 2**-7, and the loss squares its input.
+    np.testing.assert_allclose(one, two, rtol=1e-5 if precision is None else 2 * 2**-7)
     np.testing.assert_allclose(one[0], two[0], rtol=1e-5)
     assert one[-1] < one[0]
 

@@ -53,7 +53,8 @@ def test_loss_of_every_label_with_every_output_is_refused(
     with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
         trainer = make_trainer(experiment(runtime={"execution": execution}), task_cls=Flat)
         with pytest.raises(
-            errors.ConfigValueError, match=r"Flat .*\(.*\).*labels\[:, tf.newaxis\]"
+            errors.ConfigValueError,
+            match=r"LineTask\.build_losses` \(.*\.py:\d+\).*labels\[:, tf.newaxis\]",
         ):
             trainer.train(tf.constant(1))
 
@@ -103,6 +104,22 @@ def test_step_without_training_mode_is_told(
     trainer.execution = "eager"
     trainer.train(tf.constant(2))
     assert len(_warnings(caplog, "training=True")) == is_told
+
+
+class TrainsOnly(LineTask):
+    def validation_step(self, inputs, model, metrics=None):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+def test_task_without_evaluation_trains_and_names_the_mode_that_it_supports(
+    experiment, make_trainer, execution
+) -> None:
+    trainer = make_trainer(experiment(), task_cls=TrainsOnly)
+    trainer.execution = execution
+    assert trainer.train(tf.constant(1))["training_loss"] > 0
+    with pytest.raises(errors.ConfigError, match=r"TrainsOnly\.validation_step.*--mode=train`"):
+        trainer.evaluate(tf.constant(1))
 
 
 def test_metric_that_no_step_updates_is_missing_and_told(experiment, make_trainer, caplog) -> None:

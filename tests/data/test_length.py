@@ -23,20 +23,20 @@ def test_data_that_repeat_are_refused_and_others_are_not(dataset, two_replicas):
 
 def test_elements_stay_as_they_are(dataset):
     filtered = dataset.filter(lambda _: True)
-    timed = length.timed(lambda: filtered)()
+    timed = length.watch_cardinality(lambda: filtered)()
     assert timed.element_spec == filtered.element_spec
     assert [int(e["y"]) for e in timed] == [1, 2]
 
 
 def test_data_of_known_length_are_not_timed(dataset):
-    assert length.timed(lambda: dataset)() is dataset
-    assert length.timed(lambda: 3)() == 3
+    assert length.watch_cardinality(lambda: dataset)() is dataset
+    assert length.watch_cardinality(lambda: 3)() == 3
 
 
 def test_each_reading_has_its_time(dataset, monkeypatch, caplog):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
-    timed = length.timed(lambda: dataset.filter(lambda _: True))()
+    timed = length.watch_cardinality(lambda: dataset.filter(lambda _: True))()
     for warnings in (1, 2):
         assert len(list(timed)) == 2
         assert caplog.text.count("without reaching the end") == warnings
@@ -46,4 +46,4 @@ def test_too_long_is_an_error(dataset, monkeypatch):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_MOST_SECONDS", 0.0)
     with pytest.raises(tf.errors.OpError, match="without reaching the end"):
-        list(length.timed(lambda: dataset.filter(lambda _: True))())
+        list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())

@@ -11,7 +11,11 @@ SESSIONS = [
     ("docs/how_to/own_stage.md",),
     ("docs/how_to/own_package.md",),
     ("docs/how_to/inference.md",),
+    ("docs/how_to/adapters.md",),
+    ("docs/how_to/predict.md",),
     ("docs/how_to/own_files.md",),
+    ("docs/how_to/parquet.md",),
+    ("docs/how_to/augmentation.md",),
     ("docs/coming_from_keras.md",),
     ("docs/coming_from_lightning.md",),
     ("docs/coming_from_libai.md",),
@@ -22,8 +26,10 @@ SESSIONS = [
 # Those that take long.
 SLOW = {
     "docs/tools.md",
+    "docs/how_to/adapters.md",
     "docs/how_to/own_files.md",
     "docs/how_to/own_task.md",
+    "docs/how_to/parquet.md",
     "docs/how_to/own_hook.md",
     "docs/coming_from_nni.md",
 }
@@ -31,9 +37,11 @@ SLOW = {
 # By page and by how the block begins.
 NOT_RUN = {
     ("docs/start.md", "git clone"): "fetches and installs",
+    ("docs/how_to/parquet.md", "pip install"): "fetches and installs",
     ("docs/how_to/own_package.md", "python -m official_lite.tools new"): (
         "tests/tools/test_new.py does it"
     ),
+    ("docs/how_to/distill.md", "with tf.GradientTape"): "is a part of a `train_step`",
     ("docs/coming_from_lightning.md", "import lightning"): "Lightning is not installed",
     ("docs/coming_from_libai.md", "from libai"): "LiBai is not installed",
     ("docs/coming_from_paddlerec.md", "from paddlerec"): "PaddleRec is not installed",
@@ -50,6 +58,7 @@ NOT_REGISTERED = {"demo/lines": "is in what `tools new demo` writes"}
 OWN_TESTS = {
     "docs/hooks.md": "tests/end_to_end/test_hooks_page.py",
     "docs/nas.md": "tests/end_to_end/test_nas_page.py",
+    "docs/porting.md": "tests/ports/test_moved_project.py",
     "docs/search.md": "tests/end_to_end/test_search_page.py",
     "docs/stages.md": "tests/end_to_end/test_stages.py",
 }

@@ -15,7 +15,7 @@ from tests.docs import blocks, reviewed, session, shown_commands
 
 WRITTEN = {page for pages in reviewed.SESSIONS for page in pages}
 BLOCKS = [block for page in blocks.PAGES for block in blocks.blocks_of(page)]
-LANGUAGES = {"", "bash", "console", "indented", "json", "python", "text", "toml", "yaml"}
+LANGUAGES = {"", "bash", "console", "diff", "indented", "json", "python", "text", "toml", "yaml"}
 SECTIONS = ("trainer", "runtime", "pipeline")
 
 

@@ -25,7 +25,10 @@ _ARGS = [
     "--set=trainer.writers=[jsonl, tensorboard, csv]",
     "--set=trainer.best_checkpoint_export_subdir=best_ckpt",
 ]
-_RECORDS = ["run.json", "best_ckpt/info.json", "metrics_train.csv", "metrics.json", "params.yaml"]
+_RECORDS = [
+    *("run.json", "goodput.json", "best_ckpt/info.json"),
+    *("metrics_train.csv", "metrics.json", "params.yaml"),
+]
 _FILES = [*_RECORDS, "log.txt", "checkpoint", "ckpt-5.commit.json", "best_ckpt/checkpoint", ".lock"]
 
 

@@ -7,7 +7,6 @@ import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ import yaml
 
 from official_lite.cluster import tf_config
 from official_lite.common import errors
+from tests import waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
 KUBERNETES_VERSION = kubernetes_validate.latest_version()
@@ -150,10 +150,9 @@ def test_tfjob_asks_for_what_the_operator_calls_a_restart(
         f'trap "sleep 0.3; {ends_with}" TERM; echo "$@" > {said}; while :; do sleep 0.1; done',
     )
     process = subprocess.Popen(command, env=_environment(tmp_path))
-    while not said.exists():
-        time.sleep(0.01)
+    waiting.wait_for(said.exists, alive=lambda: process.poll() is None)
     process.terminate()
-    assert process.wait(300) == code
+    assert process.wait(waiting.SECONDS) == code
     assert said.read_text().startswith("train.py --experiment=")
 
 
@@ -218,7 +217,7 @@ def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
         subprocess.Popen([sys.executable, "-c", MEET], env={**os.environ, **environment}, cwd=ROOT)
         for environment in environments
     ]
-    return [process.wait(300) for process in processes]
+    return [process.wait(waiting.SECONDS) for process in processes]
 
 
 @pytest.mark.parametrize(

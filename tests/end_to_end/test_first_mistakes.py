@@ -42,6 +42,22 @@ class EndlessTask(base_task.Task):
         return tf.reduce_mean(tf.square(labels - model_outputs))
 
 
+@dataclasses.dataclass
+class TrainsOnlyConfig(EndlessConfig):
+    pass
+
+
+@task_factory.register_task_cls(TrainsOnlyConfig)
+class TrainsOnlyTask(EndlessTask):
+    def validation_step(self, inputs, model, metrics=None):
+        raise NotImplementedError
+
+
+@exp_factory.register_config_factory("first/trains_only")
+def trains_only():
+    return endless(TrainsOnlyConfig)
+
+
 @exp_factory.register_config_factory("first/endless")
 def endless(task_cls=EndlessConfig):
     optimizer = {
@@ -85,14 +101,27 @@ def test_dry_run_asks_for_the_length_of_an_epoch_as_the_run_would(train) -> None
     assert train("first/endless", "--dry_run", "--set=trainer.steps_per_epoch=9").returncode == 0
 
 
+def test_dry_run_of_a_task_without_evaluation_passes_if_the_run_only_trains(train) -> None:
+    given = ("--dry_run", "--set=trainer.steps_per_epoch=9")
+    result = train("first/trains_only", *given)
+    assert result.returncode == 0
+    assert "There is no evaluation: `TrainsOnlyTask.validation_step`" in result.stderr
+    result = train("first/trains_only", *given, mode="train_and_eval")
+    assert result.returncode == 2
+    assert "use `--mode=train`" in result.stderr
+
+
 def test_evaluation_without_the_config_of_the_run_is_told_where_that_is(train, tmp_path) -> None:
     given = ("--set=trainer.steps_per_epoch=3", "--set=task.units=5")
     assert train("first/endless", *given).returncode == 0
     result = train("first/endless", mode="eval")
     assert result.returncode == 2
     flag = f"--config_file={tmp_path / 'run' / 'params.yaml'}"
-    assert result.stderr.endswith(f"the config that the run recorded: {flag}\n")
-    assert f"task.units: 5 -> 3\nTo use the config of the training, pass {flag}" in result.stderr
+    assert f"the config that the run recorded: {flag} (in Python: " in result.stderr
+    assert (
+        f"task.units: 5 -> 3\nTo use the config of the training, apply its file: {flag}"
+        in result.stderr
+    )
     again = train("first/endless", flag, mode="eval")
     assert again.returncode == 0
     assert "differs from" not in again.stderr

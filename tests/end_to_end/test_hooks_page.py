@@ -1,25 +1,19 @@
 """The pages on hooks and on plain loops tell the truth."""
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
 from official_lite.core import hook_factory
+from tests import commands
 
-ROOT = pathlib.Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "hooks.md").read_text()
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+PAGE = (commands.ROOT / "docs" / "hooks.md").read_text()
 
 
 def _python(*args: str, cwd: pathlib.Path) -> str:
-    command = [sys.executable, *args]
-    done = subprocess.run(
-        command, check=True, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True
-    )
+    done = commands.run(args, cwd=cwd, env={"PYTHONPATH": str(commands.ROOT)})
+    assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
@@ -34,7 +28,7 @@ def test_driver_of_the_page_trains_with_its_hook(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.slow
 def test_task_trains_in_a_loop_of_its_own(tmp_path: pathlib.Path) -> None:
-    printed = _python(str(ROOT / "docs" / "plain_loop.py"), cwd=tmp_path)
+    printed = _python(str(commands.ROOT / "docs" / "plain_loop.py"), cwd=tmp_path)
     assert float(printed.removeprefix("accuracy ")) > 0.9
     assert list(tmp_path.iterdir()) == []
 

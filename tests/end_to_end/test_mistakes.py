@@ -77,6 +77,10 @@ MODEL = "        return model\n"
 INPUTS = (
     "        return arrays.from_arrays((features, labels), batch_size, shuffle=params.is_training)"
 )
+CROSS_ENTROPY = (
+    "        loss = keras.losses.sparse_categorical_crossentropy"
+    "(labels, model_outputs, from_logits=True)"
+)
 LOSS = "        return tf.reduce_mean(loss)\n"
 METRICS = '        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]\n'
 OF_METRICS = "    def build_metrics(self"
@@ -85,6 +89,9 @@ NP_LABELS = "np.arange(12) % 4"
 FEATURES = "np.ones((12, 2), np.float32)"
 EARLY = "--set=trainer.hooks=[{name: early_stopping, metric: %s, patience: 1, min_delta: 9}]"
 COMPILE = "        model.compile(%s)\n" + MODEL
+IMAGES = (
+    "        return keras.utils.image_dataset_from_directory('%s', label_mode='int', batch_size=4)"
+)
 NO_LOSS = ("def build_losses(", "def unused(")
 
 
@@ -119,6 +126,23 @@ def step(name: str, parameters: str, *lines: str) -> tuple[str, str]:
 
 DICT = (FEATURES, '{"img": np.ones((12, 2), np.float32)}')
 TRAIN = "inputs, model, optimizer, metrics=None"
+OWN = step(
+    "train_step",
+    TRAIN,
+    "features, labels = inputs",
+    "with tf.GradientTape() as tape:",
+    "    loss = self.build_losses(labels, model(features))",
+    "grads = tape.gradient(loss, model.trainable_variables)",
+    "optimizer.apply_gradients(zip(grads, model.trainable_variables))",
+    "return {self.loss: loss}",
+)
+OTHER = """from official_lite.core import exp_factory
+
+
+@exp_factory.register_config_factory("mine")
+def mine():
+    return None
+"""
 LR = "trainer.optimizer_config.learning_rate"
 
 FLAGS_AND_CONFIG = [
@@ -195,7 +219,7 @@ FLAGS_AND_CONFIG = [
     ),
     Mistake(
         "impossible directory",
-        ["--model_dir=/proc/no/run can't be created", "Use a directory"],
+        ["The model directory /proc/no/run can't be created", "Use a directory"],
         args=["--model_dir=/proc/no/run"],
     ),
     Mistake(
@@ -205,9 +229,114 @@ FLAGS_AND_CONFIG = [
         args=["--set=task.init_checkpoint=m.keras"],
         files=[("m.keras", "")],
     ),
+    Mistake("empty directory", ["--model_dir is empty", "expected a dir"], args=["--model_dir="]),
+    Mistake(
+        "directory is a file",
+        ["The model directory run is a file; expected a directory"],
+        files=[("run", "")],
+    ),
+    Mistake("only a path", ["has no `=`", "--set=path=value"], args=["--set=trainer.train_steps"]),
+    Mistake(
+        "misspelled key",
+        ["`trainer.train_stpes`", "mistake.yaml:2", "Did you mean `train_steps`"],
+        yaml="trainer:\n  train_stpes: 3\n",
+    ),
+    Mistake(
+        "wrong type",
+        ["`trainer.train_steps`", "mistake.yaml:2", "expected int, got 'many'"],
+        yaml="trainer:\n  train_steps: many\n",
+    ),
+    Mistake(
+        "missing file of code",
+        ["no file `", "code/mien.py`", "Did you mean `FILE`"],
+        args=["--import=code/mien.py"],
+    ),
+    Mistake(
+        "no checkpoint to start from",
+        ["`task.init_checkpoint` is '/no/ckpt-5'", "Pass a directory with a checkpoint"],
+        code=5,
+        args=["--set=task.init_checkpoint=/no/ckpt-5"],
+    ),
+    Mistake(
+        "nothing to evaluate",
+        ["no checkpoint in run", "Train first, or set `task.init_checkpoint`"],
+        code=5,
+        args=["--mode=eval"],
+    ),
+    Mistake(
+        "unknown precision",
+        ["`mixed_precision_dtype` is 'float61'", "Did you mean `float16`"],
+        args=["--set=runtime.mixed_precision_dtype=float61"],
+    ),
+    Mistake(
+        "GPUs that are not there",
+        ["`num_gpus` is 2, but TensorFlow finds 0"],
+        args=["--set=runtime={num_gpus: 2, distribution_strategy: mirrored}"],
+    ),
+    Mistake(
+        "GPUs without a strategy",
+        ["`runtime.num_gpus` is 2", "`runtime.distribution_strategy` is `off`", "`mirrored`"],
+        args=["--set=runtime.num_gpus=2"],
+    ),
+    Mistake(
+        "unknown writer",
+        ["no writer 'jsonll'", "Did you mean `jsonl`?"],
+        args=["--set=trainer.writers=[jsonll]"],
+    ),
+    Mistake(
+        "unknown hook",
+        ["no hook 'early_stoping'", "Did you mean `early_stopping`?"],
+        args=["--set=trainer.hooks=[{name: early_stoping, metric: accuracy}]"],
+    ),
+    Mistake(
+        "unknown argument of a hook",
+        ["'early_stopping' has no argument `patiense`", "Did you mean `patience`?"],
+        args=["--set=trainer.hooks=[{name: early_stopping, metric: accuracy, patiense: 1}]"],
+    ),
 ]
 
 METRICS_AND_DATA = [
+    Mistake(
+        "unknown best metric",
+        ["`trainer.best_checkpoint_eval_metric` is 'acuracy'", "Did you mean `accuracy`?"],
+        args=[
+            "--set=trainer.best_checkpoint_eval_metric=acuracy",
+            "--set=trainer.best_checkpoint_export_subdir=best",
+        ],
+    ),
+    Mistake(
+        "folder without records",
+        ["`task.train_data`", "`records/*`"],
+        code=3,
+        edits=[
+            (
+                INPUTS,
+                "        from official_lite.core import input_reader\n"
+                "        return input_reader.InputReader(params).read(input_context)",
+            )
+        ],
+        args=["--set=task.train_data.input_path=records/*"],
+        files=[("records/a/readme.txt", "")],
+    ),
+    Mistake(
+        "folder without images",
+        ["No images found in directory pictures", "(FILE:33, in `build_inputs`)"],
+        code=1,
+        edits=[(INPUTS, IMAGES % "pictures")],
+        files=[("pictures/readme.txt", "")],
+    ),
+    Mistake(
+        "missing folder of images",
+        ["No such file or directory: 'picturs'", "(FILE:33, in `build_inputs`)"],
+        code=1,
+        edits=[(INPUTS, IMAGES % "picturs")],
+    ),
+    Mistake(
+        "no numbers in the data",
+        ["training loss is nan", "Batch 0 of the training data", "not finite in `batch[0]`"],
+        code=4,
+        edits=[(FEATURES, "np.full((12, 2), np.nan, np.float32)")],
+    ),
     Mistake(
         "val_loss",
         ["EarlyStopping is 'val_loss'", "Did you mean `validation_loss`?"],
@@ -307,6 +436,40 @@ CODE = [
         ("build_metrics", METRICS, "a list of Keras metrics"),
     )
 ] + [
+    Mistake(
+        "loss per example",
+        ["The loss of `MyTask.build_losses` (FILE:", "shape (4,)", "Apply `tf.reduce_mean`"],
+        edits=[(LOSS, "        return loss\n")],
+    ),
+    Mistake(
+        "labels without the axis of the outputs",
+        ["The loss of `MyTask.build_losses` (FILE:", "labels of shape (4,)", "`labels[:, tf.new"],
+        edits=[
+            ("layers.Dense(4)", "layers.Dense(1)"),
+            (
+                CROSS_ENTROPY,
+                "        loss = tf.square(tf.cast(labels, tf.float32) - model_outputs)",
+            ),
+        ],
+    ),
+    Mistake(
+        "name that is taken",
+        ["'mine' is already registered as `FILE:mine`", "under another name", "code/other.py:4"],
+        args=["--import=code/other.py"],
+        files=[("code/other.py", OTHER)],
+    ),
+    Mistake(
+        "no Python",
+        ["SyntaxError: ", "(FILE:2, in `<module>`)"],
+        code=1,
+        edits=[("import dataclasses\n", "def broken(:\n")],
+    ),
+    Mistake(
+        "error in build_inputs",
+        ["RuntimeError: my data are gone (FILE:33, in `build_inputs`)"],
+        code=1,
+        edits=[(INPUTS, "        raise RuntimeError('my data are gone')")],
+    ),
     Mistake(
         "build_loss",
         ["`MyTask.build_loss` is never called", "`build_losses`", "No gradients provided"],
@@ -411,6 +574,34 @@ CODE = [
 WARNINGS = [
     Mistake("none", []),
     Mistake(
+        "step without training=True",
+        [
+            "`train_step` of MyTask never calls the model with `training=True`",
+            "dropout is inactive",
+        ],
+        code=0,
+        edits=[
+            ("keras.layers.Dense(4),", "keras.layers.Dropout(0.5), keras.layers.Dense(4),"),
+            OWN,
+        ],
+    ),
+    Mistake("step without metrics", ["No step has updated", "self.update_metr"], edits=[OWN]),
+    Mistake(
+        "metric of one-hot labels",
+        ["`accuracy` of MyTask is a CategoricalAccuracy", "Use keras.metrics.SparseCategorical"],
+        edits=[("metrics.Sparse", "metrics.")],
+    ),
+    Mistake(
+        "batch that is larger than the data",
+        ["should have 5000 examples, but there are only 12", "Lower `global_batch_size`"],
+        args=["--set=task.train_data.global_batch_size=5000"],
+    ),
+    Mistake(
+        "no steps",
+        ["`trainer.train_steps` is 0, so nothing is trained"],
+        args=["--set=trainer.train_steps=0"],
+    ),
+    Mistake(
         "lost activation",
         ["takes probabilities", "`from_logits=True`"],
         code=0,
@@ -449,7 +640,7 @@ WARNINGS = [
     ),
     Mistake(
         "stopping without evaluation",
-        ["EarlyStopping watches", "--mode=train_and_eval"],
+        ["EarlyStopping watches", "Use the mode `train_and_eval`"],
         code=0,
         args=["--mode=train", EARLY % "accuracy"],
     ),
@@ -468,7 +659,7 @@ def run(directory: pathlib.Path, mistake: Mistake) -> subprocess.CompletedProces
     files = [("code/mine.py", task), ("mistake.yaml", mistake.yaml), *mistake.files]
     for name, content in files:
         path = directory / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     command = ["--import=code/mine.py", "--experiment=mine", "--mode=train_and_eval"]
     command += ["--model_dir=run", "--config_file=mistake.yaml", *mistake.args]

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from official_lite.checkpoint import latest
 from official_lite.common import errors
 from official_lite.core import exp_factory, task_factory, train_lib
 from official_lite.run import run_record
-from tests import commands
+from tests import commands, waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -118,9 +117,9 @@ def test_15_second_training_is_refused_an_evaluation_is_not_and_a_dead_one_gives
     args = ["--set=trainer.train_steps=100000000", "--set=trainer.checkpoint_interval=1000"]
     args += ["--set=runtime.execution=graph", "--set=trainer.steps_per_loop=100"]
     first = commands.Command(_command(model_dir, "train", *args))
-    while not latest.find_checkpoints(str(model_dir)):
-        assert first.returncode is None
-        time.sleep(0.05)
+    waiting.wait_for(
+        lambda: latest.find_checkpoints(str(model_dir)), alive=lambda: first.returncode is None
+    )
     second = commands.run(_command(model_dir, "train", *args))
     assert second.returncode == errors.ExitCode.BUSY
     assert f"process {first.pid} on" in second.stderr
@@ -167,8 +166,8 @@ class BreaksTheDisk(orbit.Hook):
     def after_step(self) -> None:
         self.last_step = self.controller.step
         manager = self.controller.checkpoint_manager
-        while self.last_step == 6 and manager.is_saving:
-            time.sleep(0.001)
+        if self.last_step == 6:
+            waiting.wait_for(lambda: not manager.is_saving)
 
 
 def test_18_failure_of_a_save_in_the_background_comes_up_at_the_next_step(

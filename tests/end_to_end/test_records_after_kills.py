@@ -10,8 +10,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -20,6 +18,7 @@ import registry_imports  # noqa: F401  (imported for its registrations)
 from benchmarks import chaos
 from official_lite import orbit
 from official_lite.core import exp_factory, task_factory, train_lib
+from tests import commands
 
 
 class CopyAt(orbit.Hook):
@@ -217,19 +216,14 @@ def test_two_best_checkpoints_survive_a_kill_in_either_export(tmp_path, has_expo
         overrides = {"runtime": {"execution": "graph"}, "trainer": trainer}
         died = tmp_path / f"{name}.died"
         command = [
-            *(sys.executable, "train.py", "--experiment=vision/digits_mlp"),
+            *("train.py", "--experiment=vision/digits_mlp"),
             *("--mode=train_and_eval", f"--model_dir={tmp_path / name}", f"--import={plugin}"),
             f"--params_override={json.dumps(overrides)}",
         ]
-        environment = {
-            **os.environ,
-            "DIES_IN": dies_in,
-            "DIES_AT": str(dies_at),
-            "DIED": str(died),
-        }
+        environment = {"DIES_IN": dies_in, "DIES_AT": str(dies_at), "DIED": str(died)}
         codes = []
         while not codes or codes[-1] == -signal.SIGKILL:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            done = commands.run(command, env=environment)
             codes.append(done.returncode)
         assert codes[-1] == 0, done.stderr[-3000:]
         assert died.exists() == (dies_at > 0)

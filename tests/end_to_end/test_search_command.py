@@ -6,11 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests import commands
+from tests import commands, waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEARCH = """
@@ -57,11 +56,9 @@ def test_20_trials_of_two_workers_survive_kill_9(tmp_path) -> None:
     args = _args(tmp_path, "--set=search.num_trials=20", "--set=search.num_workers=2")
     command = [sys.executable, *args]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    deadline = time.monotonic() + 240
-    while len(before := _outcomes(tmp_path / "study")) < 6:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    study_dir = tmp_path / "study"
+    waiting.wait_for(lambda: len(_outcomes(study_dir)) >= 6, alive=lambda: process.poll() is None)
+    before = _outcomes(study_dir)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     subprocess.run(command, cwd=ROOT, check=True)

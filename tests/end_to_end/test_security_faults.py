@@ -21,11 +21,18 @@ import tensorflow as tf
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import orbit, pipeline, search, telemetry
-from official_lite.checkpoint import committed_checkpoint_manager, contents, warm_start
+from official_lite.checkpoint import committed_checkpoint_manager, inspection, warm_start
 from official_lite.common import errors, registry
 from official_lite.config import gin_config, parsing
-from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, export_base, hook_factory, writer_factory
+from official_lite.core import (
+    config_definitions as cfg,
+)
+from official_lite.core import (
+    exp_factory,
+    export_base,
+    hook_factory,
+    writer_factory,
+)
 from official_lite.data import tfds_reading
 from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
@@ -495,7 +502,7 @@ def _export(directory: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.parametrize("act", [_save, _export, contents.remove_ckpts])
+@pytest.mark.parametrize("act", [_save, _export, inspection.remove_ckpts])
 def test_37_link_in_a_run_does_not_lead_to_the_removal_of_its_target(
     tmp_path: pathlib.Path, act: Callable[[str], None]
 ) -> None:

@@ -12,16 +12,18 @@ import tensorflow as tf
 
 from tests import commands
 
-# Makes one part of a run take two seconds, and says when it begins.
+# Makes one part of a run last until a signal comes, or for good, and says when it begins.
 SLOW = """
 import os
 import sys
-import time
+import threading
 
 import tensorflow as tf
 
 from experiments.vision.digits import task
 from official_lite.checkpoint import async_checkpoint_manager
+from official_lite.run import preemption
+from tests import waiting
 
 
 def slow(cls, name, what, first_call=1):
@@ -33,7 +35,9 @@ def slow(cls, name, what, first_call=1):
         calls.append(name)
         if len(calls) >= first_call:
             print("slow", what, file=sys.stderr, flush=True)
-            time.sleep(float(os.environ.get("SLOW_SECONDS", "2")))
+            if "FOR_GOOD" in os.environ:
+                threading.Event().wait()
+            waiting.wait_for(preemption.requested)
         return method(*args, **kwargs)
 
     setattr(cls, name, wait)
@@ -43,6 +47,19 @@ slow(task.DigitsTask, "train_step", "trace")
 slow(task.DigitsTask, "validation_step", "evaluation")
 slow(tf.train.CheckpointManager, "save", "second save", first_call=2)
 slow(async_checkpoint_manager.AsyncCheckpointManager, "restore_or_initialize", "restore")
+
+
+def say_when_in_the_loop(method):
+    def slices(*args, **kwargs):
+        for number, part in enumerate(method(*args, **kwargs)):
+            if number == 2:
+                print("in the loop", file=sys.stderr, flush=True)
+            yield part
+
+    return slices
+
+
+preemption.StopCheck.slices = say_when_in_the_loop(preemption.StopCheck.slices)
 """
 LONG = tuple(
     f"{name}=10000000"
@@ -98,14 +115,18 @@ class Run:
         return int(tf.train.load_checkpoint(path).get_tensor(name))
 
 
+def between_two_requests() -> None:
+    """Wait until a signal is not taken for the same request as the one before."""
+    time.sleep(0.7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["graph", "xla_loop"])
 def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
     tmp_path: pathlib.Path, execution: str
 ) -> None:
     run = Run(tmp_path, *LONG, f"runtime.execution={execution}")
-    run.wait_for("Training from step 0")
-    time.sleep(3)
+    run.wait_for("in the loop")
     run.send(signal.SIGTERM)
     sent = time.monotonic()
     assert run.exit_code() == 42
@@ -120,20 +141,20 @@ def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
 
 @pytest.mark.slow
 def test_05_same_command_goes_on_exactly(tmp_path: pathlib.Path) -> None:
-    settings = ("train_steps=20000", "steps_per_loop=20000", "validation_interval=20000")
-    settings += ("checkpoint_interval=5000",)
+    settings = ("train_steps=12000", "steps_per_loop=12000", "validation_interval=12000")
+    settings += ("checkpoint_interval=3000",)
     values = []
     for name in ("unbroken", "broken"):
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, *settings)
         if name == "broken":
-            run.wait_for("ckpt-5000")
+            run.wait_for("ckpt-3000")
             run.send(signal.SIGTERM)
             assert run.exit_code() == 42
-            assert 0 < run.saved_step() < 20000
+            assert 0 < run.saved_step() < 12000
             run = Run(tmp_path / name, *settings)
         assert run.exit_code() == 0
-        reader = tf.train.load_checkpoint(str(run.model_dir / "ckpt-20000"))
+        reader = tf.train.load_checkpoint(str(run.model_dir / "ckpt-12000"))
         names = reader.get_variable_to_shape_map()
         values.append({n: reader.get_tensor(n) for n in names if n.startswith(("model", "opt"))})
     assert values[0].keys() == values[1].keys()
@@ -162,12 +183,11 @@ def test_06_sigterm_in_trace_evaluation_save_or_restore_loses_nothing(
 
 @pytest.mark.slow
 def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None:
-    run = Run(tmp_path, *SHORT, SLOW="second save", SLOW_SECONDS="60")
+    run = Run(tmp_path, *SHORT, SLOW="second save", FOR_GOOD="1")
     run.wait_for("slow second save")
     run.send(signal.SIGTERM)
     run.wait_for("Stopping after the current step")
-    # Sooner it would be taken for the same request.
-    time.sleep(0.7)
+    between_two_requests()
     run.send(signal.SIGTERM)
     assert run.exit_code() == 143
     assert run.saved_step() == 10
@@ -179,18 +199,17 @@ def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None
 @pytest.mark.slow
 def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib.Path) -> None:
     run = Run(tmp_path, *LONG)
-    run.wait_for("Training from step 0")
-    time.sleep(3)
+    run.wait_for("in the loop")
     run.send(signal.SIGINT)
     assert run.exit_code() == 130
     assert run.saved_step() > 0
     *_, last = run.said.splitlines()
     assert last.endswith(f"to resume it, from {tmp_path / 'run'}/ckpt-{run.saved_step()}.")
-    run = Run(tmp_path, *LONG, SLOW="trace", SLOW_SECONDS="60")
+    run = Run(tmp_path, *LONG, SLOW="trace", FOR_GOOD="1")
     run.wait_for("slow trace")
     run.send(signal.SIGINT)
     run.wait_for("Stopping after the current step")
-    time.sleep(0.7)
+    between_two_requests()
     run.send(signal.SIGINT)
     assert run.exit_code() == 130
     assert "Ended at once" in run.said

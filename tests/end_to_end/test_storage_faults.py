@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from official_lite import pipeline, telemetry
 from official_lite.checkpoint import commit, committed_checkpoint_manager, latest
 from official_lite.common import errors
 from official_lite.core import exp_factory
-from tests import commands
+from tests import commands, waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
 DATA = "data-00000-of-00001"
@@ -39,6 +38,7 @@ def _train(
     *,
     mode: str = "train",
     may_change: bool = False,
+    units: tuple[int, ...] = (),
     **trainer: Any,
 ) -> keras.Model:
     params = exp_factory.get_exp_config("vision/digits_mlp")
@@ -54,6 +54,8 @@ def _train(
             },
         }
     )
+    if units:
+        params.override({"task": {"model": {"units": units}}})
     run = pipeline.RunPipeline(params, mode, str(model_dir), allow_config_change=may_change)
     model, _ = run.run()
     return model
@@ -145,7 +147,7 @@ manager = async_checkpoint_manager.AsyncCheckpointManager(
 )
 manager.restore_or_initialize()
 assert set(weights.numpy()) == {float(step)}, "of one piece"
-print("restored", int(step), flush=True)
+print(f"restored step {int(step)}", file=sys.stderr, flush=True)
 while True:
     step.assign_add(1)
     weights.assign_add(tf.ones_like(weights))
@@ -165,13 +167,14 @@ def test_04_kills_during_saves_leave_no_more_than_one_checkpoint_too_many(
     tmp_path: pathlib.Path,
 ) -> None:
     directory, restored = tmp_path / "run", []
+    (tmp_path / "save.py").write_text(SAVE_AGAIN_AND_AGAIN)
     for delay in (0.0, 0.01, 0.02, 0.05):
-        command = [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(directory)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            restored.append(int(process.stdout.readline().split()[1]))
-            _wait_for(lambda: _is_saving(directory) and _newest(directory) > restored[-1])
-            time.sleep(delay)
-            process.send_signal(signal.SIGKILL)
+        process = commands.Command([tmp_path / "save.py", directory])
+        process.wait_for("restored step ")
+        restored.append(int(process.stderr.partition("restored step ")[2].split()[0]))
+        waiting.wait_for(lambda: _is_saving(directory) and _newest(directory) > restored[-1])
+        time.sleep(delay)
+        process.kill()
     assert restored == sorted(restored)
     assert restored[-1] > 0
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
@@ -184,17 +187,9 @@ def _newest(directory: pathlib.Path) -> int:
     return commit.step_of(paths[-1]) if paths else 0
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A file system that has room for about two checkpoints."""
-    with _disk(tmp_path / "disk", "420k") as directory:
+    with _disk(tmp_path / "disk", "480k") as directory:
         yield directory
 
 
@@ -219,26 +214,29 @@ def _fill(disk: pathlib.Path, room: int) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
-    ("room", "reserve", "said"),
-    [(120_000, 1.2, "Can't save a checkpoint"), (60_000, 0.0, "The disk is full")],
+    ("reserve", "said"),
+    [(1.2, "Can't save a checkpoint"), (0.0, "The disk is full")],
     ids=["foreseen", "unforeseen"],
 )
 def test_08_full_disk_is_named_and_leaves_the_checkpoints_as_they_were(
-    run: pathlib.Path, small_disk: pathlib.Path, room: int, reserve: float, said: str, monkeypatch
+    tmp_path: pathlib.Path, reserve: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model_dir = small_disk / "run"
-    shutil.copytree(run, model_dir, ignore=shutil.ignore_patterns("ckpt-10*", "train"))
-    before = _contents(model_dir)
-    monkeypatch.setattr(committed_checkpoint_manager, "_RESERVE", reserve)
-    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(model_dir).free - room))
-    with pytest.raises(errors.CheckpointError, match=said) as error:
-        _train(model_dir, 40)
-    assert error.value.exit_code == errors.ExitCode.CHECKPOINT
-    assert _contents(model_dir) == before
-    assert not list(model_dir.glob("*_temp"))
-    (small_disk / "other").unlink()
-    _train(model_dir, 40, max_to_keep=2)
-    assert _checkpoints(model_dir) == [30, 40]
+    wide: dict[str, Any] = {"max_to_keep": 2, "units": (4000,)}
+    with _disk(tmp_path / "disk", "16m") as disk:
+        model_dir = disk / "run"
+        _train(model_dir, 20, **wide)
+        before = _contents(model_dir)
+        monkeypatch.setattr(committed_checkpoint_manager, "_RESERVE", reserve)
+        # A checkpoint needs more than three times this, and everything else far less.
+        filler = _fill(disk, 1_000_000)
+        with pytest.raises(errors.CheckpointError, match=said) as error:
+            _train(model_dir, 30, **wide)
+        assert error.value.exit_code == errors.ExitCode.CHECKPOINT
+        assert _contents(model_dir) == before
+        assert not list(model_dir.glob("*_temp"))
+        filler.unlink()
+        _train(model_dir, 30, **wide)
+        assert _checkpoints(model_dir) == [20, 30]
 
 
 @pytest.mark.parametrize(
@@ -410,14 +408,18 @@ _TOOL = ["-m", "official_lite.tools"]
     ("command", "room", "file"),
     [
         ([*_RUN, "--mode=train_and_eval"], 0, ".lock"),
-        ([*_RUN, "--mode=train_and_eval"], 8_000, "params.yaml"),
-        ([*_RUN, "--mode=train_and_eval"], 16_000, "operative_config"),
-        ([*_RUN, "--mode=train_and_eval"], 24_000, "run.json"),
-        ([*_RUN, "--mode=train_and_eval"], 40_000, "best_ckpt"),  # No room for events, CSV, log.
+        ([*_RUN, "--mode=train_and_eval"], 8_000, "checkpoints.chain.jsonl"),
+        ([*_RUN, "--mode=train_and_eval"], 16_000, "params.yaml"),
+        ([*_RUN, "--mode=train_and_eval"], 24_000, "operative_config"),
+        ([*_RUN, "--mode=train_and_eval"], 40_000, "run.json"),
+        ([*_RUN, "--mode=train_and_eval"], 64_000, "best_ckpt"),  # No room for events, CSV, log.
         ([*_RUN, "--mode=train_and_eval"], 100_000, "best_ckpt"),
         ([*_RUN, "--mode=train_and_eval"], 200_000, "run"),
         ([*_TOOL, "report", "DISK/run", "--output=DISK/report.html"], 0, "report.html"),
         ([*_TOOL, "export", "DISK/run", "--output=DISK/export"], 16_000, "export"),
+        ([*_TOOL, "export", "DISK/run", "--format=keras"], 16_000, "export"),
+        ([*_TOOL, "export", "DISK/run", "--format=litert"], 16_000, "export"),
+        ([*_TOOL, "export", "DISK/run", "--format=onnx"], 16_000, "export"),
         (_SEARCH, 0, "study.journal"),
         (_SEARCH, 4_000, "study.journal"),
         (_SEARCH, 8_000, "/disk/run/"),
@@ -451,3 +453,26 @@ def test_08_full_disk_is_named_whatever_is_written_and_the_same_command_resumes(
         again = commands.run(args)
         assert again.returncode == 0, again.stderr
         assert not [path for path in disk.rglob("*") if re.search(r"_temp|\.tmp$", path.name)]
+
+
+@pytest.mark.slow
+def test_09_full_disk_costs_the_logs_of_launch_and_not_its_processes(
+    tmp_path: pathlib.Path,
+) -> None:
+    said_all = tmp_path / "said_all"
+    code = (
+        f"import pathlib\nfor _ in range(5000): print('x' * 100)\npathlib.Path({str(said_all)!r})"
+    )
+    program = [sys.executable, "-c", code + ".touch()"]
+    with _disk(tmp_path / "disk", "100k") as disk:
+        launch = [*_TOOL, "launch", "--workers=2", f"--log_dir={disk}", "--", *program]
+        launched = commands.run(launch)
+        assert launched.returncode == 0, launched.stderr
+        lost = [line for line in launched.stderr.splitlines() if "so lines are lost" in line]
+        assert all("No space left on device" in line for line in lost)
+        assert {line.partition("Can't write ")[2].partition(",")[0] for line in lost} == {
+            str(disk / "worker_0.log"),
+            str(disk / "worker_1.log"),
+        }
+        assert launched.stdout.count("worker 0 | xxx") == 5000
+    assert said_all.exists()

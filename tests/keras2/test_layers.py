@@ -222,3 +222,21 @@ def test_layers_appended_to_a_list_in_a_dictionary_are_tracked(place: str) -> No
     block = Block()
     block(tf.ones((1, 2)))
     assert len(block.trainable_weights) == 2
+
+
+def test_losses_that_are_functions_are_called_when_losses_are_read() -> None:
+    class Penalized(keras2.Layer):
+        def build(self, shape):
+            self.w = self.add_weight("w", [2], initializer="ones")
+            for factor in (1.0, 10.0):
+                self.add_loss(lambda factor=factor: factor * tf.reduce_sum(self.w))
+
+        def call(self, x):
+            self.add_loss(lambda: tf.reduce_sum(x))
+            return x * self.w
+
+    layer = Penalized()
+    for _ in range(2):
+        layer(tf.ones([1, 2]))
+    layer.w.assign([3.0, 3.0])
+    assert sorted(map(float, layer.losses)) == [2.0, 6.0, 60.0]

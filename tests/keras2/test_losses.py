@@ -52,3 +52,29 @@ def test_masked_predictions_do_not_count(weights) -> None:
     labels = tf.fill([1, 2, 2], 2.0)
     expected = keras.losses.MeanSquaredError()(labels, predictions, weights)
     np.testing.assert_allclose(Squares()(labels, predictions, weights), expected)
+
+
+class Conditional(keras2.Loss):
+    def call(self, y_true, y_pred):
+        if tf.reduce_max(y_true) > 0:
+            return y_pred
+        return -y_pred
+
+
+def _conditional(y_true, y_pred, scale):
+    if tf.reduce_max(y_true) > 0:
+        return scale * y_pred
+    return -y_pred
+
+
+class ConditionalFunction(keras2.LossFunctionWrapper):
+    def __init__(self):
+        super().__init__(_conditional, scale=1.0)
+
+
+@pytest.mark.parametrize("loss_cls", [Conditional, ConditionalFunction])
+def test_loss_may_branch_on_a_tensor_in_a_graph(loss_cls: type) -> None:
+    loss = loss_cls()
+    compute = tf.function(lambda label: loss(label, tf.ones([1, 1])), autograph=False)
+    assert float(compute(tf.ones([1, 1]))) == 1.0
+    assert float(compute(tf.zeros([1, 1]))) == -1.0

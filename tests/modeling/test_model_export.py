@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.modeling import model_export
@@ -35,6 +36,15 @@ def test_one_that_can_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         model_export.write_model(_model(), str(path), "keras")
     assert path.read_text() == "old"
+
+
+def test_served_model_does_not_augment_its_inputs(tmp_path):
+    model = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.RandomFlip(seed=1)])
+    images = np.arange(8 * 16, dtype=np.float32).reshape([8, 4, 4, 1])
+    model_export.write_model(model, str(tmp_path / "one"), "tf_saved_model")
+    served = tf.saved_model.load(str(tmp_path / "one")).serve(images)
+    np.testing.assert_array_equal(served, images)
+    assert "__call__" not in vars(model)
 
 
 def test_onnx_says_what_it_needs(tmp_path, monkeypatch):

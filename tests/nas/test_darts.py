@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.nas import two_streams
+from official_lite.nas import train_val_streams
 
 ORDERS = ("first", "second", "finite_difference")
 
@@ -43,7 +43,7 @@ def _unrolled_loss(trainer, train, val, rate):
 def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer, order) -> None:
     trainer = make_trainer(experiment(trainer=_darts(order, 0.3), task={"l2": 0.05}))
     train, val = _batches()
-    found = _gradients(trainer, {two_streams.TRAIN: train, two_streams.VAL: val})
+    found = _gradients(trainer, {train_val_streams.TRAIN: train, train_val_streams.VAL: val})
     numeric = []
     for alpha in trainer.alphas:
         start = alpha.numpy()
@@ -61,7 +61,7 @@ def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer
 
 def test_a_step_of_length_zero_is_first_order(experiment, make_trainer) -> None:
     train, val = _batches()
-    inputs = {two_streams.TRAIN: train, two_streams.VAL: val}
+    inputs = {train_val_streams.TRAIN: train, train_val_streams.VAL: val}
     first = _gradients(make_trainer(experiment(trainer=_darts("first"))), inputs)
     for order in ORDERS[1:]:
         np.testing.assert_allclose(

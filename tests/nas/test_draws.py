@@ -28,8 +28,8 @@ def test_samples_have_the_distribution_of_the_logits() -> None:
     np.testing.assert_allclose(counts / 600, probs, atol=0.06)
 
 
-def test_draw_is_in_force_within_only() -> None:
+def test_draw_is_active_only_within_the_block() -> None:
     draw = draws.Draw(temperature=2.0)
-    with draws.in_force(draw):
+    with draws.active(draw):
         assert draws.current() is draw
     assert draws.current() is None

@@ -53,7 +53,7 @@ def test_gumbel_adds_noise_and_cools(hard) -> None:
     resolver = _with_alpha(resolvers.GumbelResolver(choice, hard=hard))
     noise = np.array([3.0, 0.0, 0.0], np.float32)
     draw = draws.Draw(noise={"factor": tf.constant(noise)}, temperature=2.0)
-    with draws.in_force(draw):
+    with draws.active(draw):
         found = _compute(choice, resolver)
     soft = _softmax((np.array([0.0, 1.0, 0.5]) + noise) / 2.0) @ [1.0, 10.0, 100.0]
     np.testing.assert_allclose(found, 1.0 if hard else soft, rtol=1e-5)
@@ -63,7 +63,7 @@ def test_path_is_the_drawn_option_or_the_preferred_one() -> None:
     choice = _choice()
     resolver = _with_alpha(resolvers.PathResolver(choice))
     assert _compute(choice, resolver) == 10.0
-    with draws.in_force(draws.Draw(paths={"factor": tf.constant(2)})):
+    with draws.active(draws.Draw(paths={"factor": tf.constant(2)})):
         assert _compute(choice, resolver) == 100.0
 
 
@@ -71,7 +71,7 @@ def test_options_that_were_not_drawn_have_no_gradient() -> None:
     choice = nas.LayerChoice({n: keras.layers.Dense(1) for n in "ab"}, label="factor")
     choice.set_resolver(resolvers.PathResolver(choice))
     choice.build((1, 1))
-    with draws.in_force(draws.Draw(paths={"factor": tf.constant(1)})), tf.GradientTape() as tape:
+    with draws.active(draws.Draw(paths={"factor": tf.constant(1)})), tf.GradientTape() as tape:
         loss = tf.reduce_sum(choice(tf.ones([1, 1])))
     gradients = tape.gradient(loss, choice.trainable_variables)
     sizes = [0.0 if g is None else float(tf.reduce_sum(tf.abs(g))) for g in gradients]
@@ -84,7 +84,7 @@ def test_gates_have_the_gradient_of_the_paper() -> None:
     resolver = _with_alpha(resolvers.GateResolver(choice))
     choice.set_resolver(resolver)
     draw = draws.Draw(paths={"factor": tf.constant(2)}, gates=True)
-    with draws.in_force(draw), tf.GradientTape() as tape:
+    with draws.active(draw), tf.GradientTape() as tape:
         out = choice(tf.ones([1, 1]))[0, 0]
         loss = tf.square(out)
     assert float(out) == pytest.approx(100.0)

@@ -1,7 +1,6 @@
 import os
 import pathlib
 import threading
-import time
 
 import keras
 import pytest
@@ -11,6 +10,7 @@ from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 from official_lite.orbit import checkpointing
+from tests import waiting
 
 
 @pytest.fixture
@@ -211,8 +211,8 @@ def test_hooks_hear_of_a_checkpoint_that_is_complete(
         heard = ()
 
         def after_step(self):
-            while self.controller.step == 16 and self.controller.checkpoint_manager.is_saving:
-                time.sleep(0.001)
+            if self.controller.step == 16:
+                waiting.wait_for(lambda: not self.controller.checkpoint_manager.is_saving)
 
         def on_checkpoint(self, path):
             assert tf.train.latest_checkpoint(str(tmp_path)) == path

@@ -1,6 +1,5 @@
 import os
 import signal
-import time
 
 import pytest
 import tensorflow as tf
@@ -8,12 +7,12 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.common import errors
 from official_lite.run import preemption
+from tests import waiting
 
 
 def _ask_to_stop():
     os.kill(os.getpid(), signal.SIGTERM)
-    while preemption.requested() is None:
-        time.sleep(0.01)
+    waiting.wait_for(preemption.requested)
 
 
 @pytest.fixture

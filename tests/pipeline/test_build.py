@@ -97,6 +97,19 @@ def test_run_in_stages_is_the_run_of_run_experiment(experiment, tmp_path) -> Non
     assert texts[0] == texts[1]
 
 
+def test_seed_is_set_before_the_task_is_built(experiment, tmp_path) -> None:
+    class Build(pipeline.Build):
+        def make_task(self, ctx):
+            task = super().make_task(ctx)
+            drawn.append((float(tf.random.uniform([])), float(np.random.random())))
+            return task
+
+    drawn: list[tuple[float, float]] = []
+    for name in ("one", "other"):
+        _run(experiment(runtime={"seed": 3}), "train", tmp_path / name, build=Build)
+    assert drawn[0] == drawn[1]
+
+
 def test_epochs_are_steps_before_anything_is_built(experiment, tmp_path) -> None:
     class Build(pipeline.Build):
         def make_model(self, ctx):

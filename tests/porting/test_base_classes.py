@@ -26,6 +26,12 @@ HEAD = "import keras\nfrom keras import layers\n"
         ("class A(keras.layers.Conv2D):\n  pass", "class A(keras2.Conv2D):\n  pass"),
         ("x = layers.MultiHeadAttention(2, 4)", "x = keras2.MultiHeadAttention(2, 4)"),
         ("conv = layers.SeparableConv2D", "conv = keras2.SeparableConv2D"),
+        ("y = keras.backend.dot(x, w)", "y = keras2.backend.dot(x, w)"),
+        (
+            "class A(keras.optimizers.Adam):\n  def update_step(self, gradient, variable): pass",
+            "class A(keras2.UpdateStep, keras.optimizers.Adam):\n"
+            "  def update_step(self, gradient, variable): pass",
+        ),
         (
             "class A(keras.__internal__.losses.LossFunctionWrapper):\n  pass",
             "class A(keras2.LossFunctionWrapper):\n  pass",
@@ -35,6 +41,42 @@ HEAD = "import keras\nfrom keras import layers\n"
 def test_subclasses_and_attention_have_the_habits_of_keras_2(before: str, after: str) -> None:
     rewritten = base_classes.rewrite(cst.parse_module(HEAD + before)).code
     assert rewritten == f"from official_lite import keras2\n{HEAD}{after}"
+
+
+@pytest.mark.parametrize("base", ["Optimizer", "Adam"])
+def test_optimizer_with_extension_points_of_keras_2_keeps_them(base: str) -> None:
+    text = (
+        "class A(keras.optimizers.{}):\n  def _resource_apply_dense(self, grad, var):\n    pass\n"
+    )
+    rewritten = base_classes.rewrite(cst.parse_module(HEAD + text.format(base))).code
+    assert f"class A(keras2.{base}):" in rewritten
+    plain = (
+        f"{HEAD}class A(keras.optimizers.{base}):\n  def update_step(self, g, v, rate):\n    pass\n"
+    )
+    assert base_classes.rewrite(cst.parse_module(plain)).code == plain
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "from keras.layers import Dense, MultiHeadAttention as MHA, Softmax",
+            "from keras.layers import Dense\n"
+            "from official_lite.keras2 import MultiHeadAttention as MHA\n"
+            "from official_lite.keras2 import Softmax",
+        ),
+        (
+            "# Private.\nfrom keras.__internal__.losses import LossFunctionWrapper",
+            "# Private.\nfrom official_lite.keras2 import LossFunctionWrapper",
+        ),
+        ("from keras.backend import dot", "from official_lite.keras2.backend import dot"),
+        ("from tensorflow.train import Checkpoint", "from official_lite.keras2 import Checkpoint"),
+    ],
+)
+def test_counterparts_are_imported_by_their_names(before: str, after: str) -> None:
+    # The name of a replaced class makes the module worth a visit.
+    used = "\nCheckpoint, MultiHeadAttention\n"
+    assert base_classes.rewrite(cst.parse_module(before + used)).code == after + used
 
 
 def test_configs_accept_what_they_do_in_the_model_garden() -> None:
@@ -70,6 +112,7 @@ def test_config_that_is_the_default_of_a_field_is_made_per_instance() -> None:
         "class A(B):\n  pass",
         "from official_lite import keras2\nclass A(keras2.Keras2Habits, keras.Model):\n  pass",
         "class A(keras.metrics.Metric):\n  pass",
+        "class A(keras.optimizers.Adam):\n  def update_step(self, g, v, learning_rate): pass",
         "x = layers.Dense(3)",
         "def f(layers):\n  return layers.MultiHeadAttention",
     ],

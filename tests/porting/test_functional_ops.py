@@ -37,3 +37,13 @@ def test_tensors_of_other_kinds_are_left_alone() -> None:
     module = _module("a = tf.constant(x.shape[-1])\nb = tf.cast(a, tf.float32)\ntf.nest.flatten(x)")
     assert functional_ops.rewrite(module).code == module.code
     assert functional_ops.leftover(module) == []
+
+
+def test_losses_and_metrics_of_tensors_are_added_to_the_graph() -> None:
+    before = _module("m = keras.Model(x, x)\nm.add_loss(2 * x)\nm.add_metric(x, name='n')")
+    after = functional_ops.rewrite(before)
+    wanted = _module(
+        "m = keras.Model(x, x)\nkeras2.add_loss(m, 2 * x)\nkeras2.add_metric(m, x, name='n')"
+    )
+    assert after.code == f"from official_lite import keras2\n{wanted.code}"
+    assert functional_ops.rewrite(after).code == after.code

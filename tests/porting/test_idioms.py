@@ -39,6 +39,16 @@ def _rewritten(text: str) -> str:
         ("keras.backend.int_shape(x)", "tuple(x.shape)"),
         ("keras.backend.learning_phase()", "False"),
         ("keras.backend.set_value(v, 1)", "v.assign(1)"),
+        ("keras.backend.update_add(v, 1)", "v.assign_add(1)"),
+        (
+            "keras.layers.BatchNormalization(fused=True, renorm=False)",
+            "keras.layers.BatchNormalization()",
+        ),
+        (
+            "keras.layers.BatchNormalization(renorm=True)",
+            "keras.layers.BatchNormalization(renorm=True)",
+        ),
+        ("keras.optimizers.SGD(0.1, decay=0.0)", "keras.optimizers.SGD(0.1)"),
         (
             "keras.layers.experimental.SyncBatchNormalization(axis=1)",
             "keras.layers.BatchNormalization(synchronized=True, axis=1)",

@@ -4,7 +4,7 @@ import libcst as cst
 import pytest
 
 from official_lite.porting import names
-from official_lite.porting.destinations import Destinations
+from official_lite.porting.symbol_map import Destinations
 
 
 def _renamed(text: str) -> str:

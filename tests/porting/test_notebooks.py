@@ -25,13 +25,13 @@ def test_cells_share_their_imports(tmp_path: pathlib.Path, as_list: bool) -> Non
         "%matplotlib inline\nimport tf_keras\nif True:\n  !pip install x",
         "# ü\nmetric = tf_keras.losses.MSE\n\nmetric.reset_states()",
         "%%bash\nimport tf_keras",
-        "tf_keras.backend.switch(a, b, c)",
+        "tf_keras.backend.gradients(y, x)",
     ]
     after = [
         "%matplotlib inline\nimport keras\nif True:\n  !pip install x",
         "# ü\nmetric = keras.losses.mean_squared_error\n\nmetric.reset_state()",
         "%%bash\nimport tf_keras",
-        "keras.backend.switch(a, b, c)",
+        "keras.backend.gradients(y, x)",
     ]
     text = json.dumps(_notebook(*before, as_list=as_list), indent=1, ensure_ascii=False) + "\n"
     path.write_text(text)

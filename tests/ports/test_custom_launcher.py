@@ -3,10 +3,7 @@
 import importlib.machinery
 import importlib.util
 import json
-import os
 import pathlib
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +17,8 @@ from experiments.vision.digits.task import DigitsTask
 from official_lite.common import errors
 from official_lite.core import train_lib
 from official_lite.data import arrays, tf_data_options
+from tests import commands
 
-ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = pathlib.Path(__file__).parent / "projects" / "custom_launcher.py.txt"
 SHORT = ["--set=trainer.train_steps=40", "--set=trainer.validation_interval=20"]
 
@@ -30,11 +27,11 @@ def _launch(directory: pathlib.Path, *args: str) -> dict[str, float]:
     """Runs the launcher; returns the metrics that it sent to its channel."""
     script = directory / "launcher.py"
     script.write_text(SOURCE.read_text())
-    command = [sys.executable, str(script), "--experiment=vision/digits_mlp"]
+    command = [str(script), "--experiment=vision/digits_mlp"]
     command += ["--mode=train_and_eval", f"--model_dir={directory / 'run'}", *SHORT, *args]
     (directory / "run").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, check=True, cwd=directory, env=environment)
+    done = commands.run(command, cwd=directory, env={"PYTHONPATH": str(commands.ROOT)})
+    assert done.returncode == 0, done.stderr[-3000:]
     start, metrics = (directory / "run" / "notifications.txt").read_text().splitlines()
     assert start == "start"
     assert (directory / "run" / "operative_config.train_and_eval.gin").exists()

@@ -1,8 +1,10 @@
+import dataclasses
 import json
 
 from official_lite.nas import architecture
 from official_lite.reports import run_reading, run_sections
 from official_lite.reports.markup import tag
+from official_lite.run import goodput
 from tests.reports import made_runs
 
 
@@ -39,6 +41,22 @@ def test_checkpoints_have_their_size(tmp_path) -> None:
     )
     assert "ckpt-500" in shown
     assert "0.052" in shown
+
+
+def test_time_of_each_state_has_its_share(tmp_path) -> None:
+    """A folder from before goodput was recorded has none, alone and beside others."""
+    old = _read(made_runs.make_run(tmp_path / "old"))
+    assert run_sections.time_spent([old]) is None
+    record = goodput.TimeRecord(begin=100.0, end=100.0, starts=2)
+    for state, until in (("starting", 110.0), ("stepping", 170.0), ("stopped", 200.0)):
+        record.spend(state, until)
+    directory = made_runs.make_run(tmp_path / "new")
+    (directory / goodput.NAME).write_text(json.dumps(dataclasses.asdict(record)))
+    shown = tag("div", run_sections.time_spent([old, _read(directory)]).content)
+    assert "0:01:00 · 60.0 %" in shown
+    assert "30.0 s · 30.0 %" in shown
+    assert "not measured" in shown
+    assert "85.7 %" in shown
 
 
 def test_architecture_has_its_choices_and_how_they_came(tmp_path) -> None:

@@ -7,7 +7,7 @@ def test_few_values_stay() -> None:
     assert thin([1.0, 2.0, 3.0], max_points=3) == [0, 1, 2]
 
 
-def test_spikes_and_ends_stay() -> None:
+def test_thinned_curve_keeps_spikes_and_both_ends() -> None:
     values = [math.sin(step) for step in range(100_000)]
     values[54_321], values[54_322] = 1000.0, -1000.0
     kept = thin(values, max_points=800)
@@ -16,7 +16,7 @@ def test_spikes_and_ends_stay() -> None:
     assert kept == sorted(kept)
 
 
-def test_hole_stays() -> None:
+def test_thinned_curve_keeps_gaps_of_missing_values() -> None:
     assert 700 in thin([None if step == 700 else 1.0 for step in range(1000)], max_points=100)
 
 

@@ -119,7 +119,8 @@ def test_folder_whose_checkpoint_does_not_fit_is_left_as_it_was(
     assert after.items() >= before.items()
     added = set(after) - set(before)
     # Beside the record of the attempt.
-    record = ("run.", "log.", "params.yaml", "operative_config", ".lock")
+    record = ("run.", "log.", "params.yaml", "operative_config", ".lock", "goodput.")
+    record += ("checkpoints.chain.jsonl",)
     assert all(name.startswith(record) for name in added)
 
 

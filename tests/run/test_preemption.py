@@ -2,12 +2,12 @@ import json
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from official_lite.common import errors
 from official_lite.run import preemption
+from tests import waiting
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +17,7 @@ def alone(monkeypatch):
 
 def _send(number):
     os.kill(os.getpid(), number)
-    deadline = time.monotonic() + 60
-    while preemption.requested() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    waiting.wait_for(preemption.requested)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_best_checkpoint_is_no_run_to_evaluate(experiment, tmp_path) -> None:
     directory = str(tmp_path / "best_ckpt")
     exporter = best_checkpoint.BestCheckpointExporter(directory, "accuracy", "higher")
     exporter.maybe_export_checkpoint(tf.train.Checkpoint(x=tf.Variable(1.0)), {"accuracy": 0.5}, 7)
-    with pytest.raises(errors.CheckpointError, match=r"init_checkpoint=.*best_ckpt-7"):
+    with pytest.raises(errors.CheckpointError, match=r"`task\.init_checkpoint` to .*best_ckpt-7"):
         preflight.check_evaluation(experiment(), "eval", directory)
 
 
@@ -135,6 +135,9 @@ def test_task_or_trainer_may_read_the_field_in_its_own_way(starting, tmp_path) -
 
     trainer_factory.register_trainer_cls("tests/starts_by_itself")(Trainer)
     preflight.check_init_checkpoint(starting(Task), str(tmp_path))
+    params = starting(Task)
+    params.task.init_checkpoint = ""
+    preflight.check_evaluation(params, "eval", str(tmp_path))
     trainer = {"name": "tests/starts_by_itself"}
     preflight.check_init_checkpoint(starting(trainer=trainer), str(tmp_path))
 

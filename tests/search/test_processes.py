@@ -4,13 +4,13 @@ import os
 import pathlib
 import signal
 import sys
-import time
 
 import gin
 import pytest
 
 from official_lite.common import errors, plugins
 from official_lite.search import processes
+from tests import waiting
 
 
 def write(path: str) -> None:
@@ -20,12 +20,12 @@ def write(path: str) -> None:
 
 def write_and_wait(path: str) -> None:
     write(path)
-    time.sleep(60)
+    signal.pause()
 
 
 def parent_of_one(path: str) -> None:
     processes.start(write_and_wait, path, output_path=path + ".txt")
-    time.sleep(60)
+    signal.pause()
 
 
 def write_default(path: str) -> None:
@@ -46,11 +46,7 @@ def refuse() -> None:
 
 
 def _wait_for(path: pathlib.Path) -> int:
-    deadline = time.monotonic() + 60
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return int(path.read_text())
+    return int(waiting.wait_for(lambda: path.exists() and path.read_text()))
 
 
 def _is_alive(pid: int) -> bool:
@@ -102,10 +98,7 @@ def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
     pid = _wait_for(tmp_path / "a")
     parent.kill()
     parent.join()
-    deadline = time.monotonic() + 30
-    while _is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not _is_alive(pid)
+    waiting.wait_for(lambda: not _is_alive(pid))
 
 
 def test_sigterm_is_an_error_that_can_be_gone_on_from() -> None:

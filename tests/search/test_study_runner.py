@@ -1,13 +1,11 @@
 """A study from its config to its results, also through kills."""
 
-import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from official_lite import search
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.search import storage
+from tests import waiting
 from tests.search import toys
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -35,21 +34,16 @@ def _steps(study_dir: pathlib.Path) -> dict[str, list[str]]:
 
 def _wait_for_steps(study_dir: pathlib.Path, count: int, process: subprocess.Popen[Any]) -> None:
     """Until so many trials have written a step."""
-    deadline = time.monotonic() + 120
-    while len(_steps(study_dir)) < count:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    waiting.wait_for(lambda: len(_steps(study_dir)) >= count, alive=lambda: process.poll() is None)
 
 
-def _wait_for_group(number: int) -> None:
-    """Until the last process of a group has ended."""
-    deadline = time.monotonic() + 120
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(number, 0)
-            time.sleep(0.01)
-        raise AssertionError("A process of the study is still running.")
+def _has_ended(group: int) -> bool:
+    """Whether the last process of a group has ended."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
@@ -71,7 +65,7 @@ def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
 def test_two_calls_work_on_one_study(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY.replace("num_workers=2", "num_workers=1")]
     others = [subprocess.Popen([*command, str(tmp_path)], cwd=ROOT) for _ in range(2)]
-    assert [other.wait(120) for other in others] == [0, 0]
+    assert [other.wait(waiting.SECONDS) for other in others] == [0, 0]
     assert len(_steps(tmp_path)) == 20
     assert all(len(steps) == 10 for steps in _steps(tmp_path).values())
 
@@ -94,9 +88,9 @@ def test_study_of_workers_ends_with_sigterm_and_goes_on(tmp_path) -> None:
     )
     _wait_for_steps(tmp_path, 3, process)
     process.terminate()
-    assert "PreemptedError" in process.communicate(timeout=120)[1]
+    assert "PreemptedError" in process.communicate(timeout=waiting.SECONDS)[1]
     at_the_end = _steps(tmp_path)
-    _wait_for_group(process.pid)
+    waiting.wait_for(lambda: _has_ended(process.pid))
     assert _steps(tmp_path) == at_the_end
 
 

@@ -8,7 +8,7 @@ import pytest
 from official_lite import search
 from official_lite.common import errors
 from official_lite.run import model_dir_lock
-from official_lite.search import claims, storage, worker
+from official_lite.search import storage, trial_locks, worker
 from tests.search import toys
 
 
@@ -132,7 +132,7 @@ def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
     search.run_study(toys.parabola, config.replace(num_trials=1), str(tmp_path))
     study = storage.open_study(config, str(tmp_path))
     number = study.ask().number
-    claim = claims.Claims.claim
+    claim = trial_locks.TrialLocks.claim
 
     def claim_late(self, wanted):
         if (
@@ -142,7 +142,7 @@ def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
             study.tell(number, 1.0)
         return claim(self, wanted)
 
-    monkeypatch.setattr(claims.Claims, "claim", claim_late)
+    monkeypatch.setattr(trial_locks.TrialLocks, "claim", claim_late)
     again = search.run_study(toys.parabola, config, str(tmp_path))
     assert _states(again) == ["COMPLETE"] * 3
     assert again.trials[number].value == 1.0

@@ -1,13 +1,14 @@
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from official_lite import telemetry
+from tests import waiting
 
 
 def record(step):
@@ -80,9 +81,8 @@ def test_full_queue_makes_write_wait():
 
 
 def _call_until_it_fails(call):
-    for index in range(1, 10_000):
-        call(index)
-        time.sleep(0.001)
+    numbers = itertools.count(1)
+    waiting.wait_for(lambda: call(next(numbers)))
 
 
 def test_error_comes_up_in_a_later_flush_and_the_rest_is_written():

@@ -16,7 +16,7 @@ def test_terminal_gets_a_bar_and_a_file_gets_lines():
 
 
 def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
-    monkeypatch.setattr("builtins.get_ipython", lambda: None, raising=False)
+    monkeypatch.setattr("builtins.get_ipython", object, raising=False)
     writer = telemetry.build_console_writer(10, io.StringIO())
     writer.write(telemetry.Record(step=3, split="train", values={"loss": 0.5}))
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"

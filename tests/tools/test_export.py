@@ -28,6 +28,16 @@ def test_what_differs_by_more_is_a_failure(trained, capsys, tmp_path):
     assert "The outputs differ from the model's" in said.err
 
 
+def test_check_measures_every_format(trained, capsys, tmp_path):
+    arguments = [trained, f"--output={tmp_path}", "--check", "--format=litert", "--json"]
+    assert tools.main(["export", *arguments]) == 0
+    model, exported = json.loads(capsys.readouterr().out)
+    assert (model["format"], exported["format"]) == ("model", "litert")
+    assert model["latency_ms"] > 0
+    assert exported["latency_ms"] > 0
+    assert exported["metrics"] == pytest.approx(model["metrics"], abs=1e-5)
+
+
 def test_experiment_has_no_weights_to_export(capsys):
     assert tools.main(["export", "vision/digits_mlp"]) == 2
     assert "has no weights" in capsys.readouterr().err

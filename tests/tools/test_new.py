@@ -1,14 +1,18 @@
 """`python -m official_lite.tools new`."""
 
+import ast
 import json
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks import chaos
 from official_lite.tools import __main__ as tools
-from tests import commands
+from tests import commands, waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -87,3 +91,95 @@ def test_what_exists_is_not_overwritten(
     assert tools.main(["new", str(tmp_path / "demo")]) == 2
     assert "already exists" in capsys.readouterr().err
     assert list((tmp_path / "demo").iterdir()) == []
+
+
+@pytest.fixture(scope="module", params=["image", "tabular", "text"])
+def kind_of_project(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp(request.param) / "demo"
+    assert tools.main(["new", str(folder), f"--kind={request.param}"]) == 0
+    return folder
+
+
+def _shown(project: pathlib.Path, language: str, tmp: pathlib.Path) -> list[str]:
+    """The blocks of code in the README, with what is in `/tmp` in another place."""
+    readme = (project / "README.md").read_text()
+    blocks = re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)
+    return [block.replace("/tmp/", f"{tmp}/") for block in blocks]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kind_trains_resumes_after_a_kill_and_predicts_as_its_readme_says(
+    kind_of_project: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    training, export = _shown(kind_of_project, "bash", tmp_path)
+    command = training.splitlines()[0].split()[1:]
+    unbroken, killed = tmp_path / "demo", tmp_path / "killed"
+    assert f"--model_dir={unbroken}" in command
+
+    def start(model_dir: pathlib.Path) -> subprocess.Popen[bytes]:
+        # A real start, since the hashes of strings must not matter.
+        often = ["--set=trainer.checkpoint_interval=20", "--set=runtime.execution=graph"]
+        return subprocess.Popen(
+            [sys.executable, *command, *often, f"--model_dir={model_dir}"],
+            cwd=kind_of_project,
+            stderr=subprocess.DEVNULL,
+        )
+
+    assert start(unbroken).wait() == 0
+    with start(killed) as process:
+        waiting.wait_for(
+            (killed / "ckpt-60.commit.json").exists, alive=lambda: process.poll() is None
+        )
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not (killed / "ckpt-300.commit.json").exists()
+    assert start(killed).wait() == 0
+    expected = chaos.what_is_left(unbroken)
+    assert expected["last/path"] == "ckpt-300"
+    assert chaos.differences(expected, chaos.what_is_left(killed)) == []
+
+    assert commands.run(export.split()[1:], cwd=kind_of_project).returncode == 0
+    (code,) = _shown(kind_of_project, "python", tmp_path)
+    script = kind_of_project / "predict.py"
+    script.write_text(code)
+    done = commands.run([script], cwd=kind_of_project)
+    script.unlink()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert set(ast.literal_eval(done.stdout.splitlines()[-1])) in (
+        {"diamond", "disc", "square"},
+        {"cancelled", "yearly"},
+        {"billing", "delivery"},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_project_of_each_kind_passes_its_own_checks(kind_of_project: pathlib.Path) -> None:
+    _check_by_tools_of_the_user(kind_of_project)
+    done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=kind_of_project)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "2 passed" in done.stdout
+
+
+def test_value_that_is_no_number_is_named_with_its_row(
+    tmp_path: pathlib.Path,
+) -> None:
+    project = tmp_path / "demo"
+    assert tools.main(["new", str(project), "--kind=tabular"]) == 0
+    table = project / "data" / "train.csv"
+    table.write_text(re.sub(r"(?m)\A(.*\n)\d+,", r"\1many,", table.read_text()))
+    command, *_ = _shown(project, "bash", tmp_path)
+    done = commands.run(command.splitlines()[0].split()[1:], cwd=project)
+    assert done.returncode == 3
+    assert "data/train.csv, row 2: 'many' in the column 'months'" in done.stderr
+
+
+def test_unknown_kind_is_refused_with_the_nearest_one(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tools.main(["new", str(tmp_path / "demo"), "--kind=images"]) == 2
+    assert "Did you mean `image`?" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

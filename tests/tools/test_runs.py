@@ -32,6 +32,21 @@ def test_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFixture
     assert "1:01:40" in rows[0]
 
 
+def test_goodput_is_a_column_and_a_condition(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "goodput" not in _out(capsys, "list", folder)
+    record = {"begin": 100.0, "end": 180.0, "seconds": {"starting": 20.0, "stepping": 60.0}}
+    pathlib.Path(folder, "a", "goodput.json").write_text(json.dumps(record))
+    head, first, second = _out(capsys, "list", folder).splitlines()
+    assert "goodput" in head
+    assert "75.0 %" in first
+    assert "more/b" in second
+    assert _out(capsys, "list", folder, "--where=goodput>0.7", "--columns=name").split() == [
+        *("name", "a"),
+    ]
+
+
 def test_columns_conditions_and_limits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     columns = "--columns=name,accuracy,model.units"
     assert _out(capsys, "list", folder, columns, "--where=accuracy>0.9").split() == [

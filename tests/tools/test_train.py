@@ -48,6 +48,6 @@ def test_flags_are_explained_whatever_the_program_is_called() -> None:
         done = commands.run([*program, "--help"])
         assert done.returncode == 0
         said = done.stdout
-        assert said.startswith("Trains or evaluates a registered experiment.")
+        assert said.startswith("Trains or evaluates a registered experiment, or predicts with it.")
         assert "--experiment: " in said
         assert "enable_async_checkpointing: " in said

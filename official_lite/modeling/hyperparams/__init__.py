@@ -5,15 +5,11 @@
     @dataclasses.dataclass
     class TrainerConfig(hyperparams.Config):
         train_steps: int = 0
-        learning_rate: float = 0.1
 
-    config = TrainerConfig()
-    hyperparams.override_params_dict(config, "train_steps=1000", is_strict=True)
-    hyperparams.save_params_dict_to_yaml(config, "params.yaml")
-    assert TrainerConfig.from_yaml("params.yaml") == config
+    TrainerConfig().override({"train_steps": 1000})
 
-Every value is checked against the annotation of its field, regardless of its source. An unknown
-field name raises an error that suggests the nearest names. This package does not import TensorFlow.
+Every value is checked against the annotation of its field. An unknown name is an error that
+suggests the nearest ones. This package does not import TensorFlow.
 """
 
 from official_lite.modeling.hyperparams.base_config import (

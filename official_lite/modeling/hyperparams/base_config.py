@@ -119,7 +119,7 @@ class Config(params_dict.ParamsDict):
             return
         cursor = self._cursor().key(key)
         self._refuse_if_locked(cursor)
-        if key not in self._field_types() and key not in self:
+        if not self.IS_LENIENT and key not in self._field_types() and key not in self:
             raise self._unknown_key(key, cursor)
         self._set(key, value, self.__dict__.get(key), cursor)
         if "_locked" in self.__dict__:
@@ -133,9 +133,10 @@ class Config(params_dict.ParamsDict):
     def __repr__(self) -> str:
         return f"Config({self.as_dict()!r})"
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the config as YAML in IPython and notebooks."""
-        printer.text("..." if cycle else yaml_io.to_yaml(self.as_dict()).rstrip("\n"))
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Return the config as YAML, which is what IPython and notebooks display."""
+        del include, exclude  # IPython filters the result.
+        return {"text/plain": yaml_io.to_yaml(self.as_dict()).rstrip("\n")}
 
     def replace(self, **kwargs: Any) -> Self:
         """Return an unlocked copy with some fields overridden; this config does not change."""
@@ -283,7 +284,8 @@ class Lenient:
 
     List it before the base class. Values that fit their annotation are converted as usual. Others,
     such as None or a float for an `int`, are kept as they are. A dict from which such a config is
-    built may contain other keys, too. Overriding a key that does not exist is still an error.
+    built may contain other keys, and code may assign to them: `config.key = value`. Overriding a
+    key that does not exist is still an error.
     Locking the config that contains it does not lock it, because models change their configs.
     """
 

@@ -58,11 +58,12 @@ def require_subdirectories(config: base_config.Config, *names: str) -> None:
         files.require_subdirectory(getattr(config, name), name)
 
 
-def require_patterns(config: base_config.Config, name: str) -> None:
-    for pattern in getattr(config, name):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise errors.ConfigValueError(
-                f"`{name}` has {pattern!r}, which is not a valid regular expression: {error}."
-            ) from error
+def require_patterns(config: base_config.Config, *names: str) -> None:
+    for name in names:
+        for pattern in getattr(config, name):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise errors.ConfigValueError(
+                    f"`{name}` has {pattern!r}, which is not a valid regular expression: {error}."
+                ) from error

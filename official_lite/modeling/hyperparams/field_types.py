@@ -310,7 +310,8 @@ class TupleType(FieldType):
         pairs = overrides.pair_elements(value, current, cursor)
         if len(pairs) != len(self._item_types):
             raise errors.ConfigValueError(
-                f"{cursor}: expected {len(self._item_types)} values, {self.name}, got {len(pairs)}."
+                f"{cursor}: expected {len(self._item_types)} values ({self.name}), "
+                f"got {len(pairs)}."
             )
         return tuple(_convert_pairs(pairs, self._item_types.__getitem__, cursor))
 

@@ -239,6 +239,10 @@ def _hint_for(name: str, keys: list[str]) -> str:
     counterpart = suggestions.counterpart(name)
     if counterpart.rpartition(".")[2] in keys:
         return f"Did you mean `{counterpart.rpartition('.')[2]}`?"
+    if counterpart == "--config_file":
+        return f"To apply a file, use {suggestions.config_file('FILE')}."
+    if counterpart.startswith("--"):
+        return f"Pass {counterpart} (in Python: the argument `{counterpart.lstrip('-')}`)."
     if counterpart:
         return f"For an experiment, set `{counterpart}`."
     return suggestions.did_you_mean(name, keys)

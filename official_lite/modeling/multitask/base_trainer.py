@@ -11,13 +11,13 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, suggestions, types
 from official_lite.core import base_task, model_building, step_checks, step_metrics
 from official_lite.data import length, position
 from official_lite.execution import modes
-from official_lite.modeling import distributed_gradients, step_seeds
+from official_lite.modeling import distributed_gradients, hyperparams, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
-from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
+from official_lite.modeling.optimization import optimizer_factory
 from official_lite.orbit import runner, xla_loops
 
 __all__ = [
@@ -28,6 +28,17 @@ __all__ = [
 ]
 
 Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
+
+
+def _refuse_compression(multi_task: multitask.MultiTask) -> None:
+    for name, task in multi_task.tasks.items():
+        for block in ("pruning", "clustering", "distillation"):
+            path = f"compression.{block}"
+            if hyperparams.get_by_path(task.task_config, path) is not None:
+                raise errors.ConfigValueError(
+                    f"`{path}` of the task {name!r} is not supported in the joint training of "
+                    "several tasks. Remove it, or train the task by itself."
+                )
 
 
 @gin.configurable
@@ -52,6 +63,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     Raises:
         errors.UnknownKeyError: A task has no model.
+        errors.ConfigValueError: A task is to be pruned, clustered or distilled.
     """
 
     def __init__(
@@ -67,6 +79,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._strategy = tf.distribute.get_strategy()
         executor = modes.create_executor(execution, self._strategy)
         runner.set_untracked(self, execution=execution, _executor=executor, _graph_hooks=[])
+        _refuse_compression(multi_task)
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
         self._seed = seed
@@ -225,7 +238,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         task = self.multi_task.tasks[task_name]
         with position.begin_at(batch, self._seed) as begin:
             dataset = orbit.utils.make_distributed_dataset(
-                self.strategy, length.endless(task.build_inputs), task.task_config.train_data
+                self.strategy, length.repeat(task.build_inputs), task.task_config.train_data
             )
         if batch and not begin.is_kept:
             logging.warning(
@@ -246,7 +259,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
                 self.train_dataset[name].element_spec,
             )
 
-    def _building_step(self, task_name: str, inputs: Any) -> None:
+    def _building_step(self, task_name: str, inputs: types.Nest) -> None:
         """Run the computation that is traced to create a model's variables."""
         task, model = self.multi_task.tasks[task_name], task_model(self.multi_task_model, task_name)
         features, labels, weights = base_task.split_batch(inputs, model)
@@ -305,8 +318,7 @@ def initialize_model(model: Model, optimizer: keras.optimizers.Optimizer | None)
     """Let a model load pretrained weights, then set the averages of the weights to the weights."""
     if isinstance(model, base_model.MultiTaskBaseModel):
         model.initialize()
-    if average := ema_optimizer.get_moving_average(optimizer):
-        average.follow_weights()
+    optimizer_factory.follow_weights(optimizer)
 
 
 def checkpoint_items(

@@ -57,6 +57,11 @@ class TaskRoutine(hyperparams.Config):
     def validate_fields(self) -> None:
         if self.task_config is None:
             raise errors.ConfigValueError("`task_config` is None; expected the config of a task.")
+        if self.task_config.adapters is not None:
+            raise errors.ConfigValueError(
+                "`task_config.adapters` is set, but adapters support only experiments with one "
+                "task. Remove it."
+            )
         if self.task_weight is not None and not self.task_weight >= 0:
             raise errors.ConfigValueError(
                 f"`task_weight` is {self.task_weight}; expected 0 or a positive number."
@@ -159,6 +164,17 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
                 f"`overfit_batches` is {self.overfit_batches}, which supports only experiments "
                 "with one task. Set it to 0."
             )
+        if self.virtual_replicas:
+            raise errors.ConfigValueError(
+                f"`virtual_replicas` is {self.virtual_replicas}, which supports only experiments "
+                "with one task. Set it to 0."
+            )
+        for name, patterns in (("freeze", self.freeze), ("remat", self.remat)):
+            if patterns:
+                raise errors.ConfigValueError(
+                    f"`{name}` is {patterns}, which supports only experiments with one "
+                    "task. Set it to []."
+                )
 
 
 @dataclasses.dataclass

@@ -9,8 +9,16 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, model_building, step_checks, step_metrics
-from official_lite.core import base_trainer as core_trainer
+from official_lite.common import types
+from official_lite.core import (
+    base_task,
+    model_building,
+    step_checks,
+    step_metrics,
+)
+from official_lite.core import (
+    base_trainer as core_trainer,
+)
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.run import best_checkpoint
@@ -121,15 +129,15 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
-        core_trainer.tell_exporter(self._checkpoint_exporter, "rewind", step)
+        core_trainer.notify_exporter(self._checkpoint_exporter, "rewind", step)
 
     def before_checkpoint(self) -> None:
         """Make the checkpoint exporter protect the current best checkpoint."""
-        core_trainer.tell_exporter(self._checkpoint_exporter, "protect")
+        core_trainer.notify_exporter(self._checkpoint_exporter, "protect")
 
     def after_checkpoint(self, step: int) -> None:
         """Make the checkpoint exporter release files that only earlier states require."""
-        core_trainer.tell_exporter(self._checkpoint_exporter, "settle", step)
+        core_trainer.notify_exporter(self._checkpoint_exporter, "settle", step)
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any]:
         """Evaluate the tasks in turn, and restore the training weights even if one raises.
@@ -195,7 +203,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         outputs = self._strategy.run(self._replica_step, args=(next(iterator),))
         return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
 
-    def eval_reduce(self, state: Any = None, step_outputs: Any = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: types.Nest = None) -> Any:
         # Pass the argument by position, because tasks may name it differently.
         return self._task.aggregate_logs(state, step_outputs)
 
@@ -209,7 +217,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             )
         return logs
 
-    def _replica_step(self, inputs: Any) -> dict[str, Any]:
+    def _replica_step(self, inputs: types.Nest) -> dict[str, Any]:
         logs = self._task.validation_step(inputs, model=self._model, metrics=self.metrics)
         if self._task.loss in logs:
             self.loss.update_state(logs[self._task.loss], batch=inputs)

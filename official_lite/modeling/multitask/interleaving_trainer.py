@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.core import base_task
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.multitask import task_sampler as task_sampler_lib
@@ -116,7 +116,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         orbit.utils.guard_step(train)(iterator_map[name])
 
     def _replica_task_step(self, name: str, task: base_task.Task) -> Callable[[Any], None]:
-        def step_fn(inputs: Any) -> None:
+        def step_fn(inputs: types.Nest) -> None:
             self._step_seeds.set(self.global_step.read_value())
             train_step = self._executor.replica_step(task.train_step, self.training_metrics[name])
             logs = train_step(
@@ -137,7 +137,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
     def _num_batches(self, task_name: str) -> tf.Variable:
         return self.task_step_counter(task_name)
 
-    def _building_step(self, task_name: str, inputs: Any) -> None:
+    def _building_step(self, task_name: str, inputs: types.Nest) -> None:
         self.multi_task.tasks[task_name].train_step(
             inputs,
             model=base_trainer.task_model(self.multi_task_model, task_name),

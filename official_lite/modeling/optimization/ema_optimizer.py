@@ -61,7 +61,9 @@ class ExponentialMovingAverage(
     The average `a` of a weight `w` starts as `w` and becomes `d * a + (1 - d) * w` after each
     update. The decay `d` is `average_decay`. With dynamic decay, it is
     `min(average_decay, (1 + t) / (10 + t))`, where `t` is the number of updates since
-    `start_step`. Before `start_step` the average equals the weight.
+    `start_step`. Before `start_step` the average equals the weight. With equal weights, the average
+    is the plain mean of the weights since `start_step`: stochastic weight averaging
+    (https://arxiv.org/abs/1803.05407).
 
     With loss scaling, put this optimizer inside the `LossScaleOptimizer`. When gradients overflow,
     the `LossScaleOptimizer` then skips both the update and the averaging.
@@ -74,6 +76,8 @@ class ExponentialMovingAverage(
         average_decay: The fraction of the average that is kept at each update.
         start_step: The number of updates after which averaging starts.
         dynamic_decay: Whether the decay grows from 2/11 to `average_decay`.
+        equal_weights: Whether to average all weights since `start_step` equally; the decay is
+            ignored then.
         name: The optimizer's name.
         **kwargs: Keras' clipping arguments, which must be None.
 
@@ -88,6 +92,7 @@ class ExponentialMovingAverage(
         average_decay: float = 0.99,
         start_step: int = 0,
         dynamic_decay: bool = True,
+        equal_weights: bool = False,
         name: str = "ExponentialMovingAverage",
         **kwargs: Any,
     ) -> None:
@@ -98,6 +103,7 @@ class ExponentialMovingAverage(
         self._average_decay = average_decay
         self._start_step = start_step
         self._dynamic_decay = dynamic_decay
+        self._equal_weights = equal_weights
         # Bypass `__setattr__`, which would track the model's weights as the optimizer's own.
         self.__dict__["_shadows"] = []
 
@@ -259,6 +265,7 @@ class ExponentialMovingAverage(
             "average_decay": self._average_decay,
             "start_step": self._start_step,
             "dynamic_decay": self._dynamic_decay,
+            "equal_weights": self._equal_weights,
             "name": self.name,
         }
 
@@ -297,7 +304,9 @@ class ExponentialMovingAverage(
     def _decay(self) -> tf.Tensor:
         step = tf.cast(tf.convert_to_tensor(self.iterations), tf.float32) - self._start_step
         decay = tf.constant(self._average_decay, tf.float32)
-        if self._dynamic_decay:
+        if self._equal_weights:
+            decay = step / (step + 1.0)
+        elif self._dynamic_decay:
             decay = tf.minimum(decay, (1.0 + step) / (10.0 + step))
         return tf.where(step < 0, 0.0, decay)
 

@@ -1,5 +1,6 @@
 """Gradient accumulation: one optimizer update from several micro-batches."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -95,13 +96,19 @@ class GradientAccumulator(GradientSink):
                 "`trainer.grad_accum_steps` to 1, or `lazy_rows` to false."
             )
 
-    def flush(self) -> None:
-        """Apply the averages and reset the sums; call this in a replica context, after tracing."""
+    def flush(self, *, are_summed: bool = False) -> None:
+        """Apply the averages and reset the sums; call this in a replica context, after tracing.
+
+        Args:
+            are_summed: Whether the gradients were already summed over all replicas.
+        """
         # The optimizer must not touch a variable that received no gradient from any micro-batch:
         # a zero gradient would still move it through momentum and weight decay.
         touched = [v for v in self._variables if id(v) in self._touched]
         averages = [self._sums[id(v)].divide_by(self._num_micro_batches) for v in touched]
-        self._optimizer.apply_gradients(list(zip(averages, touched, strict=True)))
+        summed = distributed_gradients.gradients_already_summed
+        with summed() if are_summed else contextlib.nullcontext():
+            self._optimizer.apply_gradients(list(zip(averages, touched, strict=True)))
         for variable in touched:
             self._sums[id(variable)].reset()
 

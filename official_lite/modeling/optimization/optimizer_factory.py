@@ -11,10 +11,17 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.hyperparams import base_config
-from official_lite.modeling.optimization import adamw, ema_optimizer, lamb, lars, lr_schedule
+from official_lite.modeling.optimization import (
+    adamw,
+    ema_optimizer,
+    lamb,
+    lars,
+    lr_schedule,
+    schedule_free,
+)
 from official_lite.modeling.optimization.configs import optimization_config, optimizer_config
 
-__all__ = ["OptimizerFactory", "register_optimizer_cls", "prepare_optimizer"]
+__all__ = ["OptimizerFactory", "follow_weights", "register_optimizer_cls", "prepare_optimizer"]
 
 
 LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
@@ -38,26 +45,49 @@ OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "nadam": keras.optimizers.Nadam,
     "adamax": keras.optimizers.Adamax,
     "ftrl": keras.optimizers.Ftrl,
+    "adadelta": keras.optimizers.Adadelta,
+    "schedule_free_adamw": schedule_free.ScheduleFreeAdamW,
 }
 
 LEGACY_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 
 NEW_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 
+
+def _of_config(schedule_cls: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that builds a schedule from all fields of its config.
+
+    Subclasses of the factory in the Model Garden call it with `**config.as_dict()`. The fields that
+    are ratios are None once they are converted to steps.
+    """
+
+    def build(*args: Any, **fields: Any) -> Any:
+        for ratio in _RATIOS & fields.keys():
+            if fields.pop(ratio) is not None:
+                raise errors.ConfigValueError(
+                    f"`{ratio}` is not converted to steps yet. Call `epochs.resolve(params)` first."
+                )
+        return schedule_cls(*args, **fields)
+
+    return build
+
+
+_RATIOS = frozenset({"boundary_ratios", "decay_ratio", "warmup_ratio"})
+
 LR_CLS: dict[str, Callable[..., Any]] = {
-    "stepwise": lr_schedule.PiecewiseConstantDecayWithOffset,
-    "polynomial": lr_schedule.PolynomialDecayWithOffset,
-    "exponential": lr_schedule.ExponentialDecayWithOffset,
-    "cosine": lr_schedule.CosineDecayWithOffset,
+    "stepwise": _of_config(lr_schedule.PiecewiseConstantDecayWithOffset),
+    "polynomial": _of_config(lr_schedule.PolynomialDecayWithOffset),
+    "exponential": _of_config(lr_schedule.ExponentialDecayWithOffset),
+    "cosine": _of_config(lr_schedule.CosineDecayWithOffset),
     "power": lr_schedule.DirectPowerDecay,
-    "power_linear": lr_schedule.PowerAndLinearDecay,
+    "power_linear": _of_config(lr_schedule.PowerAndLinearDecay),
     "power_with_offset": lr_schedule.PowerDecayWithOffset,
-    "step_cosine_with_offset": lr_schedule.StepCosineDecayWithOffset,
+    "step_cosine_with_offset": _of_config(lr_schedule.StepCosineDecayWithOffset),
 }
 
 WARMUP_CLS: dict[str, Callable[..., Any]] = {
-    "linear": lr_schedule.LinearWarmup,
-    "polynomial": lr_schedule.PolynomialWarmUp,
+    "linear": _of_config(lr_schedule.LinearWarmup),
+    "polynomial": _of_config(lr_schedule.PolynomialWarmUp),
 }
 
 # Config fields that optimizers no longer accept, each with its no-op value.
@@ -295,6 +325,19 @@ def prepare_optimizer(
     return optimizer
 
 
+def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Set an optimizer's copies of the weights to the present weights, after weights were loaded.
+
+    Args:
+        optimizer: The optimizer with built variables; None does nothing.
+    """
+    for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
+        if isinstance(
+            wrapped, ema_optimizer.ExponentialMovingAverage | schedule_free.ScheduleFreeAdamW
+        ):
+            wrapped.follow_weights()
+
+
 def _warn_of_passes_over_tables(
     optimizer: keras.optimizers.Optimizer, model: keras.Model | tf.Module
 ) -> None:
@@ -305,6 +348,6 @@ def _warn_of_passes_over_tables(
         return
     logging.warning(
         "The optimizer updates some rows of %s in a step, but the moving average of the weights "
-        "(`optimizer_config.ema`) updates all of them. See docs/embeddings.md.",
+        "(`optimizer_config.ema`) updates all of them, which is slow. See docs/embeddings.md.",
         ", ".join(large),
     )

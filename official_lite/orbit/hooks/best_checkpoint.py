@@ -11,6 +11,7 @@ from official_lite import telemetry
 from official_lite.checkpoint import best_checkpoints, commit
 from official_lite.common import errors, terminal
 from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit import runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.output_directory import output_directory
 from official_lite.orbit.hooks.watched_metric import WatchedMetric
@@ -54,7 +55,7 @@ class BestCheckpoint(Hook):
         if not self._metric.is_better(value, self._best_value()):
             return
         logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)
-        average = ema_optimizer.get_moving_average(getattr(self.trainer, "optimizer", None))
+        average = ema_optimizer.get_moving_average(runner.optimizer_of(self.trainer))
         step = self.controller.step
         record = telemetry.Record(step=step, split="", values=telemetry.numbers(logs))
         with ema_optimizer.averaged_weights(average):

@@ -10,6 +10,7 @@ from official_lite.checkpoint import directories
 from official_lite.common import errors, suggestions
 from official_lite.modeling import model_export
 from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit import runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.output_directory import output_directory
 
@@ -58,7 +59,7 @@ class ExportModel(Hook):
     def _export(self) -> None:
         name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
         path = os.path.join(self._directory, name)
-        average = ema_optimizer.averaged_weights(getattr(self.trainer, "optimizer", None))
+        average = ema_optimizer.averaged_weights(runner.optimizer_of(self.trainer))
         # A model that puts numbers into the event storage would be saved with the storage.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
@@ -73,7 +74,7 @@ class ExportModel(Hook):
         )
 
     def _model(self) -> keras.Model:
-        model = getattr(self.trainer, "model", None)
+        model = runner.model_of(self.trainer)
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
                 "ExportModel requires a trainer whose `model` is a Keras model; the `model` of "

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.common import errors, keras_variables, suggestions
+from official_lite.orbit import runner
 from official_lite.orbit.hooks.hook import GraphHook
 
 
@@ -38,7 +39,7 @@ class GradientNorm(GraphHook):
         self._per_variable = per_variable or (pattern is not None and not histograms)
 
     def before_train(self) -> None:
-        model = getattr(self.trainer, "model", None)
+        model = runner.model_of(self.trainer)
         if not self._pattern.pattern or model is None:
             return
         paths = [keras_variables.path_of(variable) for variable in model.trainable_variables]

@@ -176,7 +176,7 @@ class HookList:
         if self._epoch.is_due(step):
             _tell(self._hooks, "after_epoch")
 
-    def tell(self, event: str, *args: Any) -> None:
+    def dispatch(self, event: str, *args: Any) -> None:
         """Call the method named `event` of every hook."""
         _tell(self._hooks, event, *args)
 

@@ -11,6 +11,7 @@ from official_lite.common import types
 from official_lite.orbit import standard_runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.utils import loop_fns
+from official_lite.run import goodput
 
 
 class InputWait(Hook):
@@ -19,6 +20,8 @@ class InputWait(Hook):
     * `input_wait_share`: the fraction of the time in the compiled loop that was spent in
       `next(iterator)`;
     * `input_wait_seconds`: the same time in seconds per step.
+
+    The goodput of the run counts this time as `waiting_for_input`; see `run.goodput`.
 
     The first `every_n_steps` steps of a run are skipped because they include compilation. The share
     is an upper bound on the time that a faster input pipeline could save. On accelerators, where
@@ -62,6 +65,8 @@ class InputWait(Hook):
         if self._last.fetches == 0:
             self._warn(f"`{type(self.trainer).__name__}.train_step` does not call `next(iterator)`")
             return
+        if last is not None:
+            goodput.current().add_input_wait(self._last.waited - last.waited)
         # At an older step, a checkpoint has been restored in between.
         if last is not None and self._last.step > last.step:
             self._report(last, self._last)

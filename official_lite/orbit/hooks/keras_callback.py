@@ -9,7 +9,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.common import errors, nested_dict, plugins
-from official_lite.orbit import reports
+from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks.hook import Hook
 
 __all__ = [
@@ -259,14 +259,14 @@ class KerasCallback(Hook):
             self.controller.request_stop(f"{kind}{name} set `stop_training`")
 
     def _set_model(self) -> None:
-        runner = self.trainer or self.controller.evaluator
-        model = getattr(runner, "model", None)
+        owner = self.trainer or self.controller.evaluator
+        model = runner.model_of(owner)
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
                 f"{type(self.callback).__name__} requires a Keras model, but the `model` of "
-                f"{type(runner).__name__} is {type(model).__name__}."
+                f"{type(owner).__name__} is {type(model).__name__}."
             )
-        if optimizer := getattr(runner, "optimizer", None):
+        if optimizer := runner.optimizer_of(owner):
             # Past the model's own `__setattr__`, which would make the optimizer a part of the model
             # and so of its checkpoints.
             object.__setattr__(model, "optimizer", optimizer)

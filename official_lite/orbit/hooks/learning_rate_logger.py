@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from official_lite.common import errors
-from official_lite.orbit import utils
+from official_lite.orbit import runner, utils
 from official_lite.orbit.hooks.hook import Hook
 
 
@@ -35,7 +35,7 @@ class LearningRateLogger(Hook):
         if optimizers:
             named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
             return {f"learning_rate/{n}": self._rate(named[n]) for n in named}
-        optimizer = getattr(self.trainer, "optimizer", None)
+        optimizer = runner.optimizer_of(self.trainer)
         if optimizer is None:
             raise errors.ConfigValueError(
                 f"{type(self.trainer).__name__} has neither `optimizer` nor `optimizers`, so "

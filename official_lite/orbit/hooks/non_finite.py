@@ -14,7 +14,7 @@ from absl import logging
 
 from official_lite.common import errors, keras_variables, types
 from official_lite.modeling import distributed_gradients
-from official_lite.orbit import triggers
+from official_lite.orbit import runner, triggers
 from official_lite.orbit.hooks.hook import GraphHook
 from official_lite.orbit.utils import as_tf_variable, loop_fns
 
@@ -361,9 +361,7 @@ def _scales_loss_dynamically(trainer: _KerasTrainer) -> bool:
     return any(
         isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         and getattr(optimizer, "dynamic", True)
-        for optimizer in distributed_gradients.wrapped_optimizers(
-            getattr(trainer, "optimizer", None)
-        )
+        for optimizer in distributed_gradients.wrapped_optimizers(runner.optimizer_of(trainer))
     )
 
 

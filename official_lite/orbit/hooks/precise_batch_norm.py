@@ -4,6 +4,7 @@ import functools
 
 from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit import runner
 from official_lite.orbit.hooks import batch_norm_statistics
 from official_lite.orbit.hooks.hook import Hook
 
@@ -63,6 +64,6 @@ class PreciseBatchNorm(Hook):
             self._update()
 
     def _update(self) -> None:
-        optimizer = getattr(self.trainer, "optimizer", None)
+        optimizer = runner.optimizer_of(self.trainer)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
             self._statistics.update(self._num_steps)

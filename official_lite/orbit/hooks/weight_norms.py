@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors, keras_variables, suggestions
+from official_lite.orbit import runner
 from official_lite.orbit.hooks.hook import Hook
 
 
@@ -45,7 +46,7 @@ class WeightNorms(Hook):
                 storage.put_histogram(f"weights/{path}", tf.convert_to_tensor(weight).numpy())
 
     def _weights(self) -> dict[str, Any]:
-        model = getattr(self.trainer, "model", None)
+        model = runner.model_of(self.trainer)
         if model is None:
             raise errors.ConfigValueError(
                 f"{type(self.trainer).__name__} has no `model`, so WeightNorms has no weights to "

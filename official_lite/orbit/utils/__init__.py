@@ -2,6 +2,7 @@
 
 from official_lite.orbit.utils.common import (
     as_tf_variable as as_tf_variable,
+    bind_dataset_fn as bind_dataset_fn,
     create_global_step as create_global_step,
     current_learning_rate as current_learning_rate,
     get_value as get_value,

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, origins, types
+from official_lite.common import errors, qualnames, types
 from official_lite.data import tf_data_options
 
 
@@ -66,19 +66,40 @@ def make_distributed_dataset(
             f"`dataset_or_fn` is a {type(dataset_or_fn).__name__}; pass a `tf.data.Dataset` or a "
             "function that returns one."
         )
-    signature = inspect.signature(dataset_or_fn)
+    dataset_fn = bind_dataset_fn(dataset_or_fn, *args, **kwargs)
+    if is_single:
+        return dataset_fn(tf.distribute.InputContext())
+    return strategy.distribute_datasets_from_function(dataset_fn, input_options)
+
+
+def bind_dataset_fn(
+    dataset_fn: Callable[..., tf.data.Dataset], *args: Any, **kwargs: Any
+) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
+    """Return a function of an `InputContext` alone.
+
+    Args:
+      dataset_fn: A function that returns a dataset. If it has a parameter `input_context`, it
+        receives the context.
+      *args: Passed to the function.
+      **kwargs: Passed to the function.
+
+    Raises:
+      errors.ConfigTypeError: The function can't be called with these arguments, or returns
+        something other than a dataset.
+    """
+    signature = inspect.signature(dataset_fn)
     takes_context = "input_context" in signature.parameters
     try:
         signature.bind(*args, **kwargs, **({"input_context": None} if takes_context else {}))
     except TypeError as error:
         raise errors.ConfigTypeError(
-            f"{origins.described(dataset_or_fn)} can't be called with {len(args)} argument(s): "
+            f"{qualnames.described(dataset_fn)} can't be called with {len(args)} argument(s): "
             f"{error}. A task has `build_inputs(self, params, input_context=None)`."
         ) from error
 
-    def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
-        dataset = dataset_or_fn(*args, **kwargs, **context)
+        dataset = dataset_fn(*args, **kwargs, **context)
         # Other types are not refused, because a function may return an object that reads itself.
         if dataset is None or isinstance(dataset, np.ndarray | list | tuple | Generator):
             got = "None" if dataset is None else f"a {type(dataset).__name__}"
@@ -88,14 +109,12 @@ def make_distributed_dataset(
                 else "Use `data.arrays.from_arrays` for arrays, `from_generator` for generators."
             )
             raise errors.ConfigTypeError(
-                f"{origins.described(dataset_or_fn)} returned {got}; expected a `tf.data.Dataset`. "
-                f"{remedy}"
+                f"{qualnames.described(dataset_fn)} returned {got}; expected a "
+                f"`tf.data.Dataset`. {remedy}"
             )
         return tf_data_options.without_idle_autotuner(dataset)
 
-    if is_single:
-        return dataset_fn(tf.distribute.InputContext())
-    return strategy.distribute_datasets_from_function(dataset_fn, input_options)
+    return build
 
 
 def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:

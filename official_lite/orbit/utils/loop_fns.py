@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_lite.common import errors, types, user_code
 from official_lite.orbit.utils import step_guard, tpu_summaries
-from official_lite.run import preemption
+from official_lite.run import goodput, preemption
 
 StepFn = Callable[[Any], Any]
 LoopFn = Callable[..., Any]
@@ -171,10 +171,16 @@ class CountedStep:
 
     def __init__(self, step_fn: StepFn) -> None:
         self._step_fn = step_fn
+        self._has_run = False
         self.calls = 0
 
     def __call__(self, iterator: Iterator[types.Nest]) -> Any:
-        outputs = self._step_fn(iterator)
+        if self._has_run:
+            outputs = self._step_fn(iterator)
+        else:
+            with goodput.measuring("compiling"):
+                outputs = self._step_fn(iterator)
+            self._has_run = True
         self.calls += 1
         return outputs
 

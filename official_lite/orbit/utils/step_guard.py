@@ -5,6 +5,7 @@ all ops that do not use the batch (a counter, the denominator of a mean, a weigh
 therefore run once more before the error stops the loop.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from absl import logging
 
 from official_lite.common import types, user_code
 
-__all__ = ["current_batch", "guard_step"]
+__all__ = ["current_batch", "fetched", "guard_step"]
 
 # Stateful for TensorFlow, but without an effect.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
@@ -68,6 +69,20 @@ def current_batch() -> Any:
         The batch, or `None` outside of a step and before its first batch.
     """
     return _steps[-1].batch if _steps else None
+
+
+@contextlib.contextmanager
+def fetched(batch: types.Nest) -> Iterator[None]:
+    """Make `current_batch` return a part of the batch within the context."""
+    if not _steps:
+        yield
+        return
+    step = _steps[-1]
+    whole, step.batch = step.batch, batch
+    try:
+        yield
+    finally:
+        step.batch = whole
 
 
 class _Step:

@@ -1,16 +1,24 @@
 """Export of a run's model to a format, and verification of its outputs."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.common import errors
+from official_lite.common import error_report, errors
 from official_lite.modeling import model_export
-from official_lite.tools.exporting import exported_model, model_inputs, run_model
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.tools.exporting import (
+    deployment_check,
+    exported_model,
+    model_inputs,
+    run_model,
+)
 
 __all__ = ["Export", "export_checkpoint"]
 
@@ -27,6 +35,10 @@ class Export:
         max_difference: Largest absolute difference between an output and that of the original
             model.
         max_output: Largest absolute output of the original model.
+        has_integers: Whether the file computes in integers, whose rounding may differ by a step
+            from that of the original model.
+        latency_ms: Median time of a call with one example in milliseconds; None if not measured.
+        metrics: The task's metrics of the exported model; empty if not measured.
     """
 
     format: str
@@ -35,6 +47,9 @@ class Export:
     size: int
     max_difference: float
     max_output: float
+    has_integers: bool = False
+    latency_ms: float | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def is_within(self, tolerance: float) -> bool:
         """Return whether the difference is at most `tolerance * max(1, max_output)`."""
@@ -48,7 +63,9 @@ def export_checkpoint(
     formats: Sequence[str],
     *,
     directory: str,
+    adapter: str = "",
     is_random: bool = False,
+    measure: bool = False,
 ) -> list[Export]:
     """Export the weights that an evaluation of a checkpoint would use.
 
@@ -58,45 +75,82 @@ def export_checkpoint(
         prefix: The checkpoint.
         formats: Names from `modeling.model_export.FORMATS`.
         directory: Where to write the exports.
+        adapter: An adapter to merge into the weights, as in `adapters.adapter_files.read`. An
+            adapter of the run itself is always merged.
         is_random: Whether to compare on random inputs instead of the first examples of the data.
+        measure: Whether to measure the metrics and the latency of each export. The first element of
+            the result is then the model itself, with the format `model`.
 
     Raises:
         errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
     """
     with run_model.built(params) as (ctx, _):
-        run_model.load_weights(ctx, prefix)
+        loaded = run_model.load_adapter(ctx, run_model.load_weights(ctx, prefix), adapter)
         model = ctx.require("model")
         inputs = model_inputs.random_inputs(model) if is_random else model_inputs.real_inputs(ctx)
         expected = exported_model.outputs_of(model(*inputs.args, training=False))
+        if loaded is not None:
+            # After the call, so that the comparison covers the merge as well.
+            loaded.merge()
         exports = []
+        if measure:
+            exports.append(_measure_model(ctx, prefix, inputs, _largest(expected)))
         for format in formats:
             name = _name(prefix, run_dir) + model_export.FORMATS[format]
             path = os.path.join(directory, name)
-            found = _write_and_call(model, path, format, inputs)
-            exports.append(
-                Export(
-                    format=format,
-                    path=path,
-                    checkpoint=prefix,
-                    size=_size(path),
-                    max_difference=exported_model.largest_difference(expected, found),
-                    max_output=_largest(expected),
-                )
+            call, found = _write_and_call(model, path, format, inputs)
+            export = Export(
+                format=format,
+                path=path,
+                checkpoint=prefix,
+                size=_size(path),
+                max_difference=exported_model.largest_difference(expected, found),
+                max_output=_largest(expected),
+                has_integers=format != "keras" and hasattr(model, "litert_options"),
             )
+            if measure:
+                export = dataclasses.replace(
+                    export,
+                    latency_ms=deployment_check.measure_latency(call, inputs),
+                    metrics=deployment_check.measure_metrics(ctx, inputs, call),
+                )
+            exports.append(export)
     return exports
+
+
+def _measure_model(
+    ctx: ExperimentContext, prefix: str, inputs: model_inputs.ModelInputs, max_output: float
+) -> Export:
+    """Measure the model of the run itself, for comparison."""
+    model = ctx.require("model")
+    call = tf.function(lambda *args: model(*args, training=False))
+    return Export(
+        format="model",
+        path=prefix,
+        checkpoint=prefix,
+        size=sum(weight.value.dtype.size * math.prod(weight.shape) for weight in model.weights),
+        max_difference=0.0,
+        max_output=max_output,
+        latency_ms=deployment_check.measure_latency(
+            lambda given: exported_model.outputs_of(call(*given.args)), inputs
+        ),
+        metrics=deployment_check.measure_metrics(ctx, inputs),
+    )
 
 
 def _write_and_call(
     model: Any, path: str, format: str, inputs: model_inputs.ModelInputs
-) -> list[Any]:
-    """Write the model and return the outputs of the exported model."""
+) -> tuple[exported_model.ExportedCall, list[Any]]:
+    """Write the model, and return the exported model and its outputs."""
     act = "written"
     try:
-        # Otherwise a model that records values would be saved together with the event storage.
-        with telemetry.get_event_storage().muted():
-            model_export.write_model(model, path, format, input_signature=inputs.signature)
-        act = "loaded back"
-        return exported_model.call_exported(path, format, inputs)
+        with error_report.naming_the_resource(to_save_memory="End other programs"):
+            # Otherwise a model that records values would be saved together with the event storage.
+            with telemetry.get_event_storage().muted():
+                model_export.write_model(model, path, format, input_signature=inputs.signature)
+            act = "loaded back"
+            call = exported_model.load_exported(path, format)
+            return call, call(inputs)
     except errors.OfficialLiteError:
         raise
     except Exception as error:  # Converters and loaders may raise anything.

@@ -1,7 +1,6 @@
 """Calling of exported models as a server would: without the code that built them."""
 
 import importlib.util
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, natural_order
 from official_lite.tools.exporting.model_inputs import ModelInputs
 
-__all__ = ["call_exported", "largest_difference", "outputs_of"]
+__all__ = ["ExportedCall", "call_exported", "largest_difference", "load_exported", "outputs_of"]
 
 Outputs = list[Any]
+ExportedCall = Callable[[ModelInputs], Outputs]
 
 
 def call_exported(path: str, format: str, inputs: ModelInputs) -> Outputs:
@@ -31,7 +31,20 @@ def call_exported(path: str, format: str, inputs: ModelInputs) -> Outputs:
     Raises:
         errors.ConfigValueError: A package that is needed to load the model is not installed.
     """
-    return _CALLS[format](path, inputs)
+    return load_exported(path, format)(inputs)
+
+
+def load_exported(path: str, format: str) -> ExportedCall:
+    """Load an exported model and return a function that calls it.
+
+    Args:
+        path: The exported file or folder.
+        format: One of `modeling.model_export.FORMATS`.
+
+    Raises:
+        errors.ConfigValueError: A package that is needed to load the model is not installed.
+    """
+    return _LOADERS[format](path)
 
 
 def outputs_of(result: Any) -> Outputs:
@@ -49,16 +62,18 @@ def largest_difference(expected: Outputs, found: Outputs) -> float:
     return max(map(_difference, expected, found), default=0.0)
 
 
-def _call_keras(path: str, inputs: ModelInputs) -> Outputs:
-    return outputs_of(keras.models.load_model(path, compile=False)(*inputs.args))
+def _load_keras(path: str) -> ExportedCall:
+    loaded = keras.models.load_model(path, compile=False)
+    call = tf.function(lambda *args: loaded(*args, training=False))
+    return lambda inputs: outputs_of(call(*_tensors(inputs)))
 
 
-def _call_saved_model(path: str, inputs: ModelInputs) -> Outputs:
+def _load_saved_model(path: str) -> ExportedCall:
     loaded = tf.saved_model.load(path)
-    return outputs_of(loaded.serve(*keras.tree.map_structure(tf.constant, list(inputs.args))))
+    return lambda inputs: outputs_of(loaded.serve(*_tensors(inputs)))
 
 
-def _call_litert(path: str, inputs: ModelInputs) -> Outputs:
+def _load_litert(path: str) -> ExportedCall:
     if importlib.util.find_spec("ai_edge_litert") is None:
         raise _not_installed("LiteRT", "ai-edge-litert")
     from ai_edge_litert.interpreter import Interpreter
@@ -66,27 +81,40 @@ def _call_litert(path: str, inputs: ModelInputs) -> Outputs:
     interpreter = Interpreter(model_path=path)
     runner = interpreter.get_signature_runner()
     (signature,) = interpreter.get_signature_list().values()
-    result = runner(**_by_name(signature["inputs"], inputs.arrays()))
-    return [result[name] for name in sorted(result, key=_with_numbers)]
+
+    def call(inputs: ModelInputs) -> Outputs:
+        result = runner(**_by_name(signature["inputs"], inputs.arrays()))
+        return [result[name] for name in sorted(result, key=natural_order.sort_key)]
+
+    return call
 
 
-def _call_onnx(path: str, inputs: ModelInputs) -> Outputs:
+def _load_onnx(path: str) -> ExportedCall:
     if importlib.util.find_spec("onnxruntime") is None:
         raise _not_installed("ONNX", "onnxruntime")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
-    found: Outputs = session.run(None, _by_name(names, inputs.arrays()))
-    return found
+
+    def call(inputs: ModelInputs) -> Outputs:
+        found: Outputs = session.run(None, _by_name(names, inputs.arrays()))
+        return found
+
+    return call
 
 
-_CALLS: Mapping[str, Callable[[str, ModelInputs], Outputs]] = {
-    "keras": _call_keras,
-    "tf_saved_model": _call_saved_model,
-    "litert": _call_litert,
-    "onnx": _call_onnx,
+_LOADERS: Mapping[str, Callable[[str], ExportedCall]] = {
+    "keras": _load_keras,
+    "tf_saved_model": _load_saved_model,
+    "litert": _load_litert,
+    "onnx": _load_onnx,
 }
+
+
+def _tensors(inputs: ModelInputs) -> list[Any]:
+    tensors: list[Any] = keras.tree.map_structure(tf.constant, list(inputs.args))
+    return tensors
 
 
 def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,11 +130,6 @@ def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]
         f"The exported model expects {', '.join(wanted)}, but the model was called with "
         f"{', '.join(arrays)}."
     )
-
-
-def _with_numbers(name: str) -> list[Any]:
-    """Return a sort key that sorts `output_10` after `output_9`."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _difference(expected: Any, found: Any) -> float:

@@ -8,18 +8,18 @@ values.
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, types
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.tools.exporting import run_model
 
-__all__ = ["ModelInputs", "random_inputs", "real_inputs"]
+__all__ = ["ModelInputs", "random_inputs", "real_inputs", "tensors_of_call"]
 
 # More examples would only take longer.
 _MOST_EXAMPLES = 8
@@ -82,7 +82,7 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
         return ModelInputs(args=_few(args, arrays, own_specs), names=_names(own_specs))
     traced: list[Any] = []
 
-    def step(inputs: Any) -> None:
+    def step(inputs: types.Nest) -> None:
         traced.extend(_args_of_call(ctx, inputs))
 
     tf.function(step).get_concrete_function(dataset.element_spec)
@@ -96,7 +96,7 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     return ModelInputs(args=_few(args, arrays, specs), names=_names(specs), signature=specs)
 
 
-def _args_of_call(ctx: ExperimentContext, batch: Any) -> list[Any]:
+def _args_of_call(ctx: ExperimentContext, batch: types.Nest) -> list[Any]:
     """Return the tensors that the task passes to the model for a batch."""
     model = ctx.require("model")
     with _watching(model) as calls:
@@ -121,8 +121,7 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
     signature = inspect.signature(call)
 
     def noting_call(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        calls.append([value for name, value in given.items() if _is_input(name, value)])
+        calls.append(tensors_of_call(signature, args, kwargs))
         return call(*args, **kwargs)
 
     # Bypasses Keras' `__setattr__`, which would try to track the function.
@@ -131,6 +130,14 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
         yield calls
     finally:
         del model.__dict__["call"]
+
+
+def tensors_of_call(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Return the arguments of a call of the model that hold tensors, without masks."""
+    given = signature.bind(*args, **kwargs).arguments
+    return [value for name, value in given.items() if _is_input(name, value)]
 
 
 def _is_input(name: str, value: Any) -> bool:

@@ -54,14 +54,24 @@ class LaunchedCluster:
         cluster = LaunchedCluster(specs, restarts=Restarts(1), grace_secs=30)
         failure = cluster.run()      # None if all trainers have ended with 0
 
+    Attributes:
+        reached_limit: Whether the cluster was asked to stop because it has run for `most_secs`.
+
     Args:
         specs: The processes to start.
         restarts: How often replaceable processes may be replaced; shared with other starts.
         grace_secs: How long the other processes may take to end after one has failed, in seconds.
+        most_secs: How long the cluster may run before it is asked to save and stop, in seconds;
+            None sets no limit.
     """
 
     def __init__(
-        self, specs: Sequence[ProcessSpec], *, restarts: Restarts, grace_secs: float
+        self,
+        specs: Sequence[ProcessSpec],
+        *,
+        restarts: Restarts,
+        grace_secs: float,
+        most_secs: float | None = None,
     ) -> None:
         self._specs = specs
         self._restarts = restarts
@@ -69,6 +79,8 @@ class LaunchedCluster:
         self._width = max(spec.width for spec in specs)
         self._processes: list[LaunchedProcess] = []
         self._asked_time: float | None = None
+        self._deadline = None if most_secs is None else time.monotonic() + most_secs
+        self.reached_limit = False
 
     @property
     def was_asked_to_stop(self) -> bool:
@@ -110,6 +122,9 @@ class LaunchedCluster:
             for process, end in sorted(failures, key=lambda pair: _as_consequence(pair[1])):
                 if not self._is_replaced(process, end):
                     return end
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                self._deadline, self.reached_limit = None, True
+                self._send_to_trainers(signal.SIGTERM)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def _is_replaced(self, process: LaunchedProcess, end: ProcessEnd) -> bool:
@@ -129,7 +144,7 @@ class LaunchedCluster:
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
         """Wait for trainers to notice the failure and end; servers are stopped afterwards."""
-        if self.was_asked_to_stop:
+        if self.was_asked_to_stop or self.reached_limit:
             say(f"{failure} after a signal.", self._width)
         else:
             say(f"{failure} first. Stopping the other processes.", self._width)
@@ -156,12 +171,15 @@ class LaunchedCluster:
         now = time.monotonic()
         if self._asked_time is None:
             self._asked_time = now
-            for process in self._processes:
-                if process.spec.role is Role.TRAINER:
-                    process.send(_SIGNALS[signal.Signals(number)])
+            self._send_to_trainers(_SIGNALS[signal.Signals(number)])
         elif now - self._asked_time > _SECONDS_OF_ONE_WISH:
             for process in self._processes:
                 process.kill()
+
+    def _send_to_trainers(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.spec.role is Role.TRAINER:
+                process.send(number)
 
 
 def _as_consequence(end: ProcessEnd) -> int:

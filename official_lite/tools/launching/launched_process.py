@@ -82,7 +82,9 @@ class ProcessEnd:
 
     def __str__(self) -> str:
         if self.code < 0:
-            return f"{self.name} was killed by {_signal_name(-self.code)}"
+            # The kernel gives no other sign when it ends a process for lack of memory.
+            why = " (perhaps out of memory)" if -self.code == signal.SIGKILL else ""
+            return f"{self.name} was killed by {_signal_name(-self.code)}{why}"
         return f"{self.name} ended with exit code {self.code}"
 
 
@@ -96,7 +98,9 @@ class LaunchedProcess:
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
         self._process = _start(spec)
-        self._log = self._open_log()
+        self._log = None
+        if spec.log_dir is not None:
+            self._log = _Log(spec.log_dir / f"{spec.name.replace(' ', '_')}.log")
         self._readers = [
             threading.Thread(target=self._pass_on, args=streams, daemon=True)
             for streams in ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr))
@@ -132,21 +136,40 @@ class LaunchedProcess:
         if self._log is not None:
             self._log.close()
 
-    def _open_log(self) -> IO[str] | None:
-        if self.spec.log_dir is None:
-            return None
-        path = self.spec.log_dir / f"{self.spec.name.replace(' ', '_')}.log"
-        return path.open("a", encoding="utf-8")
-
     def _pass_on(self, stream: IO[bytes], target: IO[str]) -> None:
         with stream:
             for line in stream:
                 text = line.decode(errors="replace").rstrip("\r\n")
                 _write(self.spec.name, text, target, self.spec.width)
                 if self._log is not None:
-                    with _output_lock:
-                        self._log.write(f"{text}\n")
-                        self._log.flush()
+                    self._log.append(text)
+
+
+class _Log:
+    """A file with the output of a process, which continues if the file can't be written.
+
+    If its reader failed instead, the process would die of the next line that it prints.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._is_losing = self._is_torn = False
+
+    def append(self, line: str) -> None:
+        """Append a line; if that fails, it is lost, with a warning for the first of several."""
+        data = b"\n" * self._is_torn + line.encode() + b"\n"
+        try:
+            self._is_torn = self._file.write(data) < len(data)
+        except OSError as error:
+            if not self._is_losing:
+                say(f"Can't write {self._path}, so lines are lost: {error.strerror}.")
+            self._is_losing = True
+        else:
+            self._is_losing = False
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
@@ -179,7 +202,8 @@ def say(text: str, width: int = 0) -> None:
 
 
 def _write(name: str, text: str, target: IO[str], width: int) -> None:
-    with _output_lock, contextlib.suppress(BrokenPipeError):
+    # The reader of the output is gone, or it goes to a full disk.
+    with _output_lock, contextlib.suppress(OSError):
         target.write(f"{name:<{width}} | {text}\n")
         target.flush()
 

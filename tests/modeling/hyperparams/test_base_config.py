@@ -71,8 +71,12 @@ def test_loose_override_adds_keys():
 
 
 def test_notebook_shows_a_config_as_yaml():
-    pretty = pytest.importorskip("IPython.lib.pretty")
-    assert pretty.pretty(hyperparams.Config({"a": {"b": 1}, "c": 2})) == "a:\n  b: 1\nc: 2"
+    formatters = pytest.importorskip("IPython.core.formatters")
+    display = formatters.DisplayFormatter().format
+    shown, _ = display(hyperparams.Config({"a": {"b": 1}, "c": 2}))
+    assert shown == {"text/plain": "a:\n  b: 1\nc: 2"}
+    # A dataclass, whose `__repr__` IPython would otherwise prefer.
+    assert "train_steps: 0\n" in display(TrainerConfig())[0]["text/plain"]
 
 
 def test_bare_config_is_open_until_it_is_built():
@@ -408,6 +412,14 @@ def test_lenient_config_is_built_with_keys_of_its_own_which_overrides_must_know(
     assert config.weights.as_dict() == {"all": None, "3": 0.1}
     with pytest.raises(errors.UnknownKeyError, match="5"):
         config.override({"weights": {"5": 0.1}})
+
+
+def test_code_may_assign_to_keys_of_its_own_in_a_lenient_config() -> None:
+    config = LevelsConfig()
+    config.other = False
+    assert config.as_dict() == {"all": None, "other": False}
+    with pytest.raises(errors.UnknownKeyError, match="othr"):
+        config.override({"othr": True})
 
 
 def test_lenient_config_can_be_changed_below_a_locked_one_but_not_once_locked_itself() -> None:

@@ -55,7 +55,10 @@ def test_contradictions_are_refused() -> None:
         configs.AnnealingSampleConfig(total_steps=0),
         configs.MultiTaskTrainerConfig(trainer_type="joined"),
         configs.MultiTaskTrainerConfig(grad_accum_steps=2),
+        configs.MultiTaskTrainerConfig(virtual_replicas=2),
         configs.MultiTaskTrainerConfig(overfit_batches=2),
+        configs.MultiTaskTrainerConfig(freeze=["dense"]),
+        configs.MultiTaskTrainerConfig(remat=["dense"]),
     ]
     for config in bad:
         with pytest.raises(errors.ConfigValueError):

@@ -70,6 +70,18 @@ def test_average_follows_its_formula(dynamic_decay: bool, start_step: int) -> No
     assert average.iterations.numpy() == 7
 
 
+def test_equal_weights_give_the_mean_of_all_weights_since_the_start_step() -> None:
+    weight = keras.Variable([4.0, -1.0])
+    sgd = keras.optimizers.SGD(0.1)
+    average = ExponentialMovingAverage(sgd, start_step=3, equal_weights=True)
+    weights = []
+    for _ in range(7):
+        average.apply_gradients([(2.0 * tf.convert_to_tensor(weight) + 1.0, weight)])
+        weights.append(weight.numpy())
+    average.assign_average_vars([weight])
+    np.testing.assert_allclose(weight.numpy(), np.mean(weights[2:], 0), rtol=1e-6)
+
+
 def test_two_replicas_average_like_one(train_on: Callable[..., Any]) -> None:
     def optimizer() -> Any:
         return ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))

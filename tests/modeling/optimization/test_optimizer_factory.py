@@ -33,6 +33,8 @@ BUILT = {
     "nadam": keras.optimizers.Nadam,
     "adamax": keras.optimizers.Adamax,
     "ftrl": keras.optimizers.Ftrl,
+    "adadelta": keras.optimizers.Adadelta,
+    "schedule_free_adamw": keras.optimizers.ScheduleFreeAdamW,
 }
 
 

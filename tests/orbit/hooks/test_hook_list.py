@@ -96,7 +96,7 @@ def test_argument_of_an_event_may_be_left_out(event, as_lambda):
         hook = hooks.LambdaHook(**{event: lambda hook: calls.append(hook)})
     else:
         hook = type("Short", (orbit.Hook,), {event: lambda self: calls.append(self)})()
-    hook_list.HookList([hook]).tell(event, "argument")
+    hook_list.HookList([hook]).dispatch(event, "argument")
     assert calls == [hook]
 
 
@@ -120,7 +120,7 @@ def test_error_inside_a_method_is_not_taken_for_another_signature():
             raise TypeError("mine")
 
     with pytest.raises(TypeError, match="mine"):
-        hook_list.HookList([Failing()]).tell("after_train", True)
+        hook_list.HookList([Failing()]).dispatch("after_train", True)
 
 
 def test_every_method_of_a_hook_is_checked():

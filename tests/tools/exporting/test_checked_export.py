@@ -32,10 +32,10 @@ def test_every_format_computes_what_the_model_does(read_run, trained, tmp_path):
 
 
 def test_model_that_nobody_can_load_back_is_an_error(read_run, trained, tmp_path, monkeypatch):
-    def call_exported(path, format, inputs):
+    def load_exported(path, format):
         raise TypeError("unknown class")
 
-    monkeypatch.setattr(checked_export.exported_model, "call_exported", call_exported)
+    monkeypatch.setattr(checked_export.exported_model, "load_exported", load_exported)
     with pytest.raises(errors.OfficialLiteError, match=r"loaded back as keras: .*unknown class"):
         checked_export.export_checkpoint(
             read_run(trained).params,

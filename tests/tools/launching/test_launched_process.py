@@ -1,12 +1,12 @@
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
 from official_lite.tools.launching import launched_process
 from official_lite.tools.launching.launched_process import ProcessEnd
+from tests import waiting
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -21,8 +21,7 @@ def _run(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
         width=9,
     )
     process = launched_process.LaunchedProcess(spec)
-    while (end := process.end()) is None:
-        time.sleep(0.01)
+    end = waiting.wait_for(process.end)
     process.close()
     return end
 
@@ -53,7 +52,7 @@ def test_what_comes_without_a_line_feed_or_is_no_text_is_passed_on(
         (42, "ended with exit code 42", 42, True),
         (130, "ended with exit code 130", 130, False),
         (143, "ended with exit code 143", 143, True),
-        (-9, "was killed by SIGKILL", 137, True),
+        (-9, "was killed by SIGKILL (perhaps out of memory)", 137, True),
         (-2, "was killed by SIGINT", 130, False),
     ],
 )
@@ -74,16 +73,16 @@ def test_end_of_a_process_is_that_of_the_operating_system() -> None:
 
 
 _LAUNCHER = """
-import sys, time
+import signal, sys
 from official_lite.tools.launching import launched_process
 spec = launched_process.ProcessSpec(
     name="worker 0",
     role=launched_process.Role.TRAINER,
-    command=[sys.executable, "-c", "import time; time.sleep(60)"],
+    command=[sys.executable, "-c", "import signal; signal.pause()"],
     environment={},
 )
 print(launched_process.LaunchedProcess(spec).pid, flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 
@@ -102,7 +101,4 @@ def test_process_ends_with_a_launcher_that_was_killed() -> None:
         started = pathlib.Path("/proc") / launcher.stdout.readline().strip()
         assert started.exists()
         launcher.kill()
-    deadline = time.monotonic() + 120
-    while _is_running(started):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.wait_for(lambda: not _is_running(started))

@@ -41,7 +41,8 @@ def _act(args, size):
     """In the place of `probe`, in a process of its own."""
     if size >= args.hungry_from:
         kept = [b"x" * 10**8 for _ in range(15)]
-        time.sleep(300 + len(kept))
+        time.sleep(300)
+        del kept
     if size >= args.slow_from:
         time.sleep(300)
     if size >= args.killed_from:

@@ -58,6 +58,10 @@ class OptimizerConfig(oneof.OneOfConfig):
     nadam: opt_cfg.NadamConfig = dataclasses.field(default_factory=opt_cfg.NadamConfig)
     adamax: opt_cfg.AdamaxConfig = dataclasses.field(default_factory=opt_cfg.AdamaxConfig)
     ftrl: opt_cfg.FtrlConfig = dataclasses.field(default_factory=opt_cfg.FtrlConfig)
+    adadelta: opt_cfg.AdadeltaConfig = dataclasses.field(default_factory=opt_cfg.AdadeltaConfig)
+    schedule_free_adamw: opt_cfg.ScheduleFreeAdamWConfig = dataclasses.field(
+        default_factory=opt_cfg.ScheduleFreeAdamWConfig
+    )
 
 
 @dataclasses.dataclass

@@ -25,6 +25,8 @@ __all__ = [
     "NadamConfig",
     "AdamaxConfig",
     "FtrlConfig",
+    "AdadeltaConfig",
+    "ScheduleFreeAdamWConfig",
 ]
 
 
@@ -221,6 +223,8 @@ class EMAConfig(BaseOptimizerConfig):
         average_decay: The fraction of the average that is kept at each update.
         start_step: The number of updates after which averaging starts.
         dynamic_decay: Whether the decay grows towards `average_decay` over the first updates.
+        equal_weights: Whether to average all weights since `start_step` equally (stochastic weight
+            averaging) and ignore the decay.
     """
 
     name: str = "ExponentialMovingAverage"
@@ -228,6 +232,7 @@ class EMAConfig(BaseOptimizerConfig):
     average_decay: float = 0.99
     start_step: int = 0
     dynamic_decay: bool = True
+    equal_weights: bool = False
 
 
 @dataclasses.dataclass
@@ -365,3 +370,37 @@ class FtrlConfig(BaseOptimizerConfig):
     l2_regularization_strength: float = 0.0
     l2_shrinkage_regularization_strength: float = 0.0
     beta: float = 0.0
+
+
+@dataclasses.dataclass
+class AdadeltaConfig(BaseOptimizerConfig):
+    """Adadelta (https://arxiv.org/abs/1212.5701): steps scaled by a window of past gradients.
+
+    Attributes:
+        rho: The fraction of the averages that is kept at each step.
+    """
+
+    name: str = "Adadelta"
+    rho: float = 0.95
+    epsilon: float = 1e-7
+    weight_decay: float | None = None
+
+
+@dataclasses.dataclass
+class ScheduleFreeAdamWConfig(BaseOptimizerConfig):
+    """Schedule-free AdamW (https://arxiv.org/abs/2405.15682), which needs no learning-rate decay.
+
+    Use it with a constant learning rate. As in Keras, evaluation uses the weights at which
+    gradients are computed, which lie between the averaged weights and the latest ones.
+
+    Attributes:
+        beta_1: The weight of the averaged weights in the weights of the model.
+        warmup_steps: The number of steps in which the learning rate grows from 0.
+    """
+
+    name: str = "ScheduleFreeAdamW"
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    warmup_steps: int = 0
+    weight_decay: float | None = None

@@ -65,6 +65,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "average_decay": 0.99,
         "start_step": 0,
         "dynamic_decay": True,
+        "equal_weights": False,
     },
     "AdafactorConfig": {
         "name": "Adafactor",

@@ -51,4 +51,4 @@ class DayByDay(pipeline.Run):
         data = ctx.params.task.train_data.replace(input_path=path)
         trainer, build_inputs = ctx.trainer, ctx.task.build_inputs
         trainer.eval_dataset = trainer.distribute_dataset(build_inputs, data)
-        trainer.train_dataset = trainer.distribute_dataset(length.endless(build_inputs), data)
+        trainer.train_dataset = trainer.distribute_dataset(length.repeat(build_inputs), data)

@@ -1,0 +1,254 @@
+"""A benchmark that kills a training on each source of rows again and again, and compares the end.
+
+Each training is a process that is killed (SIGKILL) at a random moment after it has saved a new
+checkpoint, and started again. At the end, its last checkpoint and its records must equal those of
+an undisturbed training bit for bit. The processes are forks of this one, which has imported
+TensorFlow already.
+
+python -m benchmarks.source_kills --kills 10
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from benchmarks import chaos, data_sources
+from official_lite.core import base_task, input_reader, train_lib
+from official_lite.core import config_definitions as cfg
+
+_NUM_ROWS = 60_000
+_NUM_FILES = 2
+_BATCH_SIZE = 256
+_STEPS_BETWEEN_CHECKPOINTS = 20
+
+# A process that saves no checkpoint for this long is considered hung.
+_MOST_SECONDS = 600.0
+
+
+class RowsTask(base_task.Task):
+    """A logistic regression, whose weights depend on the order of the rows."""
+
+    def build_model(self) -> keras.Model:
+        dense = keras.layers.Dense(1, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input((8,)), dense])
+
+    def build_inputs(
+        self, params: cfg.DataConfig, input_context: tf.distribute.InputContext | None = None
+    ) -> tf.data.Dataset:
+        parse = _parse_records if params.source == "array_record" else _parse_columns
+        reader = input_reader.InputReader(params, parser_fn=parse)
+        return reader.read(input_context)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, model_outputs)
+        return tf.reduce_mean(losses)
+
+
+@input_reader.takes_batches
+def _parse_columns(row: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    numbers = [tf.cast(row[f"category_{i}"], tf.float32) / 100_000 for i in range(8)]
+    return tf.stack(numbers, axis=-1), tf.cast(row["label"], tf.float32)[:, tf.newaxis]
+
+
+@input_reader.takes_batches
+def _parse_records(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    numbers = tf.cast(tf.io.decode_raw(records, tf.int64), tf.float32)
+    return numbers[:, 13:21] / 100_000, tf.cast(numbers[:, 30:31] > 50_000, tf.float32)
+
+
+def create_params(source: str, input_path: str, train_steps: int) -> cfg.ExperimentConfig:
+    params = cfg.ExperimentConfig(
+        task=cfg.TaskConfig(
+            train_data=cfg.DataConfig(
+                input_path=input_path,
+                source=source,
+                is_training=True,
+                global_batch_size=_BATCH_SIZE,
+                shuffle_buffer_size=10_000,
+                label_column="" if source == "array_record" else "label",
+            )
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=train_steps,
+            steps_per_loop=5,
+            checkpoint_interval=_STEPS_BETWEEN_CHECKPOINTS,
+            writers=["jsonl"],
+        ),
+    )
+    params.override(
+        {
+            "runtime": {"distribution_strategy": "off", "execution": "graph", "seed": 5},
+            "trainer": {
+                "optimizer_config": {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}},
+                }
+            },
+        }
+    )
+    return params
+
+
+def train(source: str, input_path: str, train_steps: int, model_dir: pathlib.Path) -> None:
+    """Train to the end, or resume."""
+    params = create_params(source, input_path, train_steps)
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        task = RowsTask(params.task)
+    train_lib.run_experiment(strategy, task, "train", params, str(model_dir))
+
+
+def write_files(source: str, folder: pathlib.Path) -> None:
+    """Write `rows-*`."""
+    write = data_sources.FORMATS[source][0]
+    columns = data_sources.create_columns(_NUM_ROWS)
+    folder.mkdir(parents=True)
+    for index in range(_NUM_FILES):
+        part = {name: column[index::_NUM_FILES] for name, column in columns.items()}
+        write(part, folder / f"rows-{index}")
+
+
+def fork(work: Callable[[], object], log: pathlib.Path) -> int:
+    """Do some work in a fork of this process, and return its process id."""
+    if pid := os.fork():
+        return pid
+    os.setsid()
+    code = 1
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def wait(pid: int, log: pathlib.Path) -> None:
+    """Wait for a process to end.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise RuntimeError(f"A process ended with {status}:\n{log.read_text()[-3000:]}")
+
+
+def _num_saved(model_dir: pathlib.Path) -> int:
+    """Return the step of the latest committed checkpoint."""
+    steps = [int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("*.commit.json")]
+    return max(steps, default=0)
+
+
+def run_until_killed(
+    work: Callable[[], object], model_dir: pathlib.Path, delay: float, last_step: int
+) -> int | None:
+    """Start a process and kill it some time after it has saved a checkpoint.
+
+    Returns:
+        The step of the last checkpoint that it saved; None if it ended before it was killed.
+    """
+    log = model_dir.with_suffix(".log")
+    saved, deadline = _num_saved(model_dir), time.monotonic() + _MOST_SECONDS
+    pid = fork(work, log)
+    kill_at = None
+    while kill_at is None or time.monotonic() < kill_at:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            if status or _num_saved(model_dir) < last_step:
+                raise RuntimeError(f"It ended with {status}:\n{log.read_text()[-3000:]}")
+            return None
+        if kill_at is None and _num_saved(model_dir) > saved:
+            kill_at = time.monotonic() + delay
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            raise RuntimeError(f"It saves no checkpoint; see {log}.")
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return _num_saved(model_dir)
+
+
+def kill_and_compare(
+    source: str, folder: pathlib.Path, kills: int, seed: int = 0
+) -> tuple[list[int], list[str]]:
+    """Train twice on a source, once undisturbed, and once killed again and again.
+
+    Returns:
+        The steps of the last checkpoint before each kill, and the names of the values that differ.
+    """
+    pattern = str(folder / "data" / "rows-*")
+    log = folder / "write.log"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Libraries start threads, which a fork would not have. This process uses none of them.
+    wait(fork(lambda: write_files(source, folder / "data"), log), log)
+    # Some steps for each start, in which it may be killed.
+    train_steps = (2 * kills + 2) * _STEPS_BETWEEN_CHECKPOINTS
+    unbroken, broken = folder / "unbroken", folder / "broken"
+    wait(
+        fork(lambda: train(source, pattern, train_steps, unbroken), folder / "unbroken.log"),
+        folder / "unbroken.log",
+    )
+    moments = random.Random(seed)
+    steps: list[int] = []
+    while len(steps) < kills:
+        step = run_until_killed(
+            lambda: train(source, pattern, train_steps, broken),
+            broken,
+            moments.uniform(0, 0.5),
+            train_steps,
+        )
+        if step is None:
+            break
+        steps.append(step)
+    wait(
+        fork(lambda: train(source, pattern, train_steps, broken), folder / "broken.log"),
+        folder / "broken.log",
+    )
+    return steps, chaos.differences(chaos.what_is_left(unbroken), chaos.what_is_left(broken))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = list(data_sources.FORMATS)
+    parser.add_argument("--formats", nargs="+", choices=names, default=names)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(arguments)
+    num_unequal = 0
+    for source in args.formats:
+        with contextlib.ExitStack() as stack:
+            root = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            started = time.monotonic()
+            steps, unequal = kill_and_compare(source, root / source, args.kills, args.seed)
+            verdict = f"DIFFERS in {', '.join(unequal[:4])}" if unequal else "equal bit for bit"
+            num_unequal += bool(unequal)
+            seconds = time.monotonic() - started
+            print(
+                f"{source}: {len(steps)} kills after the steps {steps}: {verdict} ({seconds:.0f} s)"
+            )
+            sys.stdout.flush()
+    return 1 if num_unequal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

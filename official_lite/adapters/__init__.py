@@ -1,0 +1,1 @@
+"""Adapters: small trainable additions to a model whose own weights stay as they are."""

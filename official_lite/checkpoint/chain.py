@@ -1,0 +1,227 @@
+"""The chain of a run's records and checkpoints: a file of JSON lines that is only appended to.
+
+::
+
+    {"kind": "record", "params_sha256": …, "run_sha256": …, "after": null}
+    {"kind": "checkpoint", "checkpoint": "ckpt-4", "sha256": …, "previous": null, "after": …}
+    {"kind": "removed", "checkpoint": "ckpt-4", "reason": "old", "after": …}
+
+`after` is the checksum of the line before, so that an edited, removed or moved line is found. The
+line of a checkpoint holds the checksum of its commit file. The commit file holds the checksums of
+the checkpoint's files, of the commit file that the training came from (`previous`), and of the line
+with the record of the run (`record`). A run that resumes from an earlier checkpoint forks the
+chain: two checkpoints then have the same `previous`.
+
+The line of a checkpoint is appended after its commit file is written. If the process is killed in
+between, the next start appends the line, which `repair` does.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_lite.checkpoint import commit
+from official_lite.common import files
+
+__all__ = [
+    "FILE",
+    "Link",
+    "adopt",
+    "append",
+    "append_checkpoint",
+    "append_removal",
+    "checksum",
+    "find_unlisted",
+    "is_pending",
+    "listed",
+    "read",
+    "repair",
+]
+
+FILE = "checkpoints.chain.jsonl"
+
+# Longer than any line.
+_TAIL_BYTES = 1 << 16
+
+# A checkpoint is written in the background while the record of its run may change.
+_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Link:
+    """A line of a chain.
+
+    Attributes:
+        number: The number of the line, counted from 1.
+        sha256: The checksum of the line.
+        entries: The contents; empty if the line is not a JSON object.
+    """
+
+    number: int
+    sha256: str
+    entries: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """`record`, `checkpoint` or `removed`."""
+        return str(self.entries.get("kind", ""))
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of the checkpoint; empty for a record."""
+        return str(self.entries.get("checkpoint", ""))
+
+
+def read(directory: str) -> list[Link]:
+    """Return the lines of the chain in a directory; an empty list if there is no chain.
+
+    An incomplete last line, which a killed process leaves behind, is left out.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    path = os.path.join(directory, FILE)
+    if not files.exists(path):
+        return []
+    with files.open_file(path, "rb") as file:
+        lines = file.read().split(b"\n")[:-1]
+    return [
+        Link(number=number, sha256=_sha256(line), entries=_parse(line))
+        for number, line in enumerate(lines, start=1)
+    ]
+
+
+def append(directory: str, kind: str, entries: Mapping[str, Any]) -> str:
+    """Append a line to the chain, start the chain if there is none, and return its checksum.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = os.path.join(directory, FILE)
+    with _lock:
+        last = _last_line(path)
+        after = None if last is None else _sha256(last)
+        text = json.dumps({"kind": kind, **entries, "after": after}, separators=(",", ":"))
+        with files.open_file(path, "a") as file:
+            file.write(f"{text}\n")
+        files.sync(path)
+    return _sha256(text.encode())
+
+
+def append_checkpoint(prefix: str, **entries: Any) -> str:
+    """Append the line of a committed checkpoint and return the checksum of its commit file."""
+    found = commit.read(prefix)
+    sha256 = commit.checksum(prefix)
+    append(
+        os.path.dirname(prefix),
+        "checkpoint",
+        {
+            "checkpoint": os.path.basename(prefix),
+            "sha256": sha256,
+            "previous": found.chain.get("previous") if found else None,
+            **entries,
+        },
+    )
+    return sha256
+
+
+def adopt(prefix: str) -> None:
+    """List a checkpoint that another program or version committed, if its directory has a chain."""
+    if files.exists(os.path.join(os.path.dirname(prefix), FILE)):
+        append_checkpoint(prefix, adopted=True)
+
+
+def append_removal(prefix: str, reason: str) -> None:
+    """Record that a checkpoint is about to be removed, if its directory has a chain."""
+    directory = os.path.dirname(prefix)
+    if files.exists(os.path.join(directory, FILE)):
+        append(directory, "removed", {"checkpoint": os.path.basename(prefix), "reason": reason})
+
+
+def listed(links: Sequence[Link]) -> dict[str, Link]:
+    """Return the latest line of each checkpoint that the run has not removed, by name."""
+    found: dict[str, Link] = {}
+    for link in links:
+        if link.kind == "checkpoint":
+            found[link.checkpoint] = link
+        elif link.kind == "removed":
+            found.pop(link.checkpoint, None)
+    return found
+
+
+def find_unlisted(directory: str, links: Sequence[Link]) -> list[str]:
+    """Return the checkpoints of a directory whose commit files the chain does not list."""
+    known = {str(link.entries.get("sha256")) for link in links if link.kind == "checkpoint"}
+    found = commit.list_committed(directory, "ckpt")
+    return [prefix for prefix in found if commit.checksum(prefix) not in known]
+
+
+def repair(directory: str) -> None:
+    """Complete the chain after a killed process; call this only before a run writes to it.
+
+    * A checkpoint that was committed just before the kill gets its line.
+    * Checkpoints of a directory without a chain, which another version wrote, get lines that say
+      so.
+    * Listed checkpoints that are gone are recorded as removed by hand.
+    """
+    links = read(directory)
+    unlisted = find_unlisted(directory, links)
+    if not links:
+        for prefix in unlisted:
+            append_checkpoint(prefix, adopted=True)
+    elif len(unlisted) == 1 and is_pending(unlisted[0], links):
+        append_checkpoint(unlisted[0])
+    for name in listed(links):
+        prefix = os.path.join(directory, name)
+        if not files.exists(commit.path_of(prefix)):
+            append_removal(prefix, "by hand")
+
+
+def is_pending(prefix: str, links: Sequence[Link]) -> bool:
+    """Return whether the process that committed a checkpoint was killed before it wrote the line.
+
+    The checkpoint then belongs to the last record of the chain, which does not list another one of
+    this name.
+    """
+    if os.path.basename(prefix) in listed(links):
+        return False
+    try:
+        found = commit.read(prefix)
+    except ValueError:
+        return False
+    records = [link.sha256 for link in links if link.kind == "record"]
+    return bool(found and records and found.chain.get("record") == records[-1])
+
+
+def checksum(entries: Mapping[str, Any]) -> str:
+    """Return the checksum of a JSON-serializable mapping, whatever the order of its keys."""
+    return _sha256(json.dumps(entries, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _last_line(path: str) -> bytes | None:
+    """Return the last line, after removing an incomplete one; None if there is none."""
+    if not files.exists(path):
+        return None
+    size = files.size(path)
+    with files.open_file(path, "rb") as file:
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail: bytes = file.read()
+    complete, _, incomplete = tail.rpartition(b"\n")
+    if incomplete:
+        files.truncate(path, size - len(incomplete))
+    return complete.rpartition(b"\n")[2] or None
+
+
+def _parse(line: bytes) -> Mapping[str, Any]:
+    try:
+        return files.parse_json(line)
+    except ValueError:
+        return {}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

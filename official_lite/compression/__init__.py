@@ -1,0 +1,1 @@
+"""Compression of models by config: `task.compression`."""

@@ -1,0 +1,516 @@
+"""Virtual replicas: steps whose results do not depend on the number of replicas.
+
+A global batch always consists of the same number of shards. Each shard is computed on its own, by
+the same graph, as if it were on a replica of its own. Whatever the shards produce is then reduced
+in one order, which depends only on the number of shards. See docs/elastic.md.
+"""
+
+import contextvars
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.framework import auto_control_deps_utils
+
+from official_lite import orbit
+from official_lite.common import errors, types
+from official_lite.execution import executors
+from official_lite.modeling import step_seeds
+from official_lite.modeling.optimization import gradient_accumulator
+from official_lite.orbit.utils import step_guard
+
+__all__ = ["VirtualReplicasExecutor"]
+
+
+# The number of virtual replicas while a step of one of them is traced, else 0.
+_count_in_step: contextvars.ContextVar[int] = contextvars.ContextVar("count_in_step", default=0)
+
+
+class VirtualReplicasExecutor(executors.GraphExecutor):
+    """Computes each part of a batch on its own, and reduces the results in a fixed order.
+
+    The elements of a dataset are tuples with one batch per virtual replica. Within a step of a
+    task, the replica context and the number of replicas are those of the virtual replica.
+
+    Args:
+        strategy: The strategy of the trainer.
+        options: Options for `strategy.run`.
+        count: The number of virtual replicas, over all replicas; a multiple of their number.
+        jit_compile: Whether to compile the forward and backward passes with XLA. The reduction and
+            the update are not compiled, because they may involve several replicas.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        options: tf.distribute.RunOptions | None = None,
+        *,
+        count: int,
+        jit_compile: bool = False,
+    ) -> None:
+        super().__init__(strategy, options)
+        # TensorFlow compares strategies by identity, so the class of this one is changed.
+        if not hasattr(strategy, "counts_virtual_replicas"):
+            strategy_cls: Any = type(strategy)
+            strategy.__class__ = _virtual_class(strategy_cls)
+        self._count = count
+        self._jit_compile = jit_compile
+        self._num_local = count // strategy.num_replicas_in_sync
+
+    def distribute(
+        self,
+        dataset_or_fn: executors.Dataset | Callable[..., executors.Dataset],
+        *args: Any,
+        **kwargs: Any,
+    ) -> executors.Dataset:
+        """Distribute a dataset function, which is called once for each virtual replica.
+
+        Raises:
+            ConfigValueError: A dataset was given instead of a function.
+        """
+        if not callable(dataset_or_fn):
+            raise errors.ConfigValueError(
+                "`trainer.virtual_replicas` requires data that are built by a function with the "
+                "parameter `input_context`, such as `task.build_inputs`, but a dataset was given."
+            )
+        build = orbit.utils.bind_dataset_fn(dataset_or_fn, *args, **kwargs)
+
+        def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return self._build(build, input_context)
+
+        return super().distribute(dataset_fn)
+
+    def replica_step(
+        self, step: executors.TrainStep, metrics: executors.Metrics
+    ) -> executors.TrainStep:
+        del metrics
+
+        def train_step(
+            inputs: Sequence[types.Nest],
+            *,
+            model: keras.Model,
+            optimizer: keras.optimizers.Optimizer,
+            metrics: executors.Metrics,
+        ) -> Mapping[str, Any]:
+            variables: list[keras.Variable] = []
+            names: list[str] = []
+
+            def learn(shard: types.Nest) -> tuple[list[Any], Mapping[str, Any]]:
+                collector = gradient_accumulator.GradientCollector(optimizer)
+                logs = step(shard, model=model, optimizer=collector, metrics=metrics)
+                variables[:] = [variable for _, variable in collector.grads_and_vars]
+                names[:] = [name for name, value in logs.items() if _is_number(value)]
+                gradients = [gradient for gradient, _ in collector.grads_and_vars]
+                return [*gradients, *(logs[name] for name in names)], logs
+
+            sums, logs = self._run(learn, inputs, jit_compile=self._jit_compile)
+            gradients, numbers = sums[: len(variables)], sums[len(variables) :]
+            pairs = list(zip(gradients, variables, strict=True))
+            optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+            means = {name: x / self._count for name, x in zip(names, numbers, strict=True)}
+            return _merged(logs) | means
+
+        return train_step
+
+    def run_eval_step(
+        self, step: executors.EvalStep, inputs: types.Nest
+    ) -> dict[str, tuple[types.Nest, ...]]:
+        def replica_step(shards: Sequence[types.Nest]) -> list[Mapping[str, Any]]:
+            return self._run(lambda shard: ([], step(shard)), shards)[1]
+
+        shards: list[Mapping[str, Any]] = self.strategy.run(replica_step, args=(inputs,))
+        local = self.strategy.experimental_local_results
+
+        def in_order(*outputs: Any) -> tuple[Any, ...]:
+            """All shards of the first replica, then those of the next."""
+            return tuple(itertools.chain.from_iterable(zip(*map(local, outputs), strict=True)))
+
+        return tf.nest.map_structure(in_order, *shards)
+
+    def replica_spec(self, dataset: executors.Dataset) -> types.Nest:
+        return dataset.element_spec[0]
+
+    def _build(
+        self,
+        build: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        input_context: tf.distribute.InputContext,
+    ) -> tf.data.Dataset:
+        """Build the data of this process: for each replica, tuples of its shards."""
+        num_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+        num_shards = num_replicas * self._num_local
+        first = input_context.input_pipeline_id * num_shards
+        pipelines = [
+            build(tf.distribute.InputContext(self._count, index, self._count))
+            for index in range(first, first + num_shards)
+        ]
+        _warn_of_equal_data(pipelines)
+        shards = _zip_longest(pipelines)
+        if num_replicas > 1:
+            shards = shards.flat_map(lambda *shards: _in_turn(shards, self._num_local))
+        return shards.prefetch(2 * num_replicas)
+
+    def _run(
+        self,
+        fn: Callable[[types.Nest], tuple[list[Any], Mapping[str, Any]]],
+        shards: Sequence[types.Nest],
+        *,
+        jit_compile: bool = False,
+    ) -> tuple[list[Any], list[Mapping[str, Any]]]:
+        """Call a function for each shard of this replica.
+
+        Args:
+            fn: Maps a shard to tensors that are summed over all virtual replicas, and to others.
+            shards: The shards.
+            jit_compile: Whether to compile the function with XLA.
+
+        Returns:
+            The sums, and the other outputs of each shard.
+        """
+        replica = tf.distribute.get_replica_context()
+
+        def run_shard(index: tf.Tensor, shard: types.Nest) -> tuple[list[Any], Mapping[str, Any]]:
+            with _VirtualReplica(replica, self._count, index), step_guard.fetched(shard):
+                return fn(shard)
+
+        # A function that is not inlined is optimized on its own, so its kernels can't depend on
+        # how many shards the graph of a replica has.
+        own_graph = {} if jit_compile else {"experimental_attributes": {"_noinline": True}}
+        function = tf.function(run_shard, autograph=False, jit_compile=jit_compile, **own_graph)
+        traced = function.get_concrete_function(tf.TensorSpec([], tf.int32), shards[0])
+        state = _State(traced)
+        first = tf.convert_to_tensor(replica.replica_id_in_sync_group) * self._num_local
+        sums, outputs = [], []
+        for number, shard in enumerate(shards):
+            state.prepare(first + number)
+            to_sum, other = function(first + number, shard)
+            outputs.append(other)
+            sums.append([*to_sum, *state.take(first + number)])
+        totals = self._sum(sums)
+        num_state = state.num_taken
+        state.finish(totals[len(totals) - num_state :], self._count)
+        return totals[: len(totals) - num_state], outputs
+
+    def _sum(self, shards: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the sum of each tensor over all virtual replicas, on every replica."""
+        sums: list[Any] = [None] * len(shards[0])
+        places: dict[tf.DType, list[int]] = {}
+        for place, tensor in enumerate(shards[0]):
+            if isinstance(tensor, tf.IndexedSlices):
+                sums[place] = self._concat_rows([shard[place] for shard in shards])
+            else:
+                places.setdefault(tensor.dtype, []).append(place)
+        for of_dtype in places.values():
+            parts = [[shard[place] for place in of_dtype] for shard in shards]
+            for place, total in zip(of_dtype, self._sum_of_dtype(parts), strict=True):
+                sums[place] = total
+        return sums
+
+    def _sum_of_dtype(self, shards: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """Return the sums of tensors of one dtype, by one exchange between the replicas."""
+        context = tf.distribute.get_replica_context()
+        rows = _halved(tf.stack([_flat(tensors) for tensors in shards]))
+        if context.num_replicas_in_sync > 1:
+            num_rows = rows.shape[0] * context.num_replicas_in_sync
+            rows = tf.ensure_shape(context.all_gather(rows, axis=0), [num_rows, None])
+        shapes = [tf.shape(tensor) for tensor in shards[0]]
+        values = tf.split(_total(rows), [tf.reduce_prod(shape) for shape in shapes])
+        return [
+            tf.ensure_shape(tf.reshape(value, shape), tensor.shape)
+            for value, shape, tensor in zip(values, shapes, shards[0], strict=True)
+        ]
+
+    def _concat_rows(self, shards: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+        """Return the rows of all virtual replicas in their order; the optimizer adds equal ones."""
+        context = tf.distribute.get_replica_context()
+        values = tf.concat([shard.values for shard in shards], 0)
+        indices = tf.concat([shard.indices for shard in shards], 0)
+        if context.num_replicas_in_sync > 1:
+            values, indices = context.all_gather(values, 0), context.all_gather(indices, 0)
+        return tf.IndexedSlices(values, indices, shards[0].dense_shape)
+
+
+def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+
+def _halved(rows: tf.Tensor) -> tf.Tensor:
+    """Add neighboring rows while their number is even.
+
+    A replica can add its own rows this way before it knows those of the others. All sums of a level
+    are one operation, which TensorFlow's optimizer can't reorder.
+    """
+    while rows.shape[0] % 2 == 0:
+        rows = rows[::2] + rows[1::2]
+    return rows
+
+
+def _total(rows: tf.Tensor) -> tf.Tensor:
+    """Return the sum of the rows: neighbors while their number is even, the rest one by one."""
+    rows = _halved(rows)
+    while rows.shape[0] > 1:
+        rows = tf.concat([rows[:1] + rows[1:2], rows[2:]], 0)
+    return rows[0]
+
+
+class _State:
+    """The variables that a shard changes, in this replica.
+
+    Every shard starts with the values from before the step. Afterwards
+
+    * a metric, which Keras sums over replicas, has the sum of all changes, in the first replica,
+    * a random state has been moved on once; for a shard it depends on the shard's number,
+    * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
+    * any other variable, such as a moving average, has the mean of all changes.
+
+    Args:
+        function: The traced function of a shard.
+
+    Raises:
+        ConfigValueError: The function changes an integer of which no mean can be taken.
+    """
+
+    def __init__(self, function: tf.types.experimental.ConcreteFunction) -> None:
+        self._random: list[tf.Variable] = []
+        self._first_only: list[tf.Variable] = []
+        self._metrics: list[tf.Variable] = []
+        self._averages: list[tf.Variable] = []
+        for variable in _changed_variables(function):
+            self._kind_of(variable).append(variable)
+        everything = (*self._random, *self._first_only, *self._metrics, *self._averages)
+        self._starts = {v.ref(): v.read_value() for v in everything}
+
+    @property
+    def num_taken(self) -> int:
+        """The number of tensors that `take` returns."""
+        return len(self._metrics) + len(self._averages) + len(self._first_only)
+
+    def prepare(self, index: tf.Tensor) -> None:
+        """Set the values with which a shard starts."""
+        for variable in self._metrics:
+            variable.assign(tf.zeros_like(variable))
+        for variable in (*self._averages, *self._first_only):
+            variable.assign(self._starts[variable.ref()])
+        for variable in self._random:
+            variable.assign(_random_state(self._starts[variable.ref()], index))
+
+    def take(self, index: tf.Tensor) -> list[tf.Tensor]:
+        """Return what a shard has changed, to be summed over all shards."""
+        return [
+            *(variable.read_value() for variable in self._metrics),
+            *(v.read_value() - self._starts[v.ref()] for v in self._averages),
+            *(_only_if(index == 0, variable.read_value()) for variable in self._first_only),
+        ]
+
+    def finish(self, totals: Sequence[tf.Tensor], count: int) -> None:
+        """Set the values after the step, given the sums of what `take` returned."""
+        is_first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
+        of_variables = iter(totals)
+        for variable in self._metrics:
+            total = self._starts[variable.ref()] + next(of_variables)
+            variable.assign(_only_if(is_first, total))
+        for variable in self._averages:
+            variable.assign(self._starts[variable.ref()] + next(of_variables) / count)
+        for variable in self._first_only:
+            value = next(of_variables)
+            variable.assign(_only_if(is_first, value) if _is_of_replica(variable) else value)
+        for variable in self._random:
+            variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
+
+    def _kind_of(self, variable: tf.Variable) -> list[tf.Variable]:
+        aggregation = variable.aggregation
+        if step_seeds.is_random_state(variable) and "StateVar" in variable.name:
+            raise errors.ConfigValueError(
+                "`trainer.virtual_replicas`: the step draws from a `tf.random.Generator`, which "
+                "has another state on every replica. Use a `keras.random.SeedGenerator`."
+            )
+        if step_seeds.is_random_state(variable):
+            return self._random
+        if _is_of_replica(variable) and aggregation == tf.VariableAggregation.SUM:
+            return self._metrics
+        if _is_of_replica(variable) and aggregation == tf.VariableAggregation.NONE:
+            # What a hook notes on each replica.
+            return []
+        if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+            return self._first_only
+        if variable.dtype.is_floating:
+            return self._averages
+        raise errors.ConfigValueError(
+            f"`trainer.virtual_replicas`: the step changes the variable {variable.name}, whose "
+            f"dtype is {variable.dtype.name}, so its mean over the virtual replicas can't be "
+            "taken. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`."
+        )
+
+
+def _is_of_replica(variable: tf.Variable) -> bool:
+    """Return whether each replica has a value of its own, of which the sum or mean is read."""
+    return bool(variable.synchronization == tf.VariableSynchronization.ON_READ)
+
+
+def _only_if(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    return tf.where(condition, value, tf.zeros_like(value))
+
+
+def _changed_variables(function: tf.types.experimental.ConcreteFunction) -> Iterator[tf.Variable]:
+    """Yield the variables that a traced function may write."""
+    graph = function.graph
+    only_read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
+    names = {graph.inputs[index].name for index in only_read}
+    # The order of `graph.variables` is arbitrary, but the replicas must agree on one.
+    variables = {id(variable.handle): variable for variable in graph.variables}
+    for outside, inside in graph.captures:
+        if inside.dtype == tf.resource and inside.name not in names and id(outside) in variables:
+            yield variables[id(outside)]
+
+
+def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Return the random state of a virtual replica."""
+    key = tf.cast(tf.stack([start[0], start[-1]]), tf.int64)
+    key = tf.random.experimental.stateless_fold_in(key, tf.cast(index, tf.int64))
+    numbers = tf.random.stateless_uniform(
+        start.shape, key, maxval=np.iinfo(np.int32).max, dtype=tf.int32, alg="philox"
+    )
+    return tf.cast(numbers, start.dtype)
+
+
+class _VirtualReplica(tf.distribute.ReplicaContext):
+    """The context of a virtual replica.
+
+    Variables are those of the replica that computes it.
+
+    Args:
+        replica: The context of that replica.
+        count: The number of virtual replicas.
+        index: The number of the virtual replica, int32.
+    """
+
+    def __init__(
+        self,
+        replica: tf.distribute.ReplicaContext,
+        count: int,
+        index: tf.Tensor,
+    ) -> None:
+        super().__init__(replica.strategy, replica._replica_id_in_sync_group)
+        self._count = count
+        self._index = index
+
+    def __enter__(self) -> None:
+        self._token = _count_in_step.set(self._count)
+        super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _count_in_step.reset(self._token)
+
+    @property
+    def replica_id_in_sync_group(self) -> tf.Tensor:
+        return self._index
+
+    def merge_call(self, merge_fn: object, args: object = (), kwargs: object = None) -> NoReturn:
+        self._refuse()
+
+    def all_reduce(
+        self, reduce_op: tf.distribute.ReduceOp, value: types.Nest, options: object = None
+    ) -> NoReturn:
+        self._refuse()
+
+    def all_gather(self, value: types.Nest, axis: int, options: object = None) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise errors.ConfigValueError(
+            "`trainer.virtual_replicas`: a step can't exchange values between replicas (as "
+            "`BatchNormalization(synchronized=True)` does), because virtual replicas are computed "
+            "one after another. Pass gradients to `optimizer.apply_gradients` and values to "
+            "metrics or `put_scalar`; they are reduced after the step. Or set it to 0."
+        )
+
+
+@functools.cache
+def _virtual_class(strategy_cls: Any) -> Any:
+    """Return a subclass whose number of replicas is that of the virtual replicas in their steps."""
+
+    def num_replicas_in_sync(self: tf.distribute.Strategy) -> int:
+        return _count_in_step.get() or int(strategy_cls.num_replicas_in_sync.fget(self))
+
+    namespace = {
+        "__module__": strategy_cls.__module__,
+        "__qualname__": strategy_cls.__qualname__,
+        "__doc__": strategy_cls.__doc__,
+        "num_replicas_in_sync": property(num_replicas_in_sync),
+        "counts_virtual_replicas": True,
+    }
+    return type(strategy_cls.__name__, (strategy_cls,), namespace)
+
+
+def _is_number(value: Any) -> bool:
+    return tf.is_tensor(value) and value.dtype.is_floating and value.shape.rank == 0
+
+
+def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the logs of this replica: the values of its shards, one after another."""
+    merged = {}
+    for name in logs[0]:
+        values = [tf.convert_to_tensor(one[name]) for one in logs]
+        merged[name] = tf.concat(values, 0) if values[0].shape.rank else values[0]
+    return merged
+
+
+def _in_turn(shards: Sequence[types.Nest], num_local: int) -> tf.data.Dataset:
+    """Return one element for each replica."""
+    first, *others = (
+        tf.data.Dataset.from_tensors(tuple(shards[i : i + num_local]))
+        for i in range(0, len(shards), num_local)
+    )
+    return functools.reduce(tf.data.Dataset.concatenate, others, first)
+
+
+def _zip_longest(pipelines: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
+    """Zip datasets; one that has ended goes on with empty batches."""
+    if len(pipelines) == 1 or all(_repeats(pipeline) for pipeline in pipelines):
+        return tf.data.Dataset.zip(tuple(pipelines))
+    is_there = tf.data.Dataset.from_tensors(True).repeat()
+    padded = [
+        tf.data.Dataset.zip((pipeline, is_there)).concatenate(
+            tf.data.Dataset.from_tensors((_empty(pipeline.element_spec), False)).repeat()
+        )
+        for pipeline in pipelines
+    ]
+    zipped = tf.data.Dataset.zip(tuple(padded))
+    zipped = zipped.take_while(lambda *pairs: tf.reduce_any([is_there for _, is_there in pairs]))
+    return zipped.map(lambda *pairs: tuple(batch for batch, _ in pairs))
+
+
+def _repeats(pipeline: tf.data.Dataset) -> bool:
+    return bool(pipeline.cardinality() == tf.data.INFINITE_CARDINALITY)
+
+
+def _empty(spec: types.Nest) -> types.Nest:
+    def zeros(spec: tf.TensorSpec) -> tf.Tensor:
+        if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+            raise errors.ConfigValueError(
+                "`trainer.virtual_replicas`: the virtual replicas read different numbers of "
+                f"batches, and no empty batch can be made of {spec}. Return dense tensors with a "
+                "batch dimension from `build_inputs`."
+            )
+        return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
+
+    return tf.nest.map_structure(zeros, spec)
+
+
+def _warn_of_equal_data(pipelines: Sequence[tf.data.Dataset]) -> None:
+    """Warn if the first two virtual replicas read the same examples."""
+    if len(pipelines) == 1 or not tf.executing_eagerly():
+        return
+    batches = [next(iter(pipeline.take(1)), None) for pipeline in pipelines[:2]]
+    parts = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
+    if parts[0] and all(np.array_equal(*pair) for pair in itertools.zip_longest(*parts)):
+        logging.warning(
+            "Two virtual replicas read the same first batch. `build_inputs` should give every "
+            "input pipeline its own examples, as `dataset.shard(input_context."
+            "num_input_pipelines, input_context.input_pipeline_id)` does."
+        )

@@ -1,0 +1,13 @@
+"""Functions of `keras.backend` that Keras 3 has for `tf.keras` only."""
+
+import functools
+from typing import Any
+
+# Not `tf.keras`, which is Keras 2 if the environment variable `TF_USE_LEGACY_KERAS` is set.
+from keras._tf_keras.keras import backend
+
+from official_lite.keras2 import symbolic_calls
+
+
+def __getattr__(name: str) -> Any:
+    return functools.partial(symbolic_calls.call, getattr(backend, name))

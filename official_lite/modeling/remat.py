@@ -1,0 +1,260 @@
+"""Rematerialization: activations that the backward pass recomputes instead of keeping in memory.
+
+The method is gradient checkpointing: "Training Deep Nets with Sublinear Memory Cost" (Chen et al.,
+2016). `keras.RematScope` has the same purpose, but it raises an error inside a `tf.function`.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+from keras.src.backend.common import stateless_scope
+from tensorflow.python.ops import control_flow_util
+
+from official_lite.common import errors, suggestions, types
+
+__all__ = ["rematerialize"]
+
+
+def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
+    """Make layers forget their activations in training and recompute them in the backward pass.
+
+    Only the inputs of a matched layer are kept between the two passes. If a layer and a layer
+    inside it both match, the outer layer is recomputed as a whole. The recomputed pass draws the
+    same random numbers as the first pass, and it updates no state, such as the statistics of batch
+    normalization.
+
+    Args:
+        model: A built Keras model.
+        patterns: Regular expressions, searched for anywhere in the path of a layer.
+
+    Raises:
+        errors.ConfigValueError: A pattern matches no layer, or the model is not a Keras model.
+    """
+    if not patterns:
+        return
+    if not isinstance(model, keras.Model):
+        raise errors.ConfigValueError(
+            "`trainer.remat` supports only Keras models, but the task's model is a "
+            f"{type(model).__name__}."
+        )
+    layers = _outermost(
+        {id(layer): layer for pattern in patterns for layer in _matching(model, pattern)}
+    )
+    for layer in layers:
+        # Write to `__dict__` to bypass Keras' `__setattr__`, which would track the value.
+        layer.__dict__["call"] = _recomputed(layer, layer.call)
+    names = ", ".join(_path_of(layer) for layer in layers)
+    logging.info("The backward pass recomputes the activations of %s.", names)
+
+
+def _matching(model: keras.Model, pattern: str) -> list[keras.Layer]:
+    layers = [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if not isinstance(layer, keras.layers.InputLayer)
+    ]
+    found = [layer for layer in layers if re.search(pattern, _path_of(layer))]
+    if not found:
+        paths = [_path_of(layer) for layer in layers]
+        raise errors.ConfigValueError(
+            f"`trainer.remat` has {pattern!r}, which matches no layer. "
+            f"{suggestions.did_you_mean(pattern, paths)}"
+        )
+    return found
+
+
+def _path_of(layer: keras.Layer) -> str:
+    # A layer that has not been built yet, such as dropout, has no path.
+    return layer.path or layer.name
+
+
+def _outermost(layers: dict[int, keras.Layer]) -> list[keras.Layer]:
+    inner = {
+        id(child)
+        for layer in layers.values()
+        for child in layer._flatten_layers(include_self=False)
+    }
+    return [layer for key, layer in layers.items() if key not in inner]
+
+
+def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement for `layer.call` that keeps no activations in training."""
+
+    @functools.wraps(call)
+    def recomputed_call(*args: Any, **kwargs: Any) -> Any:
+        structure = (args, kwargs)
+        flat = tf.nest.flatten(structure)
+        # A symbolic call only determines shapes; it runs nothing.
+        is_symbolic = stateless_scope.in_stateless_scope() or any(
+            isinstance(value, keras.KerasTensor) for value in flat
+        )
+        if is_symbolic or not layer._get_call_context().training:
+            return call(*args, **kwargs)
+        return _Call(layer, call, structure).run()
+
+    return recomputed_call
+
+
+class _Call:
+    """One call of a layer in training: the first pass, and the recomputation with gradients.
+
+    The first pass uses the variables of the layer as usual. The recomputation gets their values as
+    they were before the first pass, in a `StatelessScope`, which discards updates.
+
+    Args:
+        layer: The layer.
+        call: Its original `call`.
+        structure: The positional and the keyword arguments of the call.
+    """
+
+    def __init__(self, layer: keras.Layer, call: Callable[..., Any], structure: types.Nest) -> None:
+        self._layer = layer
+        self._call = call
+        self._structure = structure
+        self._flat = tf.nest.flatten(structure)
+        self._places = [i for i, value in enumerate(self._flat) if _is_float(value)]
+        self._masks = [getattr(value, "_keras_mask", None) for value in self._flat]
+        self._weights = [v for v in layer.variables if v.trainable]
+        self._states = [v for v in layer.variables if not v.trainable]
+
+    def run(self) -> Any:
+        """Return the outputs of the layer."""
+        inputs = [self._flat[place] for place in self._places]
+        weights = [_uncast(variable) for variable in self._weights]
+        states = [_uncast(variable) for variable in self._states]
+        outputs: Any = None
+        masks: list[Any] = []
+
+        @tf.custom_gradient
+        def differentiable(*values: tf.Tensor) -> Any:
+            nonlocal outputs, masks
+            outputs = self._first_pass(values[: len(inputs)])
+            flat = tf.nest.flatten(outputs)
+            masks = [getattr(output, "_keras_mask", None) for output in flat]
+
+            def gradient(*upstream: tf.Tensor, variables: Sequence[Any] | None = None) -> Any:
+                gradients = self._gradients(values, states, upstream)
+                # The gradients of the weights are those of their values, which are arguments.
+                return (gradients, [None] * len(variables)) if variables else gradients
+
+            return tuple(flat), gradient
+
+        results = differentiable(*inputs, *weights)
+        for result, mask in zip(results, masks, strict=True):
+            if mask is not None:
+                result._keras_mask = mask
+        return tf.nest.pack_sequence_as(outputs, results)
+
+    def _first_pass(self, inputs: Sequence[tf.Tensor]) -> Any:
+        num_losses = len(self._layer.losses)
+        args, kwargs = self._arguments(inputs)
+        outputs = self._call(*args, **kwargs)
+        if len(self._layer.losses) != num_losses:
+            raise errors.ConfigValueError(
+                f"`trainer.remat` matches {_path_of(self._layer)!r}, which calls `add_loss` or "
+                "contains a layer with an `activity_regularizer`. Such a loss would lose its "
+                "gradient in the recomputation. Match smaller layers, without this one."
+            )
+        return outputs
+
+    def _arguments(self, inputs: Sequence[tf.Tensor]) -> Any:
+        """Return the arguments of the call with other inputs, which get the masks of the first."""
+        flat = list(self._flat)
+        for place, value in zip(self._places, inputs, strict=True):
+            flat[place] = value
+            if self._masks[place] is not None:
+                value._keras_mask = self._masks[place]
+        return tf.nest.pack_sequence_as(self._structure, flat)
+
+    def _gradients(
+        self,
+        values: Sequence[tf.Tensor],
+        states: Sequence[tf.Tensor],
+        upstream: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """Return the gradients for `values`, which are the inputs and then the weights."""
+        upstream = [value for value in upstream if _is_float(value)]
+        graph = tf.compat.v1.get_default_graph()
+        if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph):
+            return self._gradients_in_xla(values, states, upstream)
+        # Without the dependency the recomputation could run right after the first pass. It also
+        # keeps TensorFlow from merging the two passes.
+        with tf.control_dependencies(upstream):
+            values, states = ([tf.identity(v) for v in part] for part in (values, states))
+        return self._recompute(values, states, upstream)[0]
+
+    def _gradients_in_xla(
+        self,
+        values: Sequence[tf.Tensor],
+        states: Sequence[tf.Tensor],
+        upstream: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """Recompute in a loop of one iteration.
+
+        XLA ignores control dependencies and merges equal computations, but not across the boundary
+        of a loop. It cannot remove the loop, because it does not know that a hyperbolic tangent
+        is at most 1. It cannot move the recomputation in front of the loop either, because each
+        iteration replaces all inputs: by their gradients, and states by new states.
+        """
+        sample = tf.reshape(tf.cast(upstream[0], tf.float32), [-1])[:1]
+        count = tf.where(tf.reduce_any(tf.tanh(sample) > 2.0), 0, 1)
+
+        def iterate(index: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            gradients, new_states = self._recompute(
+                carried[: len(values)], carried[len(values) :], upstream
+            )
+            return (index + 1, *gradients, *new_states)
+
+        _, *results = tf.while_loop(
+            lambda index, *_: index < count,
+            iterate,
+            (tf.constant(0), *values, *states),
+            parallel_iterations=1,
+        )
+        return list(results[: len(values)])
+
+    def _recompute(
+        self,
+        values: Sequence[tf.Tensor],
+        states: Sequence[tf.Tensor],
+        upstream: Sequence[tf.Tensor],
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Return the gradients for `values`, and the states after the recomputed pass."""
+        inputs, weights = values[: len(self._places)], values[len(self._places) :]
+        pairs = [*zip(self._weights, weights, strict=True), *zip(self._states, states, strict=True)]
+        with tf.GradientTape() as tape:
+            tape.watch(list(values))
+            args, kwargs = self._arguments(inputs)
+            with keras.StatelessScope(pairs, collect_losses=True) as scope:
+                # Unlike `call`, this restores the training mode and the precision of sublayers. In
+                # a stateless scope the replaced `call` of the layer does what the original does.
+                outputs = self._layer(*args, **{**kwargs, "training": True})
+        gradients = tape.gradient(
+            [output for output in tf.nest.flatten(outputs) if _is_float(output)],
+            list(values),
+            output_gradients=list(upstream),
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        dense = [
+            tf.ensure_shape(tf.convert_to_tensor(gradient), value.shape)
+            for gradient, value in zip(gradients, values, strict=True)
+        ]
+        return dense, [scope.get_current_value(variable) for variable in self._states]
+
+
+def _is_float(value: object) -> bool:
+    return tf.is_tensor(value) and value.dtype.is_floating  # type: ignore[attr-defined]
+
+
+def _uncast(variable: keras.Variable) -> tf.Tensor:
+    """Return the value of a variable in its own precision.
+
+    The public `value` has the precision of the layer that is being called; its sublayers may need
+    another.
+    """
+    return tf.convert_to_tensor(variable._value)

@@ -1,0 +1,304 @@
+"""The directory of predictions: numbered shards, and the progress from which a run resumes.
+
+::
+
+    predictions/
+      predictions-00000.parquet     rows 0 to 9999
+      predictions-00001.parquet     rows 10000 to 19999
+      _progress.json                how many shards are complete, and what made them
+
+A shard is written under a temporary name and then renamed, so a file with its own name is complete.
+It counts once `_progress.json` says so. A killed run therefore resumes after the last shard that
+counts, and removes what came later. Readers of Parquet directories ignore names that begin with an
+underscore.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from official_lite.common import errors, files
+from official_lite.prediction import shard_files
+
+__all__ = ["INDEX", "PROGRESS", "PredictionOutput", "Progress", "read_progress"]
+
+PROGRESS = "_progress.json"
+
+# The column with the number of the row, which every file has.
+INDEX = "index"
+
+_SHARD = re.compile(r"predictions-(\d{5,})\.(\w+)")
+
+# The batches that wait while the ones before them are encoded. More would only take memory.
+_MOST_WAITING = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is complete in a directory of predictions.
+
+    Attributes:
+        shards: The number of complete shards.
+        rows: The number of rows in them.
+        next_batch: The global batch with the first row after them.
+        next_row: The number of rows of that batch that are already in a shard.
+        is_complete: Whether these are all rows of the input.
+        made_from: Everything that determines the predictions: the fields of the config, the
+            weights, the input files, the number of replicas and the versions of the libraries.
+    """
+
+    shards: int = 0
+    rows: int = 0
+    next_batch: int = 0
+    next_row: int = 0
+    is_complete: bool = False
+    made_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = (self.shards, self.rows, self.next_batch, self.next_row)
+        is_valid = all(isinstance(count, int) and count >= 0 for count in counts)
+        if not (is_valid and isinstance(self.made_from, dict)):
+            raise ValueError("a field has another type or is out of range")
+
+
+def read_progress(directory: str) -> Progress | None:
+    """Return the progress in a directory of predictions; None if there is none.
+
+    Raises:
+        errors.DataError: If the file is damaged.
+    """
+    path = os.path.join(directory, PROGRESS)
+    if not files.exists(path):
+        return None
+    try:
+        return Progress(**files.read_json(path))
+    except (TypeError, ValueError) as error:
+        raise errors.DataError(
+            f"{path} is damaged: {error}. Remove {directory} to predict again."
+        ) from error
+
+
+class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
+    """Writer of predictions that resumes where an earlier process was killed.
+
+    ::
+
+        with PredictionOutput(directory, "parquet", rows_per_shard=10_000, made_from=...) as output:
+            for predictions in batches_from(output.next_batch):
+                output.write(predictions)
+            output.finish()
+
+    Shards are encoded and written by a thread, so that the next batches are computed meanwhile.
+    After an error, or without `finish`, the unfinished shard is removed and the others are kept.
+
+    Args:
+        directory: The directory, which is created. Only one process may use it at a time.
+        file_format: One of `prediction.configs.FORMATS`.
+        rows_per_shard: The number of rows in each file but the last one.
+        made_from: A flat JSON-serializable description of everything that determines the
+            predictions.
+
+    Raises:
+        errors.ConfigValueError: If the directory has predictions that were made from something
+            else, or files that are no predictions.
+        errors.DataError: If the progress in the directory is damaged, or a shard is missing.
+    """
+
+    def __init__(
+        self, directory: str, file_format: str, *, rows_per_shard: int, made_from: Mapping[str, Any]
+    ) -> None:
+        self._directory = directory
+        self._format = file_format
+        self._rows_per_shard = rows_per_shard
+        wanted = dict(json.loads(json.dumps(dict(made_from), default=str)))
+        found = read_progress(directory)
+        if found is None:
+            _require_unused(directory)
+            files.makedirs(directory)
+            self._progress = Progress(made_from=wanted)
+            self._write_progress()
+        else:
+            _require_same(found.made_from, wanted, directory)
+            self._progress = found
+        self._first_rows = self._progress.rows
+        self._remove_unfinished()
+        self._batch, self._skipped = self._progress.next_batch, self._progress.next_row
+        self._rows = self._progress.rows
+        self._shard: shard_files.ShardFile | None = None
+        self._temporary = ""
+        self._rows_in_shard = 0
+        self._has_failed = False
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="predictions")
+        self._waiting: collections.deque[concurrent.futures.Future[None]] = collections.deque()
+
+    @property
+    def progress(self) -> Progress:
+        """What is complete so far. The thread that writes may be about to complete more."""
+        return self._progress
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the first global batch that `write` needs, when the output was opened."""
+        return self._batch
+
+    @property
+    def new_rows(self) -> int:
+        """The number of rows that this process has completed."""
+        return self._progress.rows - self._first_rows
+
+    def write(self, predictions: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Append the predictions of the next batch.
+
+        Args:
+            predictions: One array per column, all with the same number of rows.
+
+        Raises:
+            Exception: The error with which an earlier batch could not be written.
+        """
+        while len(self._waiting) >= _MOST_WAITING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(self._append, predictions))
+
+    def finish(self) -> Progress:
+        """Complete the last shard and mark the predictions as complete.
+
+        Raises:
+            errors.DataError: If there was not a single row.
+        """
+        while self._waiting:
+            self._waiting.popleft().result()
+        if self._rows == 0:
+            raise errors.DataError("The data to predict are empty.")
+        self._pool.submit(self._complete).result()
+        return self._progress
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # The batches that wait may complete a shard.
+        self._pool.shutdown()
+        if self._shard is not None:
+            # An error of closing must not hide the one that ended the run.
+            with contextlib.suppress(Exception):
+                self._shard.close()
+            with contextlib.suppress(OSError):
+                files.remove(self._temporary)
+
+    def _append(self, predictions: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Append a batch, of which some rows may already be in a shard, and complete shards."""
+        if self._has_failed:
+            return
+        # Until the batch is written: no batch may follow one that is not.
+        self._has_failed = True
+        columns = shard_files.as_columns(predictions)
+        num_rows = len(next(iter(columns.values())))
+        row, self._skipped = self._skipped, 0
+        while row < num_rows:
+            end = min(num_rows, row + self._rows_per_shard - self._rows_in_shard)
+            index = np.arange(self._rows, self._rows + end - row, dtype=np.int64)
+            part = {name: column[row:end] for name, column in columns.items()}
+            self._open_shard().write({INDEX: index, **part})
+            self._rows += end - row
+            self._rows_in_shard += end - row
+            row = end
+            if self._rows_in_shard == self._rows_per_shard:
+                is_all = row == num_rows
+                self._close_shard(self._batch + is_all, 0 if is_all else row)
+        self._batch += 1
+        self._has_failed = False
+
+    def _complete(self) -> None:
+        if self._shard is not None:
+            self._close_shard(self._batch, 0, is_complete=True)
+        else:
+            self._progress = dataclasses.replace(self._progress, is_complete=True)
+            self._write_progress()
+
+    def _open_shard(self) -> shard_files.ShardFile:
+        if self._shard is None:
+            self._temporary = f"{self._path(self._progress.shards)}.{uuid.uuid4().hex}.tmp"
+            self._shard = shard_files.create(self._format, self._temporary)
+        return self._shard
+
+    def _close_shard(self, next_batch: int, next_row: int, *, is_complete: bool = False) -> None:
+        """Complete the current shard, and then let it count."""
+        shard = self._open_shard()
+        shard.close()
+        files.sync(self._temporary)
+        files.rename(self._temporary, self._path(self._progress.shards))
+        self._shard, self._rows_in_shard = None, 0
+        self._progress = dataclasses.replace(
+            self._progress,
+            shards=self._progress.shards + 1,
+            rows=self._rows,
+            next_batch=next_batch,
+            next_row=next_row,
+            is_complete=is_complete,
+        )
+        self._write_progress()
+
+    def _write_progress(self) -> None:
+        text = json.dumps(dataclasses.asdict(self._progress), indent=2)
+        files.write_text(os.path.join(self._directory, PROGRESS), text + "\n")
+
+    def _path(self, number: int) -> str:
+        extension = shard_files.EXTENSIONS[self._format]
+        return os.path.join(self._directory, f"predictions-{number:05d}.{extension}")
+
+    def _remove_unfinished(self) -> None:
+        """Remove what does not count, and check that everything else is there."""
+        files.remove_temporaries(self._directory, lambda name: not name.startswith(".lock"))
+        names = files.list_names(self._directory)
+        for name in names:
+            matched = _SHARD.fullmatch(name)
+            if matched and int(matched.group(1)) >= self._progress.shards:
+                files.remove(os.path.join(self._directory, name))
+        for number in range(self._progress.shards):
+            if os.path.basename(self._path(number)) not in names:
+                raise errors.DataError(
+                    f"{self._path(number)} is missing, although {PROGRESS} counts it. Remove "
+                    f"{self._directory} to predict again."
+                )
+
+
+def _require_unused(directory: str) -> None:
+    """Check that a directory without progress has no files, which might belong to a user."""
+    others = [name for name in files.list_names(directory) if not _is_own(name)]
+    if others:
+        raise errors.ConfigValueError(
+            f"The directory {directory} contains {', '.join(others[:3])}"
+            f"{' …' if others[3:] else ''} and no predictions. Set `prediction.output_dir` to a "
+            "new directory."
+        )
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith((".lock", PROGRESS))
+
+
+def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], directory: str) -> None:
+    changes = [
+        f"  {name}: {before.get(name, '(none)')} -> {now.get(name, '(none)')}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+    if changes:
+        raise errors.ConfigValueError(
+            f"The predictions in {directory} were made from something else:\n"
+            + "\n".join(changes)
+            + "\nUse another `prediction.output_dir`, or remove the directory to predict again."
+        )

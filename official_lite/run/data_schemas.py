@@ -1,0 +1,145 @@
+"""The comparison of the data of a run with their schema files; see `data.sources.schema`."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import errors, files, run_mode, suggestions
+from official_lite.config import phase_configs
+from official_lite.core import config_definitions, train_data
+from official_lite.data import file_patterns
+from official_lite.data.sources import registry, schema
+from official_lite.modeling import hyperparams
+
+__all__ = ["check", "data_blocks", "enforce", "task_configs", "texts"]
+
+
+def texts(input_path: Any) -> Iterator[str]:
+    """Yield all texts of an `input_path`: a text, a list, or a block of these."""
+    if isinstance(input_path, str):
+        yield input_path
+    else:
+        yield from hyperparams.texts(input_path)
+
+
+def task_configs(
+    task: config_definitions.TaskConfig,
+) -> Iterator[tuple[str, config_definitions.TaskConfig]]:
+    """Yield the path and the config of a task, and of each of several tasks."""
+    yield "task", task
+    for index, routine in enumerate(hyperparams.get_by_path(task, "task_routines", ())):
+        yield f"task.task_routines[{index}].task_config", routine.task_config
+
+
+def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the config of all data that a mode reads, of one or several tasks.
+
+    The configs need not be a `DataConfig`.
+    """
+    kind = run_mode.Mode(mode)
+    blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
+    if kind.predicts:
+        blocks[train_data.predict_block(task)] = True
+    for path, part in task_configs(task):
+        for name, is_read in blocks.items():
+            block = hyperparams.get_by_path(part, name)
+            if is_read and block is not None:
+                yield f"{path}.{name}", block
+
+
+def check(
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    earlier_phases: Sequence[str] = (),
+) -> None:
+    """Compare the data with the schema files that exist, before anything is written.
+
+    Args:
+        params: The config of the run.
+        mode: The mode of the run.
+        model_dir: The model directory.
+        earlier_phases: The directories of phases that may write files before the run starts.
+
+    Raises:
+        errors.DataError: If a column is missing, new or changed, or a file can't be read.
+        errors.ConfigValueError: If `label_column` is not a column, or a schema file is damaged.
+    """
+    for place, block in _blocks_with_source(params.task, mode):
+        given = list(texts(block.input_path))
+        if any(phase_configs.lies_in(text, phase) for text in given for phase in earlier_phases):
+            continue
+        for path, found in _describe(place, block, model_dir):
+            if files.exists(path):
+                schema.require_match(found, path, place)
+
+
+def enforce(
+    params: config_definitions.ExperimentConfig, mode: str, model_dir: str, *, is_chief: bool
+) -> None:
+    """Compare the data with the schema files, and write those that do not exist.
+
+    Only a run that trains writes them, and only if the files of the data exist already.
+
+    Args:
+        params: The config of the run.
+        mode: The mode of the run.
+        model_dir: The model directory.
+        is_chief: Whether this process writes files.
+
+    Raises:
+        errors.OfficialLiteError: See `check`.
+    """
+    for place, block in _blocks_with_source(params.task, mode):
+        if not all(map(_exists, texts(block.input_path))):
+            continue
+        for path, found in _describe(place, block, model_dir):
+            if files.exists(path):
+                schema.require_match(found, path, place)
+            elif is_chief and run_mode.Mode(mode).trains and found.columns:
+                schema.write(path, found, block.label_column)
+
+
+def _blocks_with_source(
+    task: config_definitions.TaskConfig, mode: str
+) -> Iterator[tuple[str, config_definitions.DataConfig]]:
+    for place, block in data_blocks(task, mode):
+        if isinstance(block, config_definitions.DataConfig) and block.source and block.input_path:
+            yield place, block
+
+
+def _describe(
+    place: str, block: config_definitions.DataConfig, model_dir: str
+) -> Iterator[tuple[str, schema.DataSchema]]:
+    """Yield the path of the schema file and the schema of each source of a block."""
+    name = place.removeprefix("task.").replace(".task_config", "").translate(_IN_FILE_NAMES)
+    given = block.input_path
+    inputs: dict[str, Any] = {"": given}
+    if isinstance(given, config_definitions.base_config.Config):
+        inputs = given.as_dict()
+    for key, input_path in inputs.items():
+        registry.require_known(block.source)
+        paths = file_patterns.match_files(
+            input_path, directories=block.source in registry.OF_DIRECTORIES
+        )
+        found = schema.describe(registry.open_source(block.source, paths, block.columns))
+        if block.label_column and block.label_column not in found.columns:
+            raise errors.ConfigValueError(
+                f"`{place}.label_column` is {block.label_column!r}, which is not a column. "
+                f"{suggestions.did_you_mean(block.label_column, found.columns)}".rstrip()
+            )
+        file = ".".join(part for part in ("data_schema", name, key, "json") if part)
+        yield block.schema or os.path.join(model_dir, file), found
+
+
+# The index of a task.
+_IN_FILE_NAMES = str.maketrans({"[": ".", "]": None})
+
+
+def _exists(pattern: str) -> bool:
+    return all(
+        files.exists(one.strip()) or bool(tf.io.gfile.glob(one.strip()))
+        for one in pattern.split(",")
+    )

@@ -1,0 +1,331 @@
+"""Where the time of a run goes: each second of its life, over all its starts, in one of `STATES`.
+
+::
+
+    with Goodput("runs/digits/goodput.json") as clock:   # the driver of a run does this
+        with goodput.measuring("saving"):                # anywhere below it
+            ...
+
+The states nest: the time of an inner state does not count for the outer one. Outside of all of
+them, a run is `starting`, which includes building, restoring and, at the end, closing.
+
+A thread writes the record every second, so the loop of the steps never writes. A killed process
+leaves a record that is at most a second old, and the next start counts the rest as `stopped`.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from absl import logging
+
+from official_lite.common import files, notebook
+
+__all__ = ["NAME", "STATES", "Goodput", "TimeRecord", "current", "measuring", "read"]
+
+NAME = "goodput.json"
+
+STATES = (
+    "starting",
+    "compiling",
+    "waiting_for_input",
+    "stepping",
+    "evaluating",
+    "saving",
+    "lost",
+    "stopped",
+)
+
+# The work that a run must repeat if it resumes from an earlier checkpoint.
+_WORK = ("waiting_for_input", "stepping", "evaluating")
+
+_SECONDS_BETWEEN_WRITES = 1.0
+
+# A bucket accepts about one write per second of an object, and bills each of them.
+_SECONDS_BETWEEN_REMOTE_WRITES = 60.0
+
+# The record keeps about this many checkpoints: the latest half of them, and every second older one.
+_MOST_CHECKPOINTS = 16
+
+_IMPORT_TIME = time.time()
+
+
+@dataclasses.dataclass(kw_only=True)
+class TimeRecord:
+    """The seconds that a run has spent in each state.
+
+    Attributes:
+        begin: The creation of the first process, in seconds since 1970.
+        end: The last sign of life, in seconds since 1970.
+        starts: The number of processes so far.
+        measures_input: Whether `waiting_for_input` was measured. If not, this time is part of
+            `stepping`.
+        seconds: The seconds by state. Their sum is `end - begin`.
+        checkpoints: The steps of checkpoints, and the seconds of work that they contain.
+    """
+
+    begin: float
+    end: float
+    starts: int = 0
+    measures_input: bool = False
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    checkpoints: list[tuple[int, dict[str, float]]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seconds = _as_seconds(self.seconds, STATES)
+        self.checkpoints = [(int(step), _as_seconds(of, _WORK)) for step, of in self.checkpoints]
+        if not 0 <= self.begin <= self.end < 2**33:
+            raise ValueError(f"`begin` is {self.begin!r:.60}, and `end` is {self.end!r:.60}")
+
+    @property
+    def wall_seconds(self) -> float:
+        """The seconds from the creation of the first process to the last sign of life."""
+        return self.end - self.begin
+
+    @property
+    def share(self) -> float | None:
+        """The goodput: kept `stepping` as a fraction of the time that was not `stopped`."""
+        running = self.wall_seconds - self.seconds["stopped"]
+        return self.seconds["stepping"] / running if running > 0 else None
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `run.json` holds."""
+        return {
+            "share": None if self.share is None else round(self.share, 4),
+            "wall_seconds": round(self.wall_seconds, 3),
+            "starts": self.starts,
+            "measures_input": self.measures_input,
+            "seconds": {state: round(seconds, 3) for state, seconds in self.seconds.items()},
+        }
+
+    def spend(self, state: str, until: float) -> None:
+        """Count the time since `end` for a state."""
+        self.seconds[state] += max(0.0, until - self.end)
+        self.end = max(self.end, until)
+
+    def keep(self, step: int) -> None:
+        """Record that a checkpoint of `step` contains the work so far."""
+        work = {state: self.seconds[state] for state in _WORK}
+        earlier = [one for one in self.checkpoints if one[0] < step]
+        if len(earlier) >= _MOST_CHECKPOINTS:
+            half = len(earlier) // 2
+            earlier = earlier[:half:2] + earlier[half:]
+        self.checkpoints = [*earlier, (step, work)]
+
+    def rewind(self, step: int) -> None:
+        """Count the work that a checkpoint of `step` does not contain as lost."""
+        self.checkpoints = [one for one in self.checkpoints if one[0] <= step]
+        kept = self.checkpoints[-1][1] if self.checkpoints else dict.fromkeys(_WORK, 0.0)
+        self.seconds["lost"] += sum(self.seconds[state] - kept[state] for state in _WORK)
+        self.seconds.update(kept)
+
+
+def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str, float]:
+    """Return the seconds of all states; those of an older version may be missing."""
+    if unknown := set(values) - set(states):
+        raise ValueError(f"unknown state {min(unknown)!r:.60}")
+    return {state: float(values.get(state, 0.0)) for state in states}
+
+
+def read(model_dir: str) -> TimeRecord | None:
+    """Return the record of the training in a directory; None if there is none.
+
+    Raises:
+        ValueError: The file is damaged; the message says how.
+        OSError: The file cannot be read.
+    """
+    path = os.path.join(model_dir, NAME)
+    return _parse(files.read_json(path)) if files.exists(path) else None
+
+
+def _parse(entries: dict[str, Any]) -> TimeRecord:
+    try:
+        return TimeRecord(**entries)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a field is missing or has another type: {error}") from error
+
+
+class Goodput(contextlib.AbstractContextManager["Goodput"]):
+    """The clock of a run, which continues the record of its earlier starts.
+
+    Args:
+        path: The file of the record. `None` writes nothing.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        self._states = ["starting"]
+        now = time.time()
+        self._offset = now - time.perf_counter()
+        self._record = TimeRecord(begin=now, end=now)
+        # The first one guards the record; the second one keeps the writes in order.
+        self._changing = threading.Lock()
+        self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._token: contextvars.Token[Goodput | None] | None = None
+
+    def __enter__(self) -> "Goodput":
+        begin = _take_start_time()
+        self._record = self._earlier() or TimeRecord(begin=begin, end=begin)
+        self._record.spend("stopped", begin)
+        self._record.starts += 1
+        self._write()
+        if self._path is not None:
+            self._thread = threading.Thread(target=self._write_on, name="goodput", daemon=True)
+            self._thread.start()
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._token is not None:
+            _current.reset(self._token)
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._write()
+
+    @contextlib.contextmanager
+    def measuring(self, state: str) -> Iterator[None]:
+        """Count the time in this context for one of `STATES`, except for states inside it."""
+        self._enter(state)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def keep(self, step: int) -> None:
+        """Record that a checkpoint of `step`, whose state is being read, contains the work so far.
+
+        Call this method before the checkpoint is complete.
+        """
+        with self._changing:
+            self._advance()
+            self._record.keep(step)
+        # Now, because a process that is killed resumes from this checkpoint.
+        self._write()
+
+    def rewind(self, step: int) -> None:
+        """Count the work that the checkpoint of `step`, which was restored, lacks as lost."""
+        with self._changing:
+            self._advance()
+            self._record.rewind(step)
+
+    def add_input_wait(self, seconds: float) -> None:
+        """Count a part of the steps so far as time in which they waited for input."""
+        with self._changing:
+            self._advance()
+            spent = self._record.seconds
+            moved = min(seconds, spent["stepping"])
+            spent["stepping"] -= moved
+            spent["waiting_for_input"] += moved
+            self._record.measures_input = True
+
+    def summary(self) -> dict[str, Any]:
+        """Return the record so far, as `run.json` holds it."""
+        with self._changing:
+            self._advance()
+            return self._record.summary()
+
+    def _enter(self, state: str) -> None:
+        with self._changing:
+            self._advance()
+            self._states.append(state)
+
+    def _leave(self) -> None:
+        with self._changing:
+            self._advance()
+            self._states.pop()
+
+    def _advance(self) -> None:
+        # Not the time of day, which may be set while the run lasts.
+        self._record.spend(self._states[-1], time.perf_counter() + self._offset)
+
+    def _earlier(self) -> TimeRecord | None:
+        if self._path is None or not files.exists(self._path):
+            return None
+        try:
+            return _parse(files.read_json(self._path))
+        except ValueError as error:
+            files.set_aside(self._path, error)
+            return None
+
+    def _write_on(self) -> None:
+        is_remote = self._path is not None and files.is_remote(self._path)
+        pause = _SECONDS_BETWEEN_REMOTE_WRITES if is_remote else _SECONDS_BETWEEN_WRITES
+        while not self._ended.wait(pause):
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        with self._writing:
+            with self._changing:
+                self._advance()
+                text = json.dumps(vars(self._record))
+            try:
+                files.write_text(self._path, text + "\n", is_durable=False)
+            except OSError as error:  # The disk may be full; the next write may succeed.
+                logging.log_first_n(
+                    logging.WARNING, "%s can't be written: %s", 1, self._path, error
+                )
+
+
+# The clock of the run that this thread is in.
+_current: contextvars.ContextVar[Goodput | None] = contextvars.ContextVar("goodput", default=None)
+
+_outside_of_runs = Goodput()
+
+
+def current() -> Goodput:
+    """Return the clock of the current run; outside of runs, one whose record is not written."""
+    return _current.get() or _outside_of_runs
+
+
+@contextlib.contextmanager
+def measuring(state: str) -> Iterator[None]:
+    """Count the time in this context, or in the decorated function, for a state of the run."""
+    with current().measuring(state):
+        yield
+
+
+_has_started = False
+
+
+def _take_start_time() -> float:
+    """Return when the current run began, in seconds since 1970.
+
+    The first run of a process began when the process was created, so `import tensorflow` counts.
+    Later runs begin now, as do those of an interactive session, which may have been idle.
+    """
+    global _has_started
+    is_first, _has_started = not _has_started, True
+    is_interactive = hasattr(sys, "ps1") or notebook.shell() is not None
+    return _process_creation_time() if is_first and not is_interactive else time.time()
+
+
+def _process_creation_time() -> float:
+    """Return when this process was created; where the system does not say, the import of this."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
+            # The name of the program, in parentheses, may contain any characters.
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return _IMPORT_TIME
+    if ticks == 0:  # In some sandboxes.
+        return _IMPORT_TIME
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

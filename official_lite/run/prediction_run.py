@@ -1,0 +1,185 @@
+"""A prediction over an input: from the batches of a trainer to the files of its output."""
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite.checkpoint import chain, warm_start
+from official_lite.common import errors, files
+from official_lite.config import compatibility
+from official_lite.core import base_trainer, config_definitions, train_data
+from official_lite.data import input_paths
+from official_lite.modeling import hyperparams
+from official_lite.prediction import output, shard_files
+from official_lite.run import driver, goodput, preemption, run_record
+
+__all__ = ["describe_source", "run"]
+
+# The blocks of the config that decide nothing about predictions, although they are in the task.
+_UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
+
+# Fields of `runtime` that only say where the work is done.
+_PLACES = ("runtime.worker_hosts", "runtime.task_index")
+
+
+@goodput.measuring("evaluating")
+def run(
+    trainer: base_trainer.Trainer,
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    *,
+    restored: str | None,
+) -> dict[str, Any]:
+    """Write the predictions for all rows that are not written yet; call it in the strategy's scope.
+
+    Args:
+        trainer: The trainer, with the weights to use.
+        params: The config of the experiment.
+        model_dir: The model directory.
+        restored: The checkpoint that was restored; None if the task loaded the weights.
+
+    Returns:
+        The number of rows and shards in the directory; and of this call, the number of new rows,
+        the seconds, and the rows per second.
+
+    Raises:
+        errors.ConfigValueError: If the directory has predictions of another config, of other
+            weights or of other input.
+        errors.PreemptedError: If a signal requested a stop.
+    """
+    if not isinstance(trainer, base_trainer.Trainer):
+        raise errors.ConfigTypeError(
+            f"The mode `predict` needs a subclass of `Trainer`; got {type(trainer).__name__}."
+        )
+    directory = run_record.predictions_dir(params, model_dir)
+    started = time.monotonic()
+    preemption.rearm()
+    with output.PredictionOutput(
+        directory,
+        params.prediction.format,
+        rows_per_shard=params.prediction.rows_per_shard,
+        made_from=describe_source(params, restored),
+    ) as writer:
+        found = writer.progress
+        if found.is_complete:
+            logging.info("The predictions in %s are already complete. Nothing to do.", directory)
+        else:
+            _write_all(trainer, writer, directory)
+        seconds = time.monotonic() - started
+        counts = {
+            "rows": writer.progress.rows,
+            "shards": writer.progress.shards,
+            "new_rows": writer.new_rows,
+            "seconds": round(seconds, 3),
+            "rows_per_second": round(writer.new_rows / max(seconds, 1e-9), 1),
+        }
+    driver.note(model_dir, predictions={"directory": directory, **counts})
+    logging.info(
+        "Predictions: %d rows in %d shards in %s; %d new rows in %.1f s, %.0f rows per second.",
+        counts["rows"],
+        counts["shards"],
+        directory,
+        counts["new_rows"],
+        seconds,
+        counts["rows_per_second"],
+    )
+    return counts
+
+
+def _write_all(
+    trainer: base_trainer.Trainer, writer: output.PredictionOutput, directory: str
+) -> None:
+    if writer.progress.rows:
+        logging.info("The predictions in %s resume at row %d.", directory, writer.progress.rows)
+    try:
+        with contextlib.closing(trainer.predict(writer.next_batch)) as batches:
+            for predictions in batches:
+                writer.write(predictions)
+        writer.finish()
+    except errors.PreemptedError:
+        logging.info("Stopped by a signal, with %d rows in %s.", writer.progress.rows, directory)
+        raise
+
+
+def describe_source(
+    params: config_definitions.ExperimentConfig, restored: str | None
+) -> dict[str, Any]:
+    """Describe everything that determines the predictions of a run, by name.
+
+    Call it in the strategy's scope.
+
+    Args:
+        params: The config of the experiment.
+        restored: The checkpoint that was restored; None if the task loaded the weights.
+    """
+    data = train_data.predict_data(params)
+    flat = compatibility.flatten(params.as_dict())
+    fields = {path: value for path, value in flat.items() if _decides(path)}
+    of_data = compatibility.flatten({"data": data.as_dict()}) if data is not None else {}
+    return {
+        **fields,
+        **of_data,
+        "weights": _describe_weights(params, restored),
+        "input files": _describe_input(data),
+        "replicas": tf.distribute.get_strategy().num_replicas_in_sync,
+        **_versions(params.prediction.format),
+    }
+
+
+def _decides(path: str) -> bool:
+    """Return whether a field of the config may change predictions."""
+    if path.startswith(_UNUSED) or path in _PLACES or path == "prediction.output_dir":
+        return False
+    blocks = ("task.", "runtime.", "prediction.", "trainer.optimizer_config.ema.")
+    return path.startswith(blocks) or path == "trainer.name"
+
+
+def _describe_weights(params: config_definitions.ExperimentConfig, restored: str | None) -> str:
+    """Return the name and the checksum of the checkpoint with the weights."""
+    path = restored
+    if path is None and params.task.init_checkpoint:
+        path = warm_start.find_checkpoint(params.task.init_checkpoint)
+    if path is None:
+        return f"loaded by the task from {params.task.init_checkpoint!r}"
+    # The index has the checksums of all tensors.
+    with files.open_file(f"{path}.index", "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    return f"{os.path.basename(path)}, sha256 {digest[:16]}"
+
+
+def _describe_input(data: config_definitions.DataConfig | None) -> str:
+    """Return a checksum of the names, sizes and contents of the input files, if it has any."""
+    patterns = [] if data is None else list(_patterns(data))
+    found = [
+        {**each, "files": [_without_time(file) for file in each["files"]]}
+        for each in input_paths.describe(patterns)
+        if each["num_files"]
+    ]
+    return f"sha256 {chain.checksum({'inputs': found})[:16]}" if found else "none"
+
+
+def _patterns(data: config_definitions.DataConfig) -> Iterator[str]:
+    given = data.input_path
+    texts = [given] if isinstance(given, str) else list(hyperparams.texts(given))
+    for text in texts:
+        yield from (pattern.strip() for pattern in text.split(",") if pattern.strip())
+
+
+def _without_time(described: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in described.items() if name != "mtime"}
+
+
+def _versions(file_format: str) -> dict[str, str]:
+    """Return the versions of the libraries that compute and write the predictions."""
+    return {
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+        **shard_files.library_versions(file_format),
+    }

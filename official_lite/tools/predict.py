@@ -1,0 +1,51 @@
+r"""Predicts with a trained run, and writes the predictions to files.
+
+    python -m official_lite.tools predict runs/digits
+    python -m official_lite.tools predict runs/digits --format=parquet --checkpoint=best \
+        --output=predictions/digits --set=task.validation_data.input_path=new.tfrecord
+
+The command reads the experiment and the config from the record of the run. It prints and runs the
+command that predicts; use either to resume after an interruption. The input is `task.predict_data`,
+or the validation data. Parquet needs: pip install 'official-lite[parquet]'
+"""
+
+import argparse
+import os
+import shlex
+import sys
+
+from official_lite.common import escapes, files
+from official_lite.prediction import configs
+from official_lite.tools import run_source
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("run", help="The model directory of the trained run.")
+    parser.add_argument(
+        "--output", help="The directory of the predictions; by default `predictions` in the run."
+    )
+    parser.add_argument("--format", choices=configs.FORMATS, help="The format of the files.")
+    parser.add_argument(
+        "--checkpoint", choices=configs.CHECKPOINTS, help="The weights; by default the latest."
+    )
+    run_source.add_arguments(parser)
+    run_source.add_trust_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replace this process by the prediction."""
+    given = {"format": args.format, "checkpoint": args.checkpoint}
+    if args.output:
+        is_remote = files.is_remote(args.output)
+        given["output_dir"] = args.output if is_remote else os.path.abspath(args.output)
+    command = [
+        *run_source.train_command(args.run, args, mode="predict"),
+        f"--model_dir={args.run}",
+        *(f"--set=prediction.{name}={value}" for name, value in given.items() if value),
+    ]
+    escapes.say(shlex.join(command))
+    sys.stderr.flush()
+    os.execv(command[0], command)

@@ -1,0 +1,66 @@
+"""Starts a run again from its record, in another model directory.
+
+    python -m official_lite.tools reproduce runs/digits --model_dir=runs/digits_again
+    python -m official_lite.tools reproduce runs/mine --model_dir=runs/mine_again --trust
+
+The new run has the experiment, the mode and the config of the recorded one, including its seed and
+the execution mode that it chose. The command that trains is printed first; use it to resume the new
+run if it is interrupted.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+
+from official_lite.common import errors, escapes, files
+from official_lite.execution import execution_record
+from official_lite.run import model_dir_lock
+from official_lite.tools import run_source
+from official_lite.tools.verifying import checks
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("run", help="The model directory of the recorded run.")
+    parser.add_argument(
+        "--model_dir", required=True, help="The model directory of the new run; must be empty."
+    )
+    run_source.add_arguments(parser)
+    run_source.add_trust_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replace this process by the training."""
+    command = [*run_source.train_command(args.run, args), f"--model_dir={args.model_dir}"]
+    found = execution_record.load(args.run)
+    if found is not None:
+        command.append(f"--set=runtime.execution={found.execution}")
+    _require_unused(args.model_dir)
+    for check in checks.check_sources(args.run):
+        if check.state == checks.BROKEN:
+            escapes.say(f"Warning: this is not as recorded: {check.link}: {check.differs}")
+    escapes.say(shlex.join(command))
+    sys.stderr.flush()
+    os.execv(command[0], command)
+
+
+def _require_unused(model_dir: str) -> None:
+    """Check that the new run would not touch the files of another one.
+
+    Raises:
+        errors.ModelDirBusyError: Another run is training in the directory.
+        errors.ConfigValueError: The directory has files.
+    """
+    if model_dir_lock.is_held(model_dir):
+        raise errors.ModelDirBusyError(
+            f"Another run is training in {model_dir}. Use another --model_dir."
+        )
+    if names := files.list_names(model_dir):
+        raise errors.ConfigValueError(
+            f"The model directory {model_dir} is not empty: it contains {', '.join(names[:3])}"
+            f"{' …' if names[3:] else ''}. Use another --model_dir, or resume the run in it with "
+            "the command that started it."
+        )

@@ -1,0 +1,95 @@
+"""The chain of a directory: what is appended, and what a killed process leaves behind."""
+
+import json
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import chain, commit, committed_checkpoint_manager
+
+
+@pytest.fixture
+def save(tmp_path: pathlib.Path):
+    """Saves checkpoints of a run that keeps a chain, and two of them."""
+    step = tf.Variable(0)
+    chain.append(str(tmp_path), "record", {})
+    manager = committed_checkpoint_manager.CommittedCheckpointManager(
+        tf.train.Checkpoint(step=step),
+        str(tmp_path),
+        max_to_keep=2,
+        seal=lambda: chain.read(str(tmp_path))[0].sha256,
+    )
+
+    def save(*numbers: int):
+        for number in numbers:
+            step.assign(number)
+            manager.save(number)
+        return manager
+
+    return save
+
+
+def _kinds(directory: pathlib.Path) -> list[tuple[str, str]]:
+    return [(link.kind, link.checkpoint) for link in chain.read(str(directory))]
+
+
+def test_commit_file_names_the_one_before_it_and_the_record(save, tmp_path):
+    save(1, 2)
+    record, first, second = chain.read(str(tmp_path))
+    found = commit.read(str(tmp_path / "ckpt-2"))
+    assert found.chain == {"previous": first.entries["sha256"], "record": record.sha256}
+    assert second.entries["sha256"] == commit.checksum(str(tmp_path / "ckpt-2"))
+    assert second.entries["after"] == first.sha256
+    assert set(found.sha256) == set(found.files)
+
+
+def test_links_of_removed_checkpoints_stay(save, tmp_path):
+    save(1, 2, 3)
+    assert _kinds(tmp_path)[-2:] == [("checkpoint", "ckpt-3"), ("removed", "ckpt-1")]
+    assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-2", "ckpt-3"]
+
+
+def test_checkpoint_after_a_restore_follows_the_restored_one(save, tmp_path):
+    save(1, 2).restore(str(tmp_path / "ckpt-1"))
+    save(3)
+    links = [link for link in chain.read(str(tmp_path)) if link.kind == "checkpoint"]
+    first, second, third = (link.entries for link in links)
+    assert second["previous"] == third["previous"] == first["sha256"]
+
+
+def test_kill_before_or_in_the_line_of_a_checkpoint_is_repaired(save, tmp_path):
+    save(1, 2)
+    path = tmp_path / chain.FILE
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    for left in ("".join(lines[:-1]), whole[:-5]):
+        path.write_text(left)
+        chain.repair(str(tmp_path))
+        assert path.read_text() == whole
+
+
+def test_commit_file_that_was_edited_is_not_listed_anew(save, tmp_path):
+    save(1, 2)
+    path = tmp_path / "ckpt-2.commit.json"
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    before = _kinds(tmp_path)
+    chain.repair(str(tmp_path))
+    assert _kinds(tmp_path) == before
+
+
+def test_checkpoint_removed_by_hand_is_recorded_at_the_next_start(save, tmp_path):
+    save(1, 2)
+    commit.remove_checkpoint(str(tmp_path / "ckpt-1"))
+    chain.repair(str(tmp_path))
+    last = chain.read(str(tmp_path))[-1]
+    assert (last.kind, last.checkpoint, last.entries["reason"]) == ("removed", "ckpt-1", "by hand")
+
+
+def test_directory_without_a_chain_is_adopted(tmp_path):
+    tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
+    commit.write(str(tmp_path / "ckpt-1"))
+    chain.repair(str(tmp_path))
+    (line,) = chain.read(str(tmp_path))
+    assert line.entries["adopted"] is True
+    assert line.entries["after"] is None

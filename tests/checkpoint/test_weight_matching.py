@@ -1,0 +1,211 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.checkpoint import keras2_checkpoint, model_state, warm_start, weight_matching
+from official_lite.common import errors
+
+Names = Sequence[str | None]
+
+
+def _dense(names: Names, units: int) -> list[keras.layers.Layer]:
+    return [keras.layers.Dense(units, name=name) for name in names]
+
+
+def functional(names: Names, units: int = 3, model_name: str = "net") -> keras.Model:
+    outputs = inputs = keras.Input((units,))
+    for layer in _dense(names, units):
+        outputs = layer(outputs)
+    return keras.Model(inputs, outputs, name=model_name)
+
+
+def sequential(names: Names, units: int = 3, model_name: str | None = None) -> keras.Model:
+    return keras.Sequential([keras.Input((units,)), *_dense(names, units)], name=model_name)
+
+
+class Listed(keras.Model):
+    """Its layers are in a list, which TensorFlow does not see."""
+
+    def __init__(self, names: Names, units: int, name: str) -> None:
+        super().__init__(name=name)
+        self.blocks = _dense(names, units)
+
+    def call(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def listed(names: Names, units: int = 3, model_name: str = "net") -> keras.Model:
+    model = Listed(names, units, model_name)
+    model(tf.zeros((1, units)))
+    return model
+
+
+EVERY_KIND = pytest.mark.parametrize("build", [functional, sequential, listed])
+AUTO = (None, None)
+
+
+def _load(directory: Any, source: keras.Model, target: keras.Model, **options: Any) -> Any:
+    """Saves as a run does, every layer with its own number, and loads."""
+    for i, layer in enumerate(source.layers):
+        for weight in layer.weights:
+            weight.assign(tf.fill(weight.shape, float(i + 1)))
+    for weight in target.weights:
+        weight.assign(tf.zeros(weight.shape))
+    items = {"model": source, **model_state.hidden_items(source)}
+    path = tf.train.Checkpoint(**items).save(str(directory / "ckpt"))
+    return warm_start.load_weights(target, path, **options)
+
+
+def _values(model: keras.Model) -> list[int]:
+    """By layer, what it holds: the number of a saved layer, or 0."""
+    layers = [layer for layer in model.layers if layer.weights]
+    for layer in layers:
+        assert len({float(np.max(weight)) for weight in layer.weights}) == 1
+    return [int(np.max(layer.kernel)) for layer in layers]
+
+
+def _saved(source: keras.Model) -> dict[str, int]:
+    layers = [layer for layer in source.layers if layer.weights]
+    return {layer.name: int(np.max(layer.kernel)) for layer in layers}
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(
+    "names", [["b", "a", "c"], ["b", "c"], ["c"], ["a", "c"]], ids=lambda names: "".join(names)
+)
+def test_swapped_and_removed_layers_go_by_their_names(tmp_path, build: Callable, names) -> None:
+    source, target = build(["a", "b", "c"]), build(names)
+    report = _load(tmp_path, source, target)
+    assert _values(target) == [_saved(source)[name] for name in names]
+    assert not [match for match in report.matched if match.is_by_position]
+
+
+@EVERY_KIND
+def test_inserted_layer_keeps_its_values_and_shifts_no_others(tmp_path, build: Callable) -> None:
+    source, target = build(["a", "b"]), build(["new", "a", "b"])
+    report = _load(tmp_path, source, target, strict=False)
+    assert _values(target) == [0, *_saved(source).values()]
+    assert {left.name.rpartition("/")[0].rpartition("/")[2] for left in report.missing} == {"new"}
+
+
+@EVERY_KIND
+def test_inserted_layer_fails_if_strict(tmp_path, build: Callable) -> None:
+    target = build(["new", "a", "b"])
+    with pytest.raises(errors.CheckpointError, match=r"missing from the checkpoint \(2\)"):
+        _load(tmp_path, build(["a", "b"]), target)
+    assert _values(target) == [0, 0, 0]
+
+
+@EVERY_KIND
+def test_renamed_layer_keeps_its_place_and_the_report_says_so(tmp_path, build: Callable) -> None:
+    source, target = build(["a", "b"]), build(["a", "other"])
+    report = _load(tmp_path, source, target)
+    assert _values(target) == list(_saved(source).values())
+    moved = [match.variable for match in report.matched if match.is_by_position]
+    assert [name.split("/")[-2:] for name in moved] == [["other", "kernel"], ["other", "bias"]]
+    assert "of these, by position (2)" in str(report)
+    assert "b/kernel)" in str(report)
+
+
+@EVERY_KIND
+def test_replaced_layer_does_not_get_what_another_one_claims(tmp_path, build: Callable) -> None:
+    with pytest.raises(errors.CheckpointError, match="missing from the checkpoint"):
+        _load(tmp_path, build(["a", "b"]), build(["b", "c"]))
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_layers_that_keras_named_keep_their_places(tmp_path, build: Callable, shift: int) -> None:
+    """Their numbers are other ones in another process; one that overlaps means nothing."""
+    keras.backend.clear_session()
+    first = build([*AUTO, None])
+    keras.backend.clear_session()
+    keras.layers.Dense(1)
+    second = build([*AUTO, None])
+    assert {layer.name for layer in first.layers} & {layer.name for layer in second.layers}
+    source, target = (first, second) if shift > 0 else (second, first)
+    report = _load(tmp_path, source, target)
+    assert _values(target) == list(_saved(source).values())
+    assert len(report.matched) == 6
+
+
+@EVERY_KIND
+def test_missing_layer_without_a_name_fails_if_strict(tmp_path, build: Callable) -> None:
+    source, target = build([None, None, None]), build(AUTO)
+    with pytest.raises(errors.CheckpointError, match=r"(?s)more or fewer layers.*by position"):
+        _load(tmp_path, source, target)
+    assert _values(target) == [0, 0]
+    _load(tmp_path, source, target, strict=False)
+    assert _values(target) == list(_saved(source).values())[:2]
+
+
+def test_name_of_another_shape_is_no_reason_to_take_a_neighbour(tmp_path) -> None:
+    def build(names: Sequence[str], units: dict[str, int]) -> keras.Model:
+        layers = [keras.layers.Dense(units[name], name=name) for name in names]
+        return keras.Sequential([keras.Input((3,)), *layers], name="net")
+
+    source = build(["a", "b"], {"a": 3, "b": 3})
+    target = build(["new", "a", "b"], {"new": 3, "a": 3, "b": 5})
+    report = _load(tmp_path, source, target, strict=False)
+    assert _values(target) == [0, _saved(source)["a"], 0]
+    assert [match.variable for match in report.mismatched] == ["net/b/kernel", "net/b/bias"]
+
+
+@pytest.mark.parametrize("build", [sequential, listed])
+def test_name_of_the_model_does_not_matter(tmp_path, build: Callable) -> None:
+    source, target = build(["a", "b"], model_name="old"), build(["b", "a"], model_name="new")
+    report = _load(tmp_path, source, target)
+    assert _values(target) == [_saved(source)[name] for name in ("b", "a")]
+    assert report.is_complete
+
+
+class Named(keras.Model):
+    """Its layers are attributes."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__(name="net")
+        self.first, self.second = _dense(names, 3)
+        self(tf.zeros((1, 3)))
+
+    def call(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+def test_attributes_count_more_than_the_names_of_layers(tmp_path) -> None:
+    source, target = Named(["a", "b"]), Named(["b", "a"])
+    report = _load(tmp_path, source, target)
+    assert _values(target) == list(_saved(source).values())
+    assert not [match for match in report.matched if match.is_by_position]
+
+
+class Shortcut(keras.Model):
+    """A functional model with a layer that is an attribute, too."""
+
+    def __init__(self, is_deep: bool) -> None:
+        inputs = keras.Input((3,))
+        head = keras.layers.Dense(3)
+        x = keras.layers.Dense(3)(inputs) if is_deep else inputs
+        super().__init__(inputs, head(x))
+        self.head = head
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_attributes_count_more_than_places(tmp_path, is_deep: bool) -> None:
+    source, target = Shortcut(is_deep), Shortcut(not is_deep)
+    _load(tmp_path, source, target, strict=False)
+    assert np.max(target.head.kernel) == np.max(source.head.kernel)
+
+
+def test_weights_of_a_list_without_names_go_by_position(tmp_path) -> None:
+    source, target = listed(["a", "b"]), listed(["a", "b"])
+    items = {"model": source, "hidden_weights": source.weights}
+    path = tf.train.Checkpoint(**items).save(str(tmp_path / "ckpt"))
+    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
+    pairs = weight_matching.pair(target, {"model": target}, target.weights, checkpoint)
+    assert {pair.evidence for pair in pairs.values()} == {weight_matching.Evidence.POSITION}

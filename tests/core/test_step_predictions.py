@@ -1,0 +1,79 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import step_predictions
+
+
+def _traced(outputs, scores_classes: bool = True) -> dict[str, np.ndarray]:
+    """The columns of outputs that are computed in a graph."""
+    columns = tf.function(
+        lambda: step_predictions.from_outputs(outputs(), scores_classes=scores_classes)
+    )()
+    return {name: column.numpy() for name, column in columns.items()}
+
+
+def test_outputs_become_columns_by_name() -> None:
+    one, two = tf.zeros([3]), tf.ones([3, 2])
+    assert list(step_predictions.from_outputs(one, scores_classes=False)) == ["output"]
+    nested = {"boxes": two, "heads": [one, {"mask": two}]}
+    columns = step_predictions.from_outputs(nested, scores_classes=True)
+    assert list(columns) == ["boxes", "heads_0", "heads_1.mask"]
+    assert list(step_predictions.from_outputs((one, two), scores_classes=True)) == [
+        "output_0",
+        "output_1",
+    ]
+
+
+def test_class_is_known_by_the_metrics_and_its_probability_by_a_softmax() -> None:
+    logits = np.float32([[0.0, 2.0], [3.0, 1.0]])
+    columns = _traced(lambda: tf.identity(tf.nn.softmax(logits)))
+    assert columns["class"].tolist() == [1, 0]
+    np.testing.assert_array_equal(columns["probability"], columns["output"].max(axis=1))
+    assert list(_traced(lambda: tf.constant(logits) * 2.0)) == ["output", "class"]
+    assert list(_traced(lambda: tf.nn.softmax(logits), scores_classes=False)) == ["output"]
+    assert list(_traced(lambda: tf.nn.softmax(logits[:, :1]))) == ["output"]
+
+
+def test_metrics_of_classes_are_recognized() -> None:
+    assert step_predictions.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
+    assert not step_predictions.are_of_classes([keras.metrics.BinaryAccuracy()])
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda: tf.zeros([3]), "returned predictions of type EagerTensor"),
+        (dict, "returned no predictions"),
+        (lambda: {"index": tf.zeros([3])}, "returned predictions named 'index'"),
+        (lambda: {"x": tf.constant(1.0)}, "returned a scalar as 'x'"),
+        (lambda: {"x": tf.ragged.constant([[1], []])}, r"RaggedTensor as 'x'.*to_tensor"),
+    ],
+)
+def test_wrong_predictions_are_refused_with_the_place(returned, message: str) -> None:
+    def predict_step() -> None: ...
+
+    with pytest.raises(errors.ConfigError, match=message) as caught:
+        step_predictions.checked(predict_step, returned())
+    assert "test_step_predictions.py" in str(caught.value)
+
+
+def test_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
+    predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
+    counts = (tf.constant(1), tf.constant(0))
+    columns = step_predictions.as_arrays(
+        predictions, counts, test_metrics_of_classes_are_recognized
+    )
+    assert columns["x"].tolist() == [[1, 2]]
+    predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}
+    columns = step_predictions.as_arrays(predictions, (tf.constant(-1),) * 2, print)
+    assert columns["x"].tolist() == [1, 2, 3]
+
+
+def test_every_example_needs_a_row() -> None:
+    with pytest.raises(errors.ConfigValueError, match="1 rows as 'x' for a batch of 3 examples"):
+        step_predictions.as_arrays(
+            {"x": (tf.zeros([1]),)}, (tf.constant(3),), test_every_example_needs_a_row
+        )

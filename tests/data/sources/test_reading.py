@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from official_lite.core import input_reader
+from official_lite.data import position
+from official_lite.data.sources import source
+from tests import row_files
+
+
+@pytest.fixture(params=row_files.NAMES)
+def name(request, monkeypatch):
+    """The name of each source, with chunks so small that there are many."""
+    monkeypatch.setattr(source, "CHUNK_BYTES", 1 << 11)
+    return request.param
+
+
+def read(name, path, context=None, stages=None, **fields):
+    fields = {"is_training": True, "global_batch_size": 32, "drop_remainder": False, **fields}
+    params = cfg.DataConfig(input_path=path, source=name, **fields)
+    return input_reader.InputReader(params, **(stages or {})).read(context)
+
+
+def ids(dataset, count=-1):
+    """The `id` of all rows of each batch."""
+    return [_id(batch).tolist() for batch in dataset.take(count).as_numpy_iterator()]
+
+
+def _id(batch):
+    return batch["id"] if isinstance(batch, dict) else batch.astype(int)
+
+
+def flat(batches):
+    return [one for batch in batches for one in batch]
+
+
+def test_an_evaluation_reads_every_row_once_in_order(name, tmp_path):
+    path = row_files.write(name, tmp_path)
+    dataset = read(name, path, is_training=False)
+    assert flat(ids(dataset)) == list(range(1000))
+    assert dataset.cardinality() == 32
+    assert len(ids(read(name, path, is_training=False, drop_remainder=True))) == 31
+
+
+def test_each_epoch_has_every_row_once_in_another_order(name, tmp_path):
+    path = row_files.write(name, tmp_path)
+    dataset = read(name, path, seed=1, global_batch_size=50)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    epochs = np.concatenate(ids(dataset, 60)).reshape(3, 1000)
+    assert all(sorted(epoch) == list(range(1000)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+@pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 1), (3, 120)])
+def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
+    path = row_files.write(name, tmp_path)
+    context = tf.distribute.InputContext(pipelines, pipelines - 1, pipelines)
+
+    def begin_at(batch, count):
+        with position.begin_at(batch, seed=7) as begin:
+            dataset = read(name, path, context, global_batch_size=33)
+        assert begin.is_kept
+        return ids(dataset, count)
+
+    assert begin_at(batch, 20) == begin_at(0, batch + 20)[batch:]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 11, 1 << 30])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_pipelines_share_the_rows(name, tmp_path, monkeypatch, chunk_bytes, is_training):
+    monkeypatch.setattr(source, "CHUNK_BYTES", chunk_bytes)
+    path = row_files.write(name, tmp_path, num_files=1)
+    shares = []
+    for pipeline in range(4):
+        context = tf.distribute.InputContext(4, pipeline, 4)
+        dataset = read(name, path, context, is_training=is_training, seed=3)
+        shares.append(flat(ids(dataset, 20 if is_training else -1)))
+    if is_training:
+        # The first 160 rows of each pipeline are of its first epoch.
+        assert len(set(flat(shares))) == 4 * 160
+    else:
+        assert sorted(flat(shares)) == list(range(1000))
+
+
+def test_functions_of_examples_and_of_batches_give_the_same(tmp_path):
+    path = row_files.write("parquet", tmp_path)
+
+    def double(row):
+        return 2 * row["id"]
+
+    def is_even(doubled):
+        return doubled % 4 == 0
+
+    one_by_one = {"parser_fn": double, "filter_fn": is_even}
+    at_once = {key: input_reader.takes_batches(fn) for key, fn in one_by_one.items()}
+    for fields in ({"is_training": False}, {"seed": 1}, {"seed": 1, "cache": True}):
+        expected = ids_of(read("parquet", path, stages=one_by_one, **fields))
+        assert ids_of(read("parquet", path, stages=at_once, **fields)) == expected
+    kept = flat(ids_of(read("parquet", path, stages=at_once, is_training=False)))
+    assert kept == list(range(0, 2000, 4))
+
+
+def ids_of(dataset):
+    return [batch.tolist() for batch in dataset.take(50).as_numpy_iterator()]
+
+
+def test_dtypes_and_texts(tmp_path):
+    for name in ("parquet", "arrow", "csv", "huggingface"):
+        path = row_files.write(name, tmp_path / name)
+        batch = next(read(name, path, is_training=False).as_numpy_iterator())
+        assert {key: value.dtype for key, value in batch.items()} == {
+            "id": np.int64,
+            "x": np.float64,
+            "label": np.int64,
+            "name": object,
+        }
+        assert batch["name"][1].decode() == "row 1, é"
+        np.testing.assert_allclose(batch["x"], np.arange(32) / 7)
+
+
+def test_only_the_chosen_columns_are_read(tmp_path):
+    path = row_files.write("parquet", tmp_path)
+    dataset = read("parquet", path, columns=["label", "x"], is_training=False)
+    assert list(dataset.element_spec) == ["label", "x"]
+    with pytest.raises(errors.DataError, match=r"no column 'lable'\. Did you mean `label`"):
+        read("parquet", path, columns=["lable"])
+
+
+def test_training_with_fewer_rows_than_pipelines_is_an_error_for_all(tmp_path):
+    path = row_files.write("parquet", tmp_path, 3, num_files=1)
+    for pipeline in range(4):
+        with pytest.raises(errors.DataError, match="4 input pipelines"):
+            read("parquet", path, tf.distribute.InputContext(4, pipeline, 4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"skip_bad_records": 1}, "does not support `skip_bad_records`"),
+        ({"enable_tf_data_service": True}, "does not support `enable_tf_data_service`"),
+        ({"source": "parkett"}, "Did you mean `parquet`"),
+    ],
+)
+def test_what_a_source_does_not_support_is_refused(tmp_path, fields, message):
+    params = cfg.DataConfig(
+        **{"input_path": row_files.write("parquet", tmp_path), "source": "parquet", **fields}
+    )
+    with pytest.raises(errors.ConfigError, match=message):
+        input_reader.InputReader(params)

@@ -1,0 +1,81 @@
+"""Augmentation by Keras layers: the same images after a resume, labels mixed, errors."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.data import arrays, augmentation, position
+from official_lite.modeling.hyperparams import base_config
+
+IMAGES = np.random.default_rng(0).uniform(0, 255, (48, 4, 4, 3)).astype(np.float32)
+LABELS = np.eye(10, dtype=np.float32)[np.arange(48) % 10]
+
+FLIP = {"class_name": "RandomFlip", "config": {"mode": "horizontal"}}
+
+
+def _batches(*layers: Any, begin: int = 0, end: int = 6, pipeline: int | None = None) -> list[Any]:
+    context = None if pipeline is None else tf.distribute.InputContext(2, pipeline, 2)
+    with position.begin_at(begin, seed=3):
+        dataset = arrays.from_arrays((IMAGES, LABELS), 8, shuffle=True, repeat=True)
+        dataset = augmentation.augment(dataset, layers, context)
+    return list(dataset.take(end - begin).as_numpy_iterator())
+
+
+def test_resumed_training_sees_the_same_images() -> None:
+    layers = [FLIP, keras.layers.MixUp(alpha=0.3)]
+    for batch, resumed in zip(_batches(*layers)[4:], _batches(*layers, begin=4), strict=True):
+        np.testing.assert_array_equal(resumed[0], batch[0])
+        np.testing.assert_array_equal(resumed[1], batch[1])
+
+
+def test_each_batch_and_each_input_pipeline_has_its_own_random_numbers() -> None:
+    ones = tf.data.Dataset.from_tensors(tf.ones([8, 4, 4, 3])).repeat()
+    seen = set()
+    for pipeline in (0, 1):
+        context = tf.distribute.InputContext(2, pipeline, 2)
+        noise = {"class_name": "RandomBrightness", "config": {"factor": 0.5}}
+        augmented = augmentation.augment(ones, [noise], context).take(4)
+        seen |= {images.tobytes() for images in augmented.as_numpy_iterator()}
+    assert len(seen) == 8
+
+
+def test_mixed_labels_are_still_shares_of_one() -> None:
+    (_, labels), *_ = _batches({"class_name": "CutMix"}, end=1)
+    np.testing.assert_allclose(labels.sum(-1), np.ones(8), rtol=1e-6)
+    assert ((labels > 0) & (labels < 1)).any()
+
+
+def test_layers_of_a_config_are_those_of_its_mappings() -> None:
+    config = base_config.Config({"augmentation": [FLIP]})
+    for batch, expected in zip(_batches(*config.augmentation), _batches(FLIP), strict=True):
+        np.testing.assert_array_equal(batch[0], expected[0])
+
+
+def test_without_layers_batches_are_unchanged() -> None:
+    dataset = tf.data.Dataset.range(3)
+    assert augmentation.augment(dataset, []) is dataset
+
+
+@pytest.mark.parametrize(
+    ("layer", "error", "message"),
+    [
+        ({"class_name": "RandomFlop"}, errors.UnknownNameError, "RandomFlip"),
+        ({"name": "RandomFlip"}, errors.ConfigValueError, "no key 'name'"),
+        ({**FLIP, "config": {"axis": 1}}, errors.ConfigValueError, "'RandomFlip' can't be created"),
+    ],
+)
+def test_layer_that_does_not_exist_is_named(
+    layer: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        _batches(layer)
+
+
+def test_labels_that_are_not_one_hot_are_not_mixed() -> None:
+    dataset = arrays.from_arrays((IMAGES, np.arange(48)), 8, shuffle=False, repeat=False)
+    with pytest.raises(errors.ConfigValueError, match="MixUp mixes labels, so they must be one-ho"):
+        augmentation.augment(dataset, [keras.layers.MixUp()])

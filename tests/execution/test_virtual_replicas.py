@@ -1,0 +1,193 @@
+"""Virtual replicas: the same bits on any number of replicas, and clear errors where they can't."""
+
+import logging
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from benchmarks import chaos
+from official_lite.common import errors
+from official_lite.core import base_trainer, exp_factory, task_factory, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.execution import auto
+from tests import elastic_experiment, line_experiment
+
+
+def _train(
+    strategy: tf.distribute.Strategy, model_dir: pathlib.Path, **trainer: Any
+) -> dict[str, Any]:
+    params = exp_factory.get_exp_config("tests/elastic")
+    params.override({"trainer": trainer})
+    keras.utils.set_random_seed(params.runtime.seed)
+    with strategy.scope():
+        task = task_factory.get_task(params.task)
+    train_lib.run_experiment(strategy, task, "train_and_eval", params, str(model_dir))
+    return chaos.what_is_left(model_dir)
+
+
+def test_two_replicas_leave_the_same_bits_as_one(
+    tmp_path: pathlib.Path, two_replicas: tf.distribute.Strategy
+) -> None:
+    one = _train(tf.distribute.get_strategy(), tmp_path / "one")
+    two = _train(two_replicas, tmp_path / "two")
+    assert len(one) > 60
+    assert chaos.differences(one, two) == []
+
+
+def test_run_goes_on_with_another_number_of_replicas(
+    tmp_path: pathlib.Path,
+    two_replicas: tf.distribute.Strategy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unbroken = _train(tf.distribute.get_strategy(), tmp_path / "unbroken")
+    _train(two_replicas, tmp_path / "resumed", train_steps=10)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        resumed = _train(tf.distribute.get_strategy(), tmp_path / "resumed")
+    assert chaos.differences(unbroken, resumed) == []
+    assert "ckpt-10 on 1 instead of 2 replicas" in caplog.text
+    assert "will not be bit for bit the same" not in caplog.text
+
+
+def test_evaluation_is_that_without_virtual_replicas(tmp_path: pathlib.Path) -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    results = []
+    for count in (0, 4):
+        params.override({"trainer": {"virtual_replicas": count}})
+        keras.utils.set_random_seed(0)
+        task = task_factory.get_task(params.task)
+        trainer = _create_trainer(params, task)
+        results.append(trainer.evaluate(tf.constant(-1)))
+    without, virtual = results
+    assert without.keys() == virtual.keys()
+    for name, value in without.items():
+        assert float(virtual[name]) == pytest.approx(float(value), rel=1e-5)
+
+
+def _create_trainer(
+    params: cfg.ExperimentConfig,
+    task: Any,
+    trainer_cls: type[base_trainer.Trainer] = base_trainer.Trainer,
+    **kwargs: Any,
+) -> base_trainer.Trainer:
+    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    return trainer_cls(params, task, task.build_model(), optimizer, **kwargs)
+
+
+class OwnTrainer(base_trainer.Trainer):
+    def train_step(self, iterator: Any) -> None:
+        super().train_step(iterator)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "trainer_cls", "message"),
+    [
+        ({"trainer": {"virtual_replicas": 3}}, base_trainer.Trainer, "expected a multiple of the"),
+        ({"runtime": {"execution": "xla_loop"}}, base_trainer.Trainer, "Use `graph` or `xla`"),
+        ({"runtime": {"execution": "eager"}}, base_trainer.Trainer, "Use `graph` or `xla`"),
+        ({}, OwnTrainer, "OwnTrainer overrides `train_step`"),
+        ({"task": {"train_data": {"global_batch_size": 4}}}, base_trainer.Trainer, "multiple of 8"),
+    ],
+)
+def test_what_can_not_be_divided_is_refused(
+    overrides: dict[str, Any],
+    trainer_cls: type[base_trainer.Trainer],
+    message: str,
+    two_replicas: tf.distribute.Strategy,
+) -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    params.override(overrides)
+    task = task_factory.get_task(params.task)
+    with two_replicas.scope(), pytest.raises(errors.ConfigValueError, match=message):
+        _create_trainer(params, task, trainer_cls)
+
+
+def test_given_dataset_is_refused() -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    trainer = _create_trainer(params, task_factory.get_task(params.task))
+    with pytest.raises(errors.ConfigValueError, match="a dataset was given"):
+        trainer.distribute_dataset(tf.data.Dataset.range(3))
+
+
+class CountingTask(elastic_experiment.ElasticTask):
+    """Counts its steps in an integer of each replica."""
+
+    def build_model(self) -> keras.Model:
+        self.count = tf.Variable(0, trainable=False, name="my_count")
+        return super().build_model()
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        self.count.assign_add(1)
+        return super().build_losses(labels, model_outputs, aux_losses)
+
+
+class ReducingTask(elastic_experiment.ElasticTask):
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        loss = super().build_losses(labels, model_outputs, aux_losses)
+        return tf.distribute.get_replica_context().all_reduce("MEAN", loss)
+
+
+class DrawingTask(elastic_experiment.ElasticTask):
+    def build_model(self) -> keras.Model:
+        self.generator = tf.random.Generator.from_seed(1)
+        return super().build_model()
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        noise = self.generator.normal([])
+        return noise + super().build_losses(labels, model_outputs, aux_losses)
+
+
+@pytest.mark.parametrize(
+    ("task_cls", "message"),
+    [
+        (CountingTask, "my_count.*int32"),
+        (ReducingTask, "can't exchange values between replicas"),
+        (DrawingTask, "SeedGenerator"),
+    ],
+)
+def test_step_that_has_no_single_result_is_told_what_to_do(
+    task_cls: Callable[..., Any], message: str
+) -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    trainer = _create_trainer(params, task_cls(params.task))
+    with pytest.raises(errors.ConfigValueError, match=message):
+        trainer.train(tf.constant(1))
+
+
+class SizesTask(elastic_experiment.ElasticTask):
+    """Sees how many replicas its steps have, and which one they are."""
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        assert replicas == tf.distribute.get_replica_context().num_replicas_in_sync == 4
+        assert labels.shape[0] == 3
+        return super().build_losses(labels, model_outputs, aux_losses)
+
+
+def test_step_sees_the_virtual_replicas(two_replicas: tf.distribute.Strategy) -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    with two_replicas.scope():
+        trainer = _create_trainer(params, SizesTask(params.task), evaluate=False)
+        trainer.train(tf.constant(1))
+    assert two_replicas.num_replicas_in_sync == 2
+
+
+def test_pipelines_that_read_the_same_examples_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    params = line_experiment.line_experiment(
+        trainer={"virtual_replicas": 2}, runtime={"execution": "graph"}
+    )
+    _create_trainer(params, line_experiment.LineTask(params.task), evaluate=False)
+    assert "Two virtual replicas read the same first batch" in caplog.text
+
+
+def test_mode_is_not_chosen_by_time(tmp_path: pathlib.Path) -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    params.override({"runtime": {"execution": "auto"}})
+    trainer = _create_trainer(params, task_factory.get_task(params.task))
+    record = auto.choose(trainer, 1000, str(tmp_path), evaluates=True)
+    assert (record.execution, record.was_compared) == ("graph", False)

@@ -1,0 +1,200 @@
+"""An optimizer whose class is written for Keras 2 computes what Keras 2 computes."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import keras2
+from official_lite.common import errors
+from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import ema_optimizer
+
+
+class Momentum(keras2.Optimizer):
+    """Momentum with weight decay for kernels, whose momentum may change during training."""
+
+    def __init__(self, learning_rate=0.1, momentum=0.9, weight_decay=0.0, name="Momentum", **kw):
+        super().__init__(name, **kw)
+        self._set_hyper("learning_rate", learning_rate)
+        self._set_hyper("momentum", momentum)
+        self._set_hyper("weight_decay", weight_decay)
+
+    def _create_slots(self, var_list):
+        for var in var_list:
+            self.add_slot(var, "accumulator")
+
+    def _prepare_local(self, var_device, var_dtype, apply_state):
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        apply_state[(var_device, var_dtype)]["momentum"] = self._get_hyper("momentum", var_dtype)
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        state = apply_state[(var.device, var.dtype.base_dtype)]
+        if "/kernel" in var.name:
+            grad += self._get_hyper("weight_decay") * var
+        slot = self.get_slot(var, "accumulator")
+        slot.assign(state["momentum"] * slot + grad, use_locking=self._use_locking)
+        return var.assign_sub(state["lr_t"] * slot)
+
+    def get_config(self):
+        names = ("learning_rate", "momentum", "weight_decay")
+        hypers = {name: self._serialize_hyperparameter(name) for name in names}
+        return {**super().get_config(), **hypers}
+
+
+class Rows(keras2.Optimizer):
+    """An update of some rows by half of their gradient, and of whole variables by all of it."""
+
+    def _resource_apply_dense(self, grad, var):
+        return var.assign_sub(grad)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._resource_scatter_add(var, indices, -0.5 * grad)
+
+
+class Decaying(keras2.Adam):
+    """Adam that halves each variable before its update."""
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        with tf.control_dependencies([var.assign(0.5 * var)]):
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        with tf.control_dependencies([var.assign(0.5 * var)]):
+            return super()._resource_apply_sparse(grad, var, indices, apply_state)
+
+
+class Halving(keras2.Adam):
+    def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+        halves = [(grad * 0.5, var) for grad, var in grads_and_vars]
+        return super().apply_gradients(
+            halves, name=name, experimental_aggregate_gradients=experimental_aggregate_gradients
+        )
+
+
+def dense() -> keras.Model:
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, name="head")])
+    model.set_weights([np.array([[1.0], [2.0]]), np.array([3.0])])
+    return model
+
+
+def gradients(model: keras.Model) -> list:
+    values = [np.array([[0.5], [-1.0]], "float32"), np.array([2.0], "float32")]
+    return list(zip(map(tf.constant, values), model.trainable_variables, strict=True))
+
+
+def train(optimizer: keras.optimizers.Optimizer, model: keras.Model, steps: int = 3) -> list:
+    step = tf.function(lambda: optimizer.apply_gradients(gradients(model)))
+    for _ in range(steps):
+        step()
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_slots_and_hyperparameters_give_momentum(num_replicas, two_replicas) -> None:
+    strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    with strategy.scope():
+        model, optimizer = dense(), distributed_gradients.make_distributed(Momentum(schedule))
+        optimizer.build(model.trainable_variables)
+
+    def replica_step():
+        shares = [(gradient / num_replicas, var) for gradient, var in gradients(model)]
+        optimizer.apply_gradients(shares)
+
+    step = tf.function(lambda: strategy.run(replica_step))
+    for _ in range(3):
+        step()
+    rates, sums = 0.1 * np.array([1, 0.5, 0.25]), np.cumsum(0.9 ** np.arange(3))
+    np.testing.assert_allclose(model.get_weights()[1], [3.0 - 2.0 * rates @ sums], rtol=1e-6)
+
+
+def test_names_of_variables_are_paths() -> None:
+    weights = train(Momentum(0.1, 0.0, weight_decay=1.0), dense(), steps=1)
+    np.testing.assert_allclose(weights[0], [[1.0 - 0.15], [2.0 - 0.1]], rtol=1e-6)
+    np.testing.assert_allclose(weights[1], [3.0 - 0.2], rtol=1e-6)
+
+
+def test_hyperparameter_may_change_after_tracing_and_is_in_the_config() -> None:
+    optimizer, model = Momentum(0.1, momentum=0.5, clipnorm=9.0), dense()
+    step = tf.function(lambda: optimizer.apply_gradients(gradients(model)))
+    step()
+    optimizer.momentum, optimizer.lr = 0.0, 1.0
+    step()
+    np.testing.assert_allclose(model.get_weights()[1], [3.0 - 0.2 - 2.0], rtol=1e-6)
+    assert optimizer.learning_rate == 1.0
+    copy = Momentum.from_config(optimizer.get_config())
+    assert copy.get_config() == optimizer.get_config()
+    assert (copy.clipnorm, copy.get_config()["momentum"]) == (9.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", ["number", "schedule"])
+def test_resumed_training_continues_with_the_slots(kind, tmp_path) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    rate = schedule if kind == "schedule" else 0.1
+    optimizer, model = Momentum(rate), dense()
+    train(optimizer, model, steps=2)
+    path = tf.train.Checkpoint(model=model, optimizer=optimizer).write(str(tmp_path / "ckpt"))
+    resumed, restored = Momentum(rate), dense()
+    resumed.build(restored.trainable_variables)
+    tf.train.Checkpoint(model=restored, optimizer=resumed).read(path).assert_consumed()
+    for one, other in zip(train(optimizer, model), train(resumed, restored), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adam_is_adam(amsgrad: bool) -> None:
+    expected = train(keras.optimizers.Adam(0.1, amsgrad=amsgrad), dense())
+    for one, other in zip(expected, train(keras2.Adam(0.1, amsgrad=amsgrad), dense()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_decay_divides_the_learning_rate() -> None:
+    weights = train(Momentum(1.0, 0.0, decay=1.0), dense(), steps=2)
+    np.testing.assert_allclose(weights[1], [3.0 - 2.0 - 1.0], rtol=1e-6)
+
+
+def test_sparse_gradient_updates_its_rows_and_equal_rows_once() -> None:
+    table = keras.Variable(np.ones([4, 1], "float32"), name="table")
+    optimizer = distributed_gradients.make_distributed(Rows())
+    gradient = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([1, 3, 1]), [4, 1])
+    optimizer.apply_gradients([(gradient, table)])
+    np.testing.assert_allclose(table, [[1.0], [-1.5], [1.0], [0.0]])
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_subclass_that_extends_both_updates_is_called_once(is_sparse: bool) -> None:
+    table = keras.Variable(np.ones([3, 1], "float32"), name="table")
+    rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
+    optimizer = distributed_gradients.make_distributed(Decaying(0.25, epsilon=1e-12))
+    optimizer.apply_gradients([(rows if is_sparse else tf.convert_to_tensor(rows), table)])
+    np.testing.assert_allclose(table, [[0.5], [0.25], [0.5]], rtol=1e-5)
+
+
+def test_sparse_gradient_is_made_dense_without_a_method_for_it() -> None:
+    table = keras.Variable(np.ones([3, 1], "float32"), name="table")
+    gradient = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), [3, 1])
+    Momentum(1.0).apply_gradients([(gradient, table)])
+    np.testing.assert_allclose(table, [[1.0], [0.0], [1.0]])
+
+
+@pytest.mark.parametrize("wrap", ["plain", "distributed", "averaged", "scaled"])
+def test_own_apply_gradients_is_called_once_however_the_optimizer_is_wrapped(wrap: str) -> None:
+    model, optimizer = dense(), Halving(0.1, epsilon=1.0)
+    if wrap == "distributed":
+        optimizer = distributed_gradients.make_distributed(optimizer)
+    if wrap == "averaged":
+        optimizer = ema_optimizer.ExponentialMovingAverage(optimizer)
+        optimizer.shadow_copy(model)
+    if wrap == "scaled":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+    # The moments of the first step are m = 0.1 and v = 0.001, before their correction.
+    correction = np.sqrt(1 - 0.999) / (1 - 0.9)
+    step = 0.1 * correction * 0.1 / (np.sqrt(0.001) + 1.0)
+    weights = train(optimizer, model, steps=1)
+    np.testing.assert_allclose(weights[1], [3.0 - step], rtol=1e-6)
+
+
+def test_unknown_argument_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"clip_norm.*clipnorm"):
+        Momentum(clip_norm=1.0)

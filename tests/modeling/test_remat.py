@@ -1,0 +1,134 @@
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_task, train_lib
+from official_lite.modeling import remat
+
+
+class Block(keras.layers.Layer):
+    """Has random numbers and moving statistics."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(4, activation="tanh")
+        self.norm = keras.layers.BatchNormalization(momentum=0.5)
+        self.dropout = keras.layers.Dropout(0.3, seed=1)
+
+    def build(self, shape: Any) -> None:
+        self.dense.build(shape)
+        self.norm.build((None, 4))
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + self.dropout(self.norm(self.dense(x)))
+
+
+class BlocksTask(base_task.Task):
+    def build_model(self) -> keras.Model:
+        layers = [Block(name="block_1"), Block(name="block_2"), keras.layers.Dense(1, name="head")]
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        x = tf.random.stateless_normal((16, 4), (1, 2))
+        batch_size = params.global_batch_size
+        if input_context:
+            batch_size = input_context.get_per_replica_batch_size(batch_size)
+        return (
+            tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+            .repeat()
+            .batch(batch_size, drop_remainder=True)
+        )
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(model_outputs - labels))
+
+
+def _weights(experiment, model_dir, steps: int, patterns: list[str], **kwargs: Any) -> Any:
+    execution, strategy = kwargs.get("execution", "graph"), kwargs.get("strategy")
+    params = experiment(
+        trainer={"train_steps": steps, "remat": patterns}, runtime={"execution": execution}
+    )
+    task = BlocksTask(params.task)
+    keras.utils.set_random_seed(0)
+    model, _ = train_lib.run_experiment(strategy, task, "train", params, str(model_dir))
+    assert bool(patterns) == ("call" in model.get_layer("block_1").__dict__)
+    return [weight.numpy() for weight in model.variables]
+
+
+def _assert_close(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph", "xla", "xla_loop"])
+def test_recomputed_layers_learn_the_same(experiment, tmp_path, execution) -> None:
+    plain = _weights(experiment, tmp_path / "plain", 4, [], execution=execution)
+    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], execution=execution)
+    _assert_close(recomputed, plain)
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla"])
+def test_recomputed_layers_learn_the_same_on_two_replicas(
+    experiment, tmp_path, two_replicas, execution
+) -> None:
+    options = {"execution": execution, "strategy": two_replicas}
+    plain = _weights(experiment, tmp_path / "plain", 4, [], **options)
+    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], **options)
+    _assert_close(recomputed, plain)
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla"])
+def test_resumed_run_is_bit_identical(experiment, tmp_path, execution) -> None:
+    _weights(experiment, tmp_path / "resumed", 2, ["block"], execution=execution)
+    resumed = _weights(experiment, tmp_path / "resumed", 4, ["block"], execution=execution)
+    whole = _weights(experiment, tmp_path / "whole", 4, ["block"], execution=execution)
+    for one, other in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class MaskedMean(keras.layers.Layer):
+    """Reads the mask of its input, and passes it on."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
+        weights = tf.cast(mask, x.dtype)[..., tf.newaxis]
+        return x - tf.reduce_sum(x * weights, 1, keepdims=True) / tf.reduce_sum(weights)
+
+
+def test_masks_pass_through_recomputed_layers() -> None:
+    layers = [keras.layers.Masking(), MaskedMean(name="mean_1"), MaskedMean(name="mean_2")]
+    model = keras.Sequential([keras.Input((3, 2)), *layers])
+    x = tf.constant([[[1.0, 2.0], [3.0, 5.0], [0.0, 0.0]]])
+
+    @tf.function
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(model(x, training=True) ** 3)
+        return tape.gradient(loss, x)
+
+    plain = gradient(x)
+    remat.rematerialize(model, ["mean"])
+    fresh = tf.function(gradient.python_function)
+    _assert_close([fresh(x).numpy()], [plain.numpy()])
+
+
+def test_pattern_without_a_layer_is_refused(experiment, tmp_path) -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"'blok', which matches no layer.*/block_1`"):
+        _weights(experiment, tmp_path, 1, ["blok"])
+
+
+def test_layer_with_a_loss_of_its_own_is_refused() -> None:
+    regularized = keras.layers.Dense(2, activity_regularizer="l2")
+    inner = keras.Sequential([keras.layers.Dense(2), regularized], name="inner")
+    model = keras.Sequential([keras.Input((2,)), inner])
+    remat.rematerialize(model, ["inner"])
+    with tf.GradientTape(), pytest.raises(errors.ConfigValueError, match="add_loss"):
+        model(tf.ones([1, 2]), training=True)

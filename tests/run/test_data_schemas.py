@@ -1,0 +1,119 @@
+import dataclasses
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_task, input_reader, task_factory, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.run import provenance
+from tests import row_files
+
+
+@dataclasses.dataclass
+class RowsConfig(cfg.TaskConfig):
+    pass
+
+
+@task_factory.register_task_cls(RowsConfig)
+class RowsTask(base_task.Task):
+    """A line fitted to the rows of a source."""
+
+    def build_model(self):
+        dense = keras.layers.Dense(1, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input((1,)), dense])
+
+    def build_inputs(self, params, input_context=None):
+        def parse(row):
+            x = tf.cast(row["x"][:, tf.newaxis], tf.float32) / 100.0
+            return x, 3 * x
+
+        parse = input_reader.takes_batches(parse)
+        return input_reader.InputReader(params, parser_fn=parse).read(input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return tf.reduce_mean(tf.square(labels - model_outputs))
+
+
+@pytest.fixture
+def run(experiment, tmp_path):
+    """A function that trains on a source, and returns the weights."""
+
+    def run(input_path, steps=4, *, folder="run", mode="train", source="parquet", **fields):
+        fields = {"source": source, "input_path": input_path, "global_batch_size": 32, **fields}
+        params = experiment(
+            trainer={"train_steps": steps, "checkpoint_interval": 4}, runtime={"seed": 3}
+        )
+        params.task = RowsConfig(
+            train_data=cfg.DataConfig(is_training=True, **fields),
+            validation_data=cfg.DataConfig(is_training=False, **fields),
+        )
+        strategy = tf.distribute.get_strategy()
+        task = RowsTask(params.task)
+        model, _ = train_lib.run_experiment(strategy, task, mode, params, str(tmp_path / folder))
+        return model.get_weights()
+
+    return run
+
+
+def test_the_first_run_writes_the_schema_of_each_block(run, tmp_path):
+    path = row_files.write("parquet", tmp_path / "data")
+    run(path, mode="train_and_eval", label_column="label")
+    for block in ("train_data", "validation_data"):
+        content = json.loads((tmp_path / "run" / f"data_schema.{block}.json").read_text())
+        assert content["columns"]["label"] == {"dtype": "int64", "shape": [], "range": [0, 9]}
+
+
+@pytest.mark.parametrize("source", ["parquet", "csv"])
+def test_changed_data_end_a_run_before_its_first_step(run, tmp_path, source):
+    path = row_files.write(source, tmp_path / "data")
+    run(path, source=source, folder="one")
+    schema = tmp_path / "one" / "data_schema.train_data.json"
+    changed = row_files.write(
+        source, tmp_path / "changed", changes={"x": None, "X": np.arange(1000.0)}
+    )
+    with pytest.raises(errors.DataError, match=r"'x' \(float64\) is missing. Did you mean `X`"):
+        run(changed, source=source, folder="other", schema=str(schema))
+    assert not (tmp_path / "other").exists()
+
+
+def test_runs_share_a_schema_file(run, tmp_path):
+    path = row_files.write("parquet", tmp_path / "data")
+    schema = tmp_path / "schemas" / "rows.json"
+    run(path, schema=str(schema), folder="one", columns=["x", "label"])
+    assert list(json.loads(schema.read_text())["columns"]) == ["x", "label"]
+    assert not (tmp_path / "one" / "data_schema.train_data.json").exists()
+    run(path, schema=str(schema), folder="other", columns=["x", "label"])
+    with pytest.raises(errors.DataError, match=r"'name'.* is new"):
+        run(path, schema=str(schema), folder="third", columns=["x", "label", "name"])
+
+
+def test_an_unknown_label_column_is_answered(run, tmp_path):
+    path = row_files.write("parquet", tmp_path / "data")
+    with pytest.raises(errors.ConfigValueError, match=r"'labels', .* Did you mean `label`"):
+        run(path, label_column="labels")
+
+
+def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path):
+    path = row_files.write("parquet", tmp_path / "data")
+    whole = run(path, 40, folder="whole")
+    run(path, 12, folder="parts")
+    parts = run(path, 40, folder="parts")
+    assert [w.tobytes() for w in whole] == [w.tobytes() for w in parts]
+
+
+@pytest.mark.parametrize("source", ["parquet", "huggingface"])
+def test_a_run_records_the_checksums_of_its_files(run, tmp_path, source):
+    path = row_files.write(source, tmp_path / "data")
+    run(path, source=source)
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["inputs"]
+    assert list(provenance.find_input_differences(recorded)) == []
+    file = max(pathlib.Path(tmp_path / "data").rglob("*"), key=lambda p: p.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert [one for one, *_ in provenance.find_input_differences(recorded)] == [str(file)]

@@ -1,0 +1,316 @@
+"""Predictions by the public door: a run with `--mode=predict`, and the files that it leaves."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.core import base_task, train_lib
+from official_lite.core import config_definitions as cfg
+from official_lite.data import arrays
+from official_lite.modeling.hyperparams import base_config
+from official_lite.run import model_dir_lock
+
+NUM_ROWS = 53
+
+
+@dataclasses.dataclass
+class ClassesConfig(cfg.TaskConfig):
+    has_labels: bool = True
+    is_built: bool = True
+    noise: float = 0.0
+
+
+class Noise(keras.layers.Layer):
+    """Draws random numbers in inference, too."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self._scale = scale
+        self._seeds = keras.random.SeedGenerator(1)
+
+    def call(self, x: Any) -> Any:
+        return x + self._scale * keras.random.normal(tf.shape(x), seed=self._seeds)
+
+
+def _features() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(NUM_ROWS, 4)).astype(np.float32)
+
+
+@base_config.bind(ClassesConfig)
+class ClassesTask(base_task.Task):
+    """The rows are no multiple of the batch size, so that the last batch is a partial one."""
+
+    # The row at which a signal asks the run to stop.
+    stop_at = -1
+
+    def build_model(self) -> keras.Model:
+        layers = [keras.layers.Dense(3, "softmax", name="classes")]
+        if self.task_config.noise:
+            layers.insert(0, Noise(self.task_config.noise))
+        if self.task_config.is_built:
+            layers.insert(0, keras.Input((4,)))
+        return keras.Sequential(layers)
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        labels = np.arange(NUM_ROWS) % 3
+        data = (_features(), labels) if self.task_config.has_labels else _features()
+        dataset = arrays.from_arrays(
+            data,
+            params.global_batch_size,
+            shuffle=bool(params.is_training),
+            repeat=bool(params.is_training),
+            drop_remainder=params.drop_remainder,
+            input_context=input_context,
+        )
+        return dataset.map(self._stop) if self.stop_at >= 0 else dataset
+
+    def _stop(self, features: Any, labels: Any) -> Any:
+        def stop(values: np.ndarray) -> np.ndarray:
+            if (values == _features()[self.stop_at]).all(axis=1).any():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return values
+
+        return tf.ensure_shape(tf.numpy_function(stop, [features], tf.float32), [None, 4]), labels
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        losses = keras.losses.sparse_categorical_crossentropy(labels, model_outputs)
+        return tf.reduce_mean(losses)
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def _experiment(output_dir: pathlib.Path | str = "predictions", **overrides) -> Any:
+    params = cfg.ExperimentConfig(
+        task=ClassesConfig(
+            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
+            validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=4,
+            steps_per_loop=2,
+            checkpoint_interval=2,
+            validation_interval=2,
+            best_checkpoint_export_subdir="best",
+            best_checkpoint_eval_metric="validation_loss",
+            # By this measure, the first evaluation is better than the second one.
+            best_checkpoint_metric_comp="lower",
+            writers=[],
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": "sgd"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 30.0}},
+                }
+            ),
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy="off", execution="graph"),
+        prediction=cfg.PredictionConfig(output_dir=str(output_dir), rows_per_shard=10),
+    )
+    params.override(overrides)
+    return params
+
+
+def _run(params, mode: str, model_dir, strategy=None, task_cls=ClassesTask) -> tuple[Any, Any]:
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        task = task_cls(params.task)
+    return train_lib.run_experiment(strategy, task, mode, params, str(model_dir))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> pathlib.Path:
+    """The model directory of a run, which predictions only read."""
+    model_dir = tmp_path_factory.mktemp("trained")
+    _run(_experiment(), "train_and_eval", model_dir)
+    return model_dir
+
+
+def _rows(directory: pathlib.Path) -> list[dict[str, Any]]:
+    paths = sorted(directory.glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def _contents(directory: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("predictions-*")}
+
+
+def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
+    model, counts = _run(_experiment(tmp_path), "predict", trained)
+    assert (counts["rows"], counts["shards"], counts["new_rows"]) == (NUM_ROWS, 6, NUM_ROWS)
+    rows = _rows(tmp_path)
+    assert [row["index"] for row in rows] == list(range(NUM_ROWS))
+    expected = model.predict(_features(), verbose=0)
+    np.testing.assert_allclose([row["output"] for row in rows], expected, atol=1e-6)
+    assert [row["class"] for row in rows] == expected.argmax(axis=1).tolist()
+    np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
+
+
+def test_the_record_has_the_counts_and_the_training_is_untouched(trained, tmp_path) -> None:
+    before = (trained / "run.json").read_bytes()
+    _run(_experiment(tmp_path), "predict", trained)
+    record = json.loads((trained / "run.predict.json").read_text())
+    assert record["status"] == "done"
+    assert record["predictions"]["rows"] == NUM_ROWS
+    assert record["predictions"]["directory"] == str(tmp_path)
+    assert (trained / "run.json").read_bytes() == before
+    assert not list(trained.glob("*tfevents*predict*"))
+
+
+def test_two_replicas_write_the_same_rows_in_the_same_order(
+    trained, tmp_path, two_replicas
+) -> None:
+    _run(_experiment(tmp_path / "one"), "predict", trained)
+    _run(_experiment(tmp_path / "two"), "predict", trained, two_replicas)
+    one, two = _rows(tmp_path / "one"), _rows(tmp_path / "two")
+    assert [row["index"] for row in two] == list(range(NUM_ROWS))
+    for name in ("output", "probability", "class"):
+        np.testing.assert_allclose(
+            [row[name] for row in one], [row[name] for row in two], atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("execution", ["graph", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_stopped_by_a_signal_it_resumes_to_the_same_bytes(
+    execution: str, replicas: int, trained, tmp_path, two_replicas
+) -> None:
+    strategy = two_replicas if replicas == 2 else None
+    overrides = {"runtime": {"execution": execution}, "prediction": {"format": "parquet"}}
+    noise = {"noise": 0.5}
+    _run(_experiment(tmp_path / "unbroken", task=noise, **overrides), "predict", trained, strategy)
+    params = _experiment(tmp_path / "resumed", task=noise, **overrides)
+
+    class Stopping(ClassesTask):
+        stop_at = 30
+
+    with pytest.raises(errors.PreemptedError, match="Start the same command again"):
+        _run(params, "predict", trained, strategy, Stopping)
+    assert json.loads((trained / "run.predict.json").read_text())["status"] == "preempted"
+    done = len(_contents(tmp_path / "resumed"))
+    assert 0 < done < 6
+    _, counts = _run(params, "predict", trained, strategy)
+    assert counts["new_rows"] == NUM_ROWS - 10 * done
+    assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
+    names = sorted(_contents(tmp_path / "resumed"))
+    tables = [pq.read_table(tmp_path / "resumed" / name) for name in names]
+    assert pa.concat_tables(tables)["index"].to_pylist() == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        ({"task": {"validation_data": {"global_batch_size": 4}}}, "data.global_batch_size: 8 -> 4"),
+        ({"runtime": {"seed": 3}}, "runtime.seed: 0 -> 3"),
+        ({"prediction": {"rows_per_shard": 7}}, "prediction.rows_per_shard: 10 -> 7"),
+        ({"prediction": {"checkpoint": "best"}}, "weights: ckpt-4, .* -> best_ckpt-2, "),
+    ],
+)
+def test_a_change_is_refused_and_leaves_the_predictions(
+    overrides, field: str, predicted, tmp_path
+) -> None:
+    model_dir, output_dir = predicted
+    before = _contents(output_dir)
+    with pytest.raises(errors.ConfigValueError, match=field):
+        _run(_experiment(output_dir, **overrides), "predict", model_dir)
+    assert _contents(output_dir) == before
+
+
+@pytest.fixture(scope="module")
+def predicted(trained, tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path]:
+    """A model directory and complete predictions."""
+    output_dir = tmp_path_factory.mktemp("predictions")
+    _run(_experiment(output_dir), "predict", trained)
+    return trained, output_dir
+
+
+def test_complete_predictions_are_not_repeated(predicted) -> None:
+    model_dir, output_dir = predicted
+    times = [path.stat().st_mtime_ns for path in sorted(output_dir.glob("predictions-*"))]
+    _, counts = _run(_experiment(output_dir), "predict", model_dir)
+    assert (counts["rows"], counts["new_rows"]) == (NUM_ROWS, 0)
+    now = [path.stat().st_mtime_ns for path in sorted(output_dir.glob("predictions-*"))]
+    assert now == times
+
+
+def test_one_process_at_a_time_may_write(predicted) -> None:
+    model_dir, output_dir = predicted
+    with (
+        model_dir_lock.ModelDirLock(str(output_dir)),
+        pytest.raises(errors.ModelDirBusyError, match=r"predicting in .*`prediction.output_dir`"),
+    ):
+        _run(_experiment(output_dir), "predict", model_dir)
+
+
+def test_the_config_chooses_the_weights(predicted, tmp_path) -> None:
+    model_dir, latest_dir = predicted
+    _run(_experiment(tmp_path / "best", prediction={"checkpoint": "best"}), "predict", model_dir)
+    init = {"init_checkpoint": str(model_dir / "best")}
+    params = _experiment(tmp_path / "init", task=init, prediction={"checkpoint": "init"})
+    _run(params, "predict", model_dir)
+    _run(_experiment(tmp_path / "other", task=init), "predict", tmp_path / "new")
+    best = _contents(tmp_path / "best")
+    weights = [
+        json.loads((path / "_progress.json").read_text())["made_from"]["weights"].split(",")[0]
+        for path in (latest_dir, tmp_path / "best", tmp_path / "init")
+    ]
+    assert weights == ["ckpt-4", "best_ckpt-2", "best_ckpt-2"]
+    assert best != _contents(latest_dir)
+    assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
+
+
+def test_unbuilt_models_and_data_without_labels_are_predicted(predicted, tmp_path) -> None:
+    model_dir, output_dir = predicted
+    task = {"is_built": False, "has_labels": False}
+    _run(_experiment(tmp_path, task=task), "predict", model_dir)
+    assert _contents(tmp_path) == _contents(output_dir)
+
+
+def test_the_task_decides_what_is_written(trained, tmp_path) -> None:
+    class Named(ClassesTask):
+        def build_predictions(self, features, labels, outputs) -> dict[str, tf.Tensor]:
+            names = tf.strings.join(["row", tf.strings.as_string(labels)], " ")
+            return {"name": names, "is_right": tf.argmax(outputs, -1) == tf.cast(labels, tf.int64)}
+
+    _run(_experiment(tmp_path), "predict", trained, task_cls=Named)
+    rows = _rows(tmp_path)
+    assert list(rows[0]) == ["index", "name", "is_right"]
+    assert [row["name"] for row in rows[:4]] == ["row 0", "row 1", "row 2", "row 0"]
+
+
+def test_a_step_of_the_task_that_loses_rows_is_an_error(trained, tmp_path) -> None:
+    class Losing(ClassesTask):
+        def predict_step(self, inputs, model) -> dict[str, tf.Tensor]:
+            return {"x": super().predict_step(inputs, model)["output"][1:]}
+
+    with pytest.raises(errors.ConfigValueError, match="7 rows as 'x' for a batch of 8 examples"):
+        _run(_experiment(tmp_path), "predict", trained, task_cls=Losing)
+
+
+def test_data_that_repeat_are_refused(trained, tmp_path) -> None:
+    class Repeating(ClassesTask):
+        def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+            return super().build_inputs(params, input_context).repeat()
+
+    with pytest.raises(errors.ConfigValueError, match="repeat forever"):
+        _run(_experiment(tmp_path), "predict", trained, task_cls=Repeating)
+
+
+def test_predictions_use_the_averaged_weights(tmp_path) -> None:
+    ema = {"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}
+    params = _experiment(tmp_path / "predictions", **ema)
+    _run(params, "train", tmp_path)
+    model, _ = _run(params, "predict", tmp_path)
+    trained_outputs = model.predict(_features(), verbose=0)
+    outputs = np.array([row["output"] for row in _rows(tmp_path / "predictions")])
+    assert np.abs(outputs - trained_outputs).max() > 1e-3

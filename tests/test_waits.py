@@ -1,0 +1,164 @@
+"""Tests wait for a condition, not for some seconds, and give a busy machine time."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+# The shortest time after which a test may give up.
+LEAST = 60
+# Sleeps of at least this time are those of a process that waits to be ended.
+FOR_GOOD = 300
+# By file, or file and function, with the reason why a longer time on a busy machine does no harm.
+EXCEPTIONS = {
+    "waiting.py::wait_for": "the pause between two looks",
+    "orbit/hooks/test_iteration_timer.py::after_step": "what is measured, at least",
+    "orbit/hooks/test_input_wait.py::sleep": "what is measured, relative to other steps",
+    "search/toys.py::slow": "leaves time for a kill, for which the test waits by itself",
+    "end_to_end/test_data_faults.py::_hanging": "outlasts a warning that comes after 0.2 seconds",
+    "end_to_end/test_storage_faults.py::"
+    "test_04_kills_during_saves_leave_no_more_than_one_checkpoint_too_many": (
+        "kills at several moments of a save, none of which is awaited"
+    ),
+    "end_to_end/test_signals.py::between_two_requests": (
+        "signals of the first half second count as one; more time does no harm"
+    ),
+    "tools/launching/test_launched_cluster.py::send": "the same half second",
+    "tools/launching/test_launched_cluster.py::test_others_may_end_by_themselves_and_say_how": (
+        "the launcher looks every few milliseconds, and should find one process first"
+    ),
+    "telemetry/test_async_writer.py::test_full_queue_makes_write_wait": (
+        "nothing should happen in this time"
+    ),
+    "orbit/test_checkpoint_watcher.py": "the clock is a fake",
+    "core/test_savedmodel_checkpoint_manager.py::test_a_follower_gets_each_in_turn": (
+        "starts again with each model; both are there from the start"
+    ),
+}
+
+
+def _files() -> list[pathlib.Path]:
+    others = {pathlib.Path(__file__), *(TESTS / "ports").glob("*/**/*.py")}
+    return [path for path in sorted(TESTS.rglob("*.py")) if path not in others]
+
+
+def _number(node: ast.AST | None) -> float | None:
+    is_number = isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    return float(node.value) if is_number else None
+
+
+def _is_short(node: ast.AST | None) -> bool:
+    # Without any time, nothing is waited for.
+    number = _number(node)
+    return number is not None and 0 < number < LEAST
+
+
+def _clock(node: ast.AST) -> bool:
+    """Whether this is a call of a clock."""
+    name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+    return name in ("monotonic", "perf_counter") or ast.unparse(node) == "time.time()"
+
+
+def _problem(node: ast.AST) -> str:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr="sleep"), args=[seconds]):
+            if (_number(seconds) or 0) < FOR_GOOD:
+                return "sleeps; use `waiting.wait_for`"
+        case ast.Call(func=ast.Attribute(attr="wait" | "join"), args=[seconds]):
+            if _is_short(seconds):
+                return "waits too briefly"
+        case ast.keyword(arg="timeout" | "grace_secs", value=seconds):
+            if _is_short(seconds):
+                return "gives up too early"
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            if _clock(left) and _is_short(right):
+                return "has a deadline that is too early"
+        case ast.Compare(left=ast.BinOp(left=left, op=ast.Sub()), ops=[ast.Lt() | ast.LtE()]):
+            if _clock(left) and _is_short(node.comparators[0]):
+                return "expects to be fast"
+    return ""
+
+
+def _code_in(node: ast.AST) -> ast.AST | None:
+    """Return the program that a text is, if it is one that sleeps."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "_" for part in node.values]
+        text = "".join(map(str, parts))
+    else:
+        text = node.value if isinstance(node, ast.Constant) else ""
+    if not isinstance(text, str) or "sleep(" not in text:
+        return None
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return None
+
+
+def _problems(node: ast.AST, function: str = "", is_program: bool = False) -> Iterator[str]:
+    """Yield what is wrong, with the line and after the name of the function.
+
+    The test that starts a program from a text gives up itself, so the program may wait in a loop.
+    """
+    if isinstance(node, ast.FunctionDef):
+        function = node.name
+    if is_program and isinstance(node, ast.While):
+        return
+    if problem := _problem(node):
+        yield f"{function}, line {node.lineno}: {ast.unparse(node)} {problem}"
+    if code := _code_in(node):
+        for problem in _problems(code, function, is_program=True):
+            yield f"{problem} (in the text of line {node.lineno})"
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _problems(child, function, is_program)
+
+
+def _found() -> dict[str, list[str]]:
+    """Return the problems by file and function."""
+    found: dict[str, list[str]] = {}
+    for path in _files():
+        for problem in _problems(ast.parse(path.read_text())):
+            file = str(path.relative_to(TESTS))
+            key = file if file in EXCEPTIONS else f"{file}::{problem.partition(',')[0]}"
+            found.setdefault(key, []).append(problem)
+    return found
+
+
+def test_tests_wait_for_conditions_and_long_enough() -> None:
+    found = _found()
+    assert {key: found[key] for key in found if key not in EXCEPTIONS} == {}
+    assert [key for key in EXCEPTIONS if key not in found] == [], "exceptions of nothing"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "time.sleep(3)",
+        "while not done():\n    time.sleep(0.1)",
+        "run('import time; time.sleep(60)')",
+        "run(f'wait({x})\\ntime.sleep(5)')",
+        "deadline = time.monotonic() + 30",
+        "assert time.monotonic() - began < 5",
+        "subprocess.run(command, timeout=20)",
+        "process.wait(10)",
+    ],
+)
+def test_waits_for_seconds_are_found(code: str) -> None:
+    assert list(_problems(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "deadline = time.monotonic() + 60",
+        "assert time.monotonic() - began >= 0.2",
+        "controller.evaluate_continuously(timeout=0)",
+        "run('while not done(): time.sleep(0.1)')",
+        "time.sleep(300)",
+        "', '.join(names)",
+    ],
+)
+def test_other_waits_are_not(code: str) -> None:
+    assert not list(_problems(ast.parse(code)))

@@ -1,0 +1,63 @@
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+from benchmarks import chaos
+from official_lite.run import model_dir_lock
+from official_lite.tools import __main__ as tools
+from tests import commands
+
+TRAIN = ["--experiment=vision/digits_mlp", "--mode=train", "--set=trainer.train_steps=40"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    model_dir = tmp_path_factory.mktemp("reproduce") / "run"
+    assert commands.run(["train.py", *TRAIN, f"--model_dir={model_dir}"]).returncode == 0
+    return model_dir
+
+
+@pytest.mark.slow
+def test_reproduced_run_is_the_same_bit_for_bit(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    again = tmp_path / "again"
+    arguments = ["-m", "official_lite.tools", "reproduce", str(run), f"--model_dir={again}"]
+    done = commands.run(arguments)
+    assert done.returncode == 0, done.stderr
+    assert chaos.differences(chaos.what_is_left(run), chaos.what_is_left(again)) == []
+    # The command that is printed resumes it, and so does the one in its record.
+    assert f"--config_file={run}/params.yaml" in done.stderr
+    recorded = json.loads((again / "run.json").read_text())["argv"]
+    assert f"--model_dir={again}" in recorded
+
+
+def test_directory_that_is_in_use_is_refused(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tools.main(["reproduce", str(run), f"--model_dir={run}"]) == 2
+    assert "is not empty: it contains" in capsys.readouterr().err
+    with model_dir_lock.ModelDirLock(str(tmp_path)):
+        assert tools.main(["reproduce", str(run), f"--model_dir={tmp_path}"]) == 6
+    assert f"Another run is training in {tmp_path}" in capsys.readouterr().err
+
+
+def test_warns_of_what_is_no_longer_as_recorded(
+    run: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: started.append(command) or sys.exit(0))
+    edited = tmp_path / "edited"
+    shutil.copytree(run, edited)
+    with (edited / "params.yaml").open("a") as file:
+        file.write("# edited\n")
+    with pytest.raises(SystemExit):
+        tools.main(["reproduce", str(edited), f"--model_dir={tmp_path / 'again'}"])
+    said = capsys.readouterr().err
+    assert "Warning: this is not as recorded: config: params.yaml: recorded sha256" in said
+    assert "--safe_config" in started[0]

@@ -1,0 +1,438 @@
+"""`verify` finds every change of a run's files, and nothing in a run that was only killed."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from official_lite.tools import __main__ as tools
+from tests import commands
+
+PLUGIN = """
+import dataclasses
+import os
+import signal
+
+import keras
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.core import base_task, exp_factory, input_reader, task_factory
+from official_lite.core import config_definitions as cfg
+
+SCALE = float(os.environ.get("SCALE", "1"))
+
+
+class Killer(orbit.Hook):
+    every_n_steps = 1
+
+    def after_step(self):
+        if self.controller.step == int(os.environ.get("KILL_AT", "-1")):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclasses.dataclass
+class Config(cfg.TaskConfig):
+    pass
+
+
+def parse(line):
+    x, y = tf.io.decode_csv(line, [0.0, 0.0])
+    return tf.stack([x, 1.0]), SCALE * y
+
+
+@task_factory.register_task_cls(Config)
+class Task(base_task.Task):
+    def build_model(self):
+        layers = [keras.Input((2,)), keras.layers.Dropout(0.1), keras.layers.Dense(1)]
+        return keras.Sequential(layers)
+
+    def build_inputs(self, params, input_context=None):
+        reader = input_reader.InputReader(params, tf.data.TextLineDataset, parser_fn=parse)
+        return reader.read(input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return tf.reduce_mean(tf.square(model_outputs[:, 0] - labels))
+
+
+@exp_factory.register_config_factory("tests/verify")
+def experiment():
+    data = os.path.join(os.path.dirname(__file__), "data", "part-*.csv")
+    return cfg.ExperimentConfig(
+        task=Config(
+            train_data=cfg.DataConfig(input_path=data, global_batch_size=4, is_training=True),
+            validation_data=cfg.DataConfig(
+                input_path=data, global_batch_size=4, is_training=False
+            ),
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=20,
+            steps_per_loop=2,
+            checkpoint_interval=4,
+            validation_interval=10,
+            max_to_keep=3,
+            writers=["jsonl"],
+            hooks=[{"name": f"{os.path.abspath(__file__)}:Killer"}],
+            optimizer_config=cfg.OptimizationConfig(
+                {
+                    "optimizer": {"type": "adam"},
+                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
+                }
+            ),
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy="off"),
+    )
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A run that has ended, and what it was made from."""
+
+    root: pathlib.Path
+
+    @property
+    def run(self) -> pathlib.Path:
+        return self.root / "run"
+
+    @property
+    def plugin(self) -> pathlib.Path:
+        return self.root / "mine.py"
+
+    @property
+    def data(self) -> pathlib.Path:
+        return self.root / "data" / "part-1.csv"
+
+    @property
+    def chain(self) -> pathlib.Path:
+        return self.run / "checkpoints.chain.jsonl"
+
+    def file(self, suffix: str, step: int = 16) -> pathlib.Path:
+        return self.run / f"ckpt-{step}.{suffix}"
+
+    def train(self, model_dir: str, *flags: str, **environment: str) -> int:
+        command = [
+            *("-m", "official_lite.tools", "train", "--experiment=tests/verify"),
+            *("--mode=train_and_eval", f"--import={self.plugin}", *flags),
+            f"--model_dir={self.root / model_dir}",
+        ]
+        return commands.run(command, env=environment).returncode
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A run that was killed twice, and another one, `other`, that has read the same files."""
+    made = Trained(tmp_path_factory.mktemp("verify"))
+    made.plugin.write_text(PLUGIN)
+    made.data.parent.mkdir()
+    for part in range(2):
+        lines = [f"{x},{2 * x + part}\n" for x in range(24)]
+        made.data.with_name(f"part-{part}.csv").write_text("".join(lines))
+    # In the foreground, so that the first checkpoint is complete.
+    assert made.train("run", "--noenable_async_checkpointing", KILL_AT="6") == -9
+    shutil.copytree(made.run, made.root / "killed")
+    assert made.train("run", KILL_AT="15") == -9
+    assert made.train("run") == 0
+    assert made.train("other", "--set=runtime.seed=7") == 0
+    return made
+
+
+@pytest.fixture
+def trained(made: Trained) -> Iterator[Trained]:
+    """The run, which may be changed: everything is put back afterwards."""
+    copy = made.root.with_name(f"{made.root.name}_copy")
+    shutil.copytree(made.root, copy)
+    yield made
+    shutil.rmtree(made.root)
+    copy.rename(made.root)
+
+
+Verify = Callable[..., tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
+    """The exit code of `verify --json`, and the links that do not hold."""
+
+    def verify(run: pathlib.Path, *flags: str) -> tuple[int, list[dict[str, Any]]]:
+        capsys.readouterr()
+        code = tools.main(["verify", str(run), "--json", *flags])
+        said = json.loads(capsys.readouterr().out)
+        assert said["holds"] == (code == 0)
+        return code, [check for check in said["checks"] if check["state"] != "holds"]
+
+    return verify
+
+
+def _edit(path: pathlib.Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def _flip(path: pathlib.Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _edit_lines(path: pathlib.Path, edit: Callable[[list[str]], object]) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    edit(lines)
+    path.write_text("".join(lines))
+
+
+def _swap(lines: list[str]) -> None:
+    lines[3], lines[4] = lines[4], lines[3]
+
+
+def _cut_behind_16(lines: list[str]) -> None:
+    first = next(i for i, line in enumerate(lines) if '"checkpoint":"ckpt-16"' in line)
+    del lines[first:]
+
+
+def _take_from_other(trained: Trained, *suffixes: str) -> None:
+    for suffix in suffixes:
+        shutil.copy(trained.root / "other" / f"ckpt-16.{suffix}", trained.run)
+
+
+def _sign_anew(trained: Trained) -> None:
+    """Replace a data file and change its commit file to match, but not the chain."""
+    data, commit = trained.file("data-00000-of-00001"), trained.file("commit.json")
+    before = hashlib.sha256(data.read_bytes()).hexdigest()
+    _flip(data)
+    _edit(commit, before, hashlib.sha256(data.read_bytes()).hexdigest())
+
+
+def _remove_checkpoint(trained: Trained) -> None:
+    for path in trained.run.glob("ckpt-16.*"):
+        path.unlink()
+
+
+def _forge_line(trained: Trained) -> None:
+    line = {"kind": "checkpoint", "checkpoint": "ckpt-16", "sha256": "0" * 64, "after": "1" * 64}
+    with trained.chain.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _install(trained: Trained) -> None:
+    """What `run.json` does not name is installed, or the other way round."""
+    record = trained.run / "run.json"
+    content = json.loads(record.read_text())
+    del content["environment"]["packages"]["absl_py"]
+    record.write_text(json.dumps(content))
+
+
+DATA = "data-00000-of-00001"
+CHAIN = "checkpoints.chain.jsonl"
+
+# What is done, and the link and the file that are named.
+TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
+    "a bit in a data file": (lambda t: _flip(t.file(DATA)), "ckpt-16", f"ckpt-16.{DATA}"),
+    "a bit in the newest data file": (lambda t: _flip(t.file(DATA, 20)), "ckpt-20", DATA),
+    "a bit in an index": (lambda t: _flip(t.file("index")), "ckpt-16", "ckpt-16.index"),
+    "a data file is cut": (lambda t: os.truncate(t.file(DATA), 99), "ckpt-16", DATA),
+    "a data file is removed": (lambda t: t.file(DATA).unlink(), "ckpt-16", DATA),
+    "an index is removed": (lambda t: t.file("index").unlink(), "ckpt-16", "ckpt-16.index"),
+    "a commit file is removed": (
+        lambda t: t.file("commit.json").unlink(),
+        "ckpt-16",
+        "ckpt-16.commit.json",
+    ),
+    "a checkpoint is removed": (_remove_checkpoint, "ckpt-16", "ckpt-16.commit.json"),
+    "a commit file is edited": (
+        lambda t: _edit(t.file("commit.json"), '"num_replicas":1', '"num_replicas":2'),
+        "ckpt-16",
+        "ckpt-16.commit.json",
+    ),
+    "a data file and its commit file are edited": (_sign_anew, "ckpt-16", "ckpt-16.commit.json"),
+    "a checkpoint of another run": (
+        lambda t: _take_from_other(t, DATA, "index", "commit.json"),
+        "ckpt-16",
+        "ckpt-16.commit.json",
+    ),
+    "data of another run": (lambda t: _take_from_other(t, DATA), "ckpt-16", DATA),
+    "the first line is removed": (
+        lambda t: _edit_lines(t.chain, lambda lines: lines.pop(0)),
+        "chain",
+        f"{CHAIN}, line 1",
+    ),
+    "a line is removed": (
+        lambda t: _edit_lines(t.chain, lambda lines: lines.pop(4)),
+        "chain",
+        f"{CHAIN}, line 5",
+    ),
+    "the last lines are removed": (
+        lambda t: _edit_lines(t.chain, _cut_behind_16),
+        "ckpt-16",
+        CHAIN,
+    ),
+    "two lines are swapped": (
+        lambda t: _edit_lines(t.chain, _swap),
+        "chain",
+        f"{CHAIN}, line 4",
+    ),
+    "a line is edited": (
+        lambda t: _edit(t.chain, '"checkpoint":"ckpt-4"', '"checkpoint":"ckpt-5"'),
+        "chain",
+        CHAIN,
+    ),
+    "a line is forged": (_forge_line, "chain", CHAIN),
+    "a line is garbage": (
+        lambda t: t.chain.write_text(t.chain.read_text() + "garbage\n"),
+        "chain",
+        CHAIN,
+    ),
+    "the chain is removed": (lambda t: t.chain.unlink(), "ckpt-16", CHAIN),
+    "the chain of another run": (
+        lambda t: shutil.copy(t.root / "other" / CHAIN, t.chain),
+        "ckpt-16",
+        "ckpt-16.commit.json",
+    ),
+    "the config is edited": (
+        lambda t: _edit(t.run / "params.yaml", "learning_rate: 0.1", "learning_rate: 0.2"),
+        "config",
+        "params.yaml",
+    ),
+    "the config is removed": (
+        lambda t: (t.run / "params.yaml").unlink(),
+        "config",
+        "params.yaml",
+    ),
+    "the config of another run": (
+        lambda t: shutil.copy(t.root / "other" / "params.yaml", t.run),
+        "config",
+        "params.yaml",
+    ),
+    "the command in run.json is edited": (
+        lambda t: _edit(t.run / "run.json", "--mode=train_and_eval", "--mode=train"),
+        "run.json",
+        "run.json",
+    ),
+    "the packages in run.json are edited": (_install, "run.json", "run.json"),
+    "run.json is removed": (lambda t: (t.run / "run.json").unlink(), "run.json", "run.json"),
+    "an input file of the same size": (lambda t: _flip(t.data), "inputs", "part-1.csv"),
+    "an input file with one byte more": (
+        lambda t: t.data.write_text(t.data.read_text() + "\n"),
+        "inputs",
+        "part-1.csv",
+    ),
+    "an input file is removed": (lambda t: t.data.unlink(), "inputs", "part-1.csv"),
+    "a new input file": (
+        lambda t: shutil.copy(t.data, t.data.with_name("part-2.csv")),
+        "inputs",
+        "part-2.csv",
+    ),
+    "the code is edited": (lambda t: _edit(t.plugin, "0.1)", "0.2)"), "code", "mine.py"),
+    "the code is removed": (lambda t: t.plugin.unlink(), "code", "mine.py"),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERINGS)
+def test_link_that_was_tampered_with_is_named(name: str, trained: Trained, verify: Verify) -> None:
+    tamper, link, file = TAMPERINGS[name]
+    tamper(trained)
+    code, broken = verify(trained.run, "--no-replay")
+    assert code == 8
+    named = [(each["link"], each["file"]) for each in broken if each["state"] == "BROKEN"]
+    assert any(each[0] == link and file in each[1] for each in named), named
+    assert all(each["recorded"] != each["found"] for each in broken if each["state"] == "BROKEN")
+
+
+def test_run_that_was_killed_twice_verifies(made: Trained, verify: Verify) -> None:
+    assert verify(made.run, "--no-replay") == (0, [])
+
+
+def test_kill_leaves_no_false_alarm(
+    trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = trained.root / "killed"
+    assert verify(killed, "--no-replay")[1] == []
+    chain = killed / CHAIN
+    lines = chain.read_text().splitlines(keepends=True)
+    assert '"ckpt-4"' in lines[-1]
+    # Killed in the middle of the line of the checkpoint, and before it.
+    for left in ("".join(lines)[:-9], "".join(lines[:-1])):
+        chain.write_text(left)
+        assert verify(killed, "--no-replay")[1] == []
+    assert trained.train("killed") == 0
+    assert verify(killed, "--no-replay") == (0, [])
+    assert tools.main(["verify", str(killed), "--no-replay"]) == 0
+    assert "holds     ckpt-8        after ckpt-4" in capsys.readouterr().out
+
+
+def test_fork_is_shown_and_no_alarm(
+    trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The newest checkpoint is damaged, so the run resumes from the one before.
+    os.truncate(trained.file(DATA, 20), 0)
+    assert trained.train("run", "--set=trainer.train_steps=24") == 0
+    assert verify(trained.run, "--no-replay") == (0, [])
+    assert tools.main(["verify", str(trained.run), "--no-replay"]) == 0
+    said = capsys.readouterr().out
+    assert "after ckpt-16; forks from the chain, which had come to ckpt-20" in said
+    assert "after ckpt-16; removed (damaged)" in said
+
+
+def test_package_that_was_installed_later_is_named(
+    made: Trained,
+    verify: Verify,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "rival_package-2.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    code, (broken,) = verify(made.run, "--no-replay")
+    assert code == 8
+    found = (broken["link"], broken["file"], broken["recorded"], broken["found"])
+    assert found == ("environment", "rival_package", "not installed", "2.0")
+
+
+@pytest.mark.slow
+def test_replay_of_a_segment_is_equal(
+    made: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = f"--import={made.plugin}"
+    assert verify(made.run, flag) == (0, [])
+    assert tools.main(["verify", str(made.run), flag, "--step=12"]) == 0
+    said = capsys.readouterr().out
+    assert "holds     replay        from step 12 to 16: equal bit for bit" in said
+
+
+@pytest.mark.slow
+def test_replay_finds_what_no_checksum_shows(
+    made: Trained, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALE", "1.5")
+    code, (broken,) = verify(made.run, "--trust")
+    assert code == 8
+    assert (broken["link"], broken["state"]) == ("replay", "BROKEN")
+    assert "kernel" in broken["recorded"]
+
+
+def test_code_of_a_run_is_replayed_only_if_it_is_named(
+    made: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tools.main(["verify", str(made.run)]) == 2
+    assert f"If you trust it, pass --import={made.plugin}" in capsys.readouterr().err
+
+
+def test_step_without_a_successor_is_answered_with_those_that_have_one(
+    made: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tools.main(["verify", str(made.run), f"--import={made.plugin}", "--step=20"]) == 5
+    assert "--step can be 12, 16." in capsys.readouterr().err
+
+
+def test_directory_without_a_chain_is_refused(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tools.main(["verify", str(tmp_path)]) == 5
+    assert f"has no {CHAIN}" in capsys.readouterr().err
+    assert tools.main(["verify", str(tmp_path / "gone")]) == 2
