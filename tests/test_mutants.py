@@ -8,12 +8,12 @@ from benchmarks.mutation import mutants
 ROOT = mutation.ROOT
 
 
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=str)
-def test_mutant_can_be_applied_and_has_tests(mutant: mutants.Mutant) -> None:
-    assert mutant.replacement != mutant.snippet
-    compile(mutation.mutated(mutant, ROOT), mutant.module, "exec")
-    assert mutant.tests
-    assert [file for file in mutant.tests if not (ROOT / file).is_file()] == []
+def test_mutants_can_be_applied_and_have_tests() -> None:
+    for mutant in mutants.MUTANTS:
+        assert mutant.replacement != mutant.snippet, mutant
+        compile(mutation.mutated(mutant, ROOT), mutant.module, "exec")
+        assert mutant.tests, mutant
+        assert [file for file in mutant.tests if not (ROOT / file).is_file()] == [], mutant
 
 
 @pytest.mark.parametrize("source", ["", "a = 1\na = 1\n"])

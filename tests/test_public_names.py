@@ -4,62 +4,79 @@ import ast
 import importlib
 import pathlib
 import types
-
-import pytest
+from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
 MODULES = sorted(
     ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for p in (ROOT / "official_lite").rglob("*.py")
 )
+PACKAGES = [n for n in MODULES if (ROOT / n.replace(".", "/") / "__init__.py").exists()]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_what_is_listed_exists(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__doc__
-    for public in getattr(module, "__all__", []):
-        if f"{name}.{public}" in MODULES:
-            # A package need not have imported its modules.
-            importlib.import_module(f"{name}.{public}")
-        assert getattr(module, public) is not None
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_list_is_complete(name: str) -> None:
-    module = importlib.import_module(name)
-    if not hasattr(module, "__all__"):
-        return
-    public = {
+def _public_names(name: str) -> set[str]:
+    """Return the classes and functions that a module defines, but for private ones."""
+    return {
         attribute
-        for attribute, value in vars(module).items()
+        for attribute, value in vars(importlib.import_module(name)).items()
         if isinstance(value, type | types.FunctionType)
         and value.__module__.startswith(name)
         and not attribute.startswith("_")
     }
-    assert public <= set(module.__all__)
 
 
-PACKAGES = [n for n in MODULES if (ROOT / n.replace(".", "/") / "__init__.py").exists()]
+def test_every_module_has_a_docstring() -> None:
+    assert [name for name in MODULES if not importlib.import_module(name).__doc__] == []
 
 
-@pytest.mark.parametrize("name", [*PACKAGES, "official_lite.core.train_utils"])
-def test_what_is_imported_from_below_is_reexported_once(name: str) -> None:
-    """By `from module import name as name`, which type checkers and readers understand."""
-    module = importlib.import_module(name)
-    assert module.__file__ is not None
-    path = pathlib.Path(module.__file__)
+def test_listed_names_exist() -> None:
+    missing = []
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", []):
+            if f"{name}.{public}" in MODULES:
+                # A package need not have imported its modules.
+                importlib.import_module(f"{name}.{public}")
+            if getattr(module, public, None) is None:
+                missing.append(f"{name}.{public}")
+    assert missing == []
+
+
+def test_lists_of_public_names_are_complete() -> None:
+    unlisted = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        if hasattr(module, "__all__"):
+            unlisted[name] = _public_names(name) - set(module.__all__)
+    assert {name: names for name, names in unlisted.items() if names} == {}
+
+
+def _nodes(name: str) -> list[ast.AST]:
+    path = pathlib.Path(str(importlib.import_module(name).__file__))
     # Names that are imported on first use are listed in a stub.
-    stub = path.with_suffix(".pyi")
-    nodes = [n for p in (path, stub) if p.exists() for n in ast.walk(ast.parse(p.read_text()))]
+    sources = [p for p in (path, path.with_suffix(".pyi")) if p.exists()]
+    return [node for p in sources for node in ast.walk(ast.parse(p.read_text()))]
+
+
+def _problems_of_reexports(name: str) -> Iterator[str]:
+    nodes = _nodes(name)
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom)]
     aliases = [a for n in imports if (n.module or "").startswith(name) for a in n.names]
     aliases += [a for n in imports for a in n.names if a.asname]
-    assert all(alias.asname == alias.name for alias in aliases)
+    constants = {n.value for n in nodes if isinstance(n, ast.Constant)}
     for alias in aliases:
-        assert getattr(module, alias.name) is not None
-    constants = [n.value for n in nodes if isinstance(n, ast.Constant)]
-    assert not {alias.name for alias in aliases} & {c for c in constants if isinstance(c, str)}
+        if alias.asname != alias.name:
+            yield f"{name}: import {alias.name} as {alias.name}"
+        elif getattr(importlib.import_module(name), alias.name) is None:
+            yield f"{name}.{alias.name} is None"
+        elif alias.name in constants:
+            yield f"{name}.{alias.name} is listed twice"
+
+
+def test_packages_import_a_name_once_as_itself() -> None:
+    """By `from module import name as name`, which type checkers and readers understand."""
+    names = [*PACKAGES, "official_lite.core.train_utils"]
+    assert [problem for name in names for problem in _problems_of_reexports(name)] == []
 
 
 def test_init_of_a_package_fits_on_a_screen() -> None:
