@@ -119,7 +119,9 @@ def _is_below(imported: str, name: str) -> bool:
 
 def test_modules_import_only_from_below() -> None:
     imports = [(name, imported) for name in sorted(MODULES) for imported in _imports(name)]
-    assert [f"{name} imports {other}" for name, other in imports if not _is_below(other, name)] == []
+    assert [
+        f"{name} imports {other}" for name, other in imports if not _is_below(other, name)
+    ] == []
 
 
 def test_no_module_imports_in_a_circle() -> None:
