@@ -51,6 +51,7 @@ def test_tuned_training_is_bit_for_bit_that_of_the_mode_chosen(experiment, make_
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.timing
 def test_tiny_steps_are_put_into_one_program(experiment, make_trainer, monkeypatch) -> None:
     # On a busy machine even a tiny step may take longer than the usual limit.
     monkeypatch.setattr(auto, "_SHORT_STEP_SECONDS", float("inf"))

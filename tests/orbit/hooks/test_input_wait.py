@@ -8,6 +8,8 @@ from official_lite import orbit
 from official_lite.data import tf_data_options
 from official_lite.orbit import hooks
 
+pytestmark = pytest.mark.timing
+
 
 def _sleeping(seconds, then=lambda: None):
     """A function of a tensor that takes so long, in the graph."""

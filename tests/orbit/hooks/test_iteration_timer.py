@@ -31,7 +31,7 @@ def test_pace_is_reported_after_the_warmup(make_trainer, make_controller, record
     make_controller(make_trainer(), hooks=[timer], steps_per_loop=5).train(15)
     first, *others = [record.values for record in recording_writer.records]
     assert "seconds_per_step" not in first
-    assert [0 < values["seconds_per_step"] < 1 for values in others] == [True, True]
+    assert [values["seconds_per_step"] > 0 for values in others] == [True, True]
     for values in others:
         examples_per_step = values["examples_per_second"] * values["seconds_per_step"]
         assert examples_per_step == pytest.approx(8)
