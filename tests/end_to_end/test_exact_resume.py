@@ -109,11 +109,11 @@ def _kill_and_compare(tmp_path, execution, strategy, *options, flags=()):
 @pytest.mark.parametrize(
     ("execution", "strategy", "workers", "flags"),
     [
-        ("graph", "one_device", 1, []),
+        pytest.param("graph", "one_device", 1, [], marks=pytest.mark.promise),
         ("graph", "one_device", 1, ["--noenable_async_checkpointing"]),
         ("xla_loop", "one_device", 1, []),
         ("xla", "mirrored", 1, []),
-        ("graph", "multi_worker_mirrored", 2, []),
+        pytest.param("graph", "multi_worker_mirrored", 2, [], marks=pytest.mark.promise),
     ],
 )
 def test_01_killed_at_random_moments(execution, strategy, workers, flags, tmp_path):
