@@ -126,11 +126,11 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
     ("execution", "strategy", "workers", "kills", "flags"),
     [
         # Twice: what was resumed is resumed once more.
-        ("graph", "one_device", 1, 2, []),
+        pytest.param("graph", "one_device", 1, 2, [], marks=pytest.mark.promise),
         ("graph", "one_device", 1, 1, ["--noenable_async_checkpointing"]),
         ("xla_loop", "one_device", 1, 1, []),
         ("xla", "mirrored", 1, 1, []),
-        ("graph", "multi_worker_mirrored", 2, 2, []),
+        pytest.param("graph", "multi_worker_mirrored", 2, 2, [], marks=pytest.mark.promise),
     ],
 )
 def test_01_killed_at_random_moments(
