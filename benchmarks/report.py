@@ -32,7 +32,6 @@ TITLES: Mapping[str, str] = {
     "strategies": "Two replicas",
     "virtual_replicas": "What virtual replicas cost",
     "workers": "More workers",
-    "adapters": "Adapters",
 }
 
 _PATH_OPTIONS = (

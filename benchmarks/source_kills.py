@@ -1,15 +1,15 @@
 """A benchmark that kills a training on each source of rows again and again, and compares the end.
 
-Each training is a process that is killed (SIGKILL) at a random moment after it has saved a new
-checkpoint, and started again. At the end, its last checkpoint and its records must equal those of
-an undisturbed training bit for bit. The processes are forks of this one, which has imported
-TensorFlow already.
+Each training is a process that kills itself (SIGKILL) at a random step after new checkpoints, and is
+started again. At the end, its last checkpoint and its records must equal those of an undisturbed
+training bit for bit. The processes are forks of this one, which has imported TensorFlow already.
 
 python -m benchmarks.source_kills --kills 10
 """
 
 import argparse
 import contextlib
+import functools
 import os
 import pathlib
 import random
@@ -25,6 +25,7 @@ import keras
 import tensorflow as tf
 
 from benchmarks import chaos, data_sources
+from official_lite import orbit
 from official_lite.core import base_task, input_reader, train_lib
 from official_lite.core import config_definitions as cfg
 
@@ -32,9 +33,6 @@ _NUM_ROWS = 60_000
 _NUM_FILES = 2
 _BATCH_SIZE = 256
 _STEPS_BETWEEN_CHECKPOINTS = 20
-
-# A process that saves no checkpoint for this long is considered hung.
-_MOST_SECONDS = 600.0
 
 
 class RowsTask(base_task.Task):
@@ -101,13 +99,36 @@ def create_params(source: str, input_path: str, train_steps: int) -> cfg.Experim
     return params
 
 
-def train(source: str, input_path: str, train_steps: int, model_dir: pathlib.Path) -> None:
+class Kill(orbit.Hook):
+    """Kills this process at a step.
+
+    Args:
+        step: The step.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def build_trigger(self) -> orbit.triggers.Trigger:
+        return orbit.triggers.AtSteps([self._step])
+
+    def after_step(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    source: str,
+    input_path: str,
+    train_steps: int,
+    model_dir: pathlib.Path,
+    hooks: Sequence[orbit.Hook] = (),
+) -> None:
     """Train to the end, or resume."""
     params = create_params(source, input_path, train_steps)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         task = RowsTask(params.task)
-    train_lib.run_experiment(strategy, task, "train", params, str(model_dir))
+    train_lib.run_experiment(strategy, task, "train", params, str(model_dir), hooks=hooks)
 
 
 def write_files(source: str, folder: pathlib.Path) -> None:
@@ -140,50 +161,15 @@ def fork(work: Callable[[], object], log: pathlib.Path) -> int:
             os._exit(code)
 
 
-def wait(pid: int, log: pathlib.Path) -> None:
-    """Wait for a process to end.
+def run(work: Callable[[], object], log: pathlib.Path, exit_code: int = 0) -> None:
+    """Do some work in a fork of this process, and wait for its end.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The process ended with another exit code.
     """
-    _, status = os.waitpid(pid, 0)
-    if status:
-        raise RuntimeError(f"A process ended with {status}:\n{log.read_text()[-3000:]}")
-
-
-def _num_saved(model_dir: pathlib.Path) -> int:
-    """Return the step of the latest committed checkpoint."""
-    steps = [int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("*.commit.json")]
-    return max(steps, default=0)
-
-
-def run_until_killed(
-    work: Callable[[], object], model_dir: pathlib.Path, delay: float, last_step: int
-) -> int | None:
-    """Start a process and kill it some time after it has saved a checkpoint.
-
-    Returns:
-        The step of the last checkpoint that it saved; None if it ended before it was killed.
-    """
-    log = model_dir.with_suffix(".log")
-    saved, deadline = _num_saved(model_dir), time.monotonic() + _MOST_SECONDS
-    pid = fork(work, log)
-    kill_at = None
-    while kill_at is None or time.monotonic() < kill_at:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            if status or _num_saved(model_dir) < last_step:
-                raise RuntimeError(f"It ended with {status}:\n{log.read_text()[-3000:]}")
-            return None
-        if kill_at is None and _num_saved(model_dir) > saved:
-            kill_at = time.monotonic() + delay
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            raise RuntimeError(f"It saves no checkpoint; see {log}.")
-        time.sleep(0.002)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return _num_saved(model_dir)
+    _, status = os.waitpid(fork(work, log), 0)
+    if (ended := os.waitstatus_to_exitcode(status)) != exit_code:
+        raise RuntimeError(f"A process ended with {ended}:\n{log.read_text()[-3000:]}")
 
 
 def kill_and_compare(
@@ -192,36 +178,24 @@ def kill_and_compare(
     """Train twice on a source, once undisturbed, and once killed again and again.
 
     Returns:
-        The steps of the last checkpoint before each kill, and the names of the values that differ.
+        The steps at which the training was killed, and the names of the values that differ.
     """
     pattern = str(folder / "data" / "rows-*")
-    log = folder / "write.log"
     folder.mkdir(parents=True, exist_ok=True)
     # Libraries start threads, which a fork would not have. This process uses none of them.
-    wait(fork(lambda: write_files(source, folder / "data"), log), log)
-    # Some steps for each start, in which it may be killed.
-    train_steps = (2 * kills + 2) * _STEPS_BETWEEN_CHECKPOINTS
+    run(lambda: write_files(source, folder / "data"), folder / "write.log")
+    # A start saves two checkpoints. The first one is complete before the second one is written,
+    # which the kill may interrupt.
+    interval, random_steps = _STEPS_BETWEEN_CHECKPOINTS, random.Random(seed)
+    steps = [(3 * kill + 2) * interval + random_steps.randint(1, interval) for kill in range(kills)]
+    train_steps = (3 * kills + 1) * interval
     unbroken, broken = folder / "unbroken", folder / "broken"
-    wait(
-        fork(lambda: train(source, pattern, train_steps, unbroken), folder / "unbroken.log"),
-        folder / "unbroken.log",
-    )
-    moments = random.Random(seed)
-    steps: list[int] = []
-    while len(steps) < kills:
-        step = run_until_killed(
-            lambda: train(source, pattern, train_steps, broken),
-            broken,
-            moments.uniform(0, 0.5),
-            train_steps,
-        )
-        if step is None:
-            break
-        steps.append(step)
-    wait(
-        fork(lambda: train(source, pattern, train_steps, broken), folder / "broken.log"),
-        folder / "broken.log",
-    )
+    run(functools.partial(train, source, pattern, train_steps, unbroken), folder / "unbroken.log")
+    train_broken = functools.partial(train, source, pattern, train_steps, broken)
+    log = folder / "broken.log"
+    for step in steps:
+        run(functools.partial(train_broken, [Kill(step)]), log, exit_code=-signal.SIGKILL)
+    run(train_broken, log)
     return steps, chaos.differences(chaos.what_is_left(unbroken), chaos.what_is_left(broken))
 
 

@@ -33,11 +33,7 @@ _NAMES = [
     ("keras.layers:MultiHeadAttention", "_masked_softmax", "the attention of `keras2`"),
     ("tensorflow:__internal__.dispatch", "GlobalOpDispatcher", "symbolic tensors in ports"),
     ("tensorflow:Module", "_flatten", "the parts of a multitask model"),
-    (
-        "keras.src.models.functional:Functional",
-        "_run_through_graph",
-        "found architectures and quantization",
-    ),
+    ("keras.src.models.functional:Functional", "_run_through_graph", "found architectures"),
     (_OPTIMIZER, "_get_variable_index", "the sparse update steps, AdamW, LAMB and LARS"),
     (_OPTIMIZER, "_apply_weight_decay", "the sparse update steps"),
     (_OPTIMIZER, "_use_weight_decay", "AdamW and the sparse update steps"),
@@ -185,9 +181,6 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         ],
         "the base classes of `keras2`, and losses and metrics of symbolic tensors",
     ),
-    "a symbolic tensor": (lambda: keras.Input((1,)), ["_keras_history"], "quantization"),
-    "a sequential model": (_compiled, ["_functional"], "quantization"),
-    "a built dense layer": (lambda: _compiled().layers[0], ["_kernel"], "quantization"),
     "a lookup layer": (
         lambda: keras.layers.IntegerLookup(vocabulary=[1]),
         ["_has_input_vocabulary"],

@@ -17,10 +17,7 @@ import tensorflow as tf
 from official_lite.checkpoint import adapted_layers
 from official_lite.modeling import step_seeds
 
-__all__ = ["ADAPTER_WEIGHTS", "checkpoint_items", "hidden_items", "weight_items"]
-
-ADAPTER_WEIGHTS = "adapter_weights"
-"""The name of the weights in the checkpoint of a run that trains only adapters of a model."""
+__all__ = ["checkpoint_items", "hidden_items", "weight_items"]
 
 
 class _Names(tf.train.experimental.PythonState):

@@ -21,7 +21,6 @@ from official_lite.checkpoint import (
     keras2_converter,
     latest,
     model_state,
-    safetensors_files,
     weight_matching,
 )
 from official_lite.common import errors, files, keras_variables, suggestions
@@ -36,9 +35,7 @@ _Pairs = Mapping[int, weight_matching.Pair]
 
 
 def find_checkpoint(path: str) -> str | None:
-    """Return the checkpoint at `path`, a prefix, directory or safetensors file; None if none."""
-    if safetensors_files.is_safetensors(path):
-        return path if files.exists(path) else None
+    """Return the checkpoint prefix at `path`, a prefix or a directory; None if there is none."""
     if tf.io.gfile.isdir(path):
         return latest.latest_checkpoint(path)
     prefix = path.removesuffix(".index")
@@ -57,14 +54,12 @@ def load_weights(
     The checkpoint may be one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
     `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored. Layers
     that have moved are matched by name; only weights are then loaded, and lookup tables are not.
-    A checkpoint of Keras 2, such as one of the Model Garden, is converted. A safetensors file is
-    matched by names.
+    A checkpoint of Keras 2, such as one of the Model Garden, is converted.
 
     Args:
         model: The model, whose variables must exist. If it has `checkpoint_items`, these are
             loaded.
-        path: The prefix of a checkpoint, a directory, whose latest checkpoint is read, or a
-            safetensors file.
+        path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
         modules: `all`, or the names of `checkpoint_items`, of layers, or of attributes that hold a
             layer. A string may name several, separated by commas.
         strict: Whether to raise an error if a weight is missing or has another shape, or if layers
@@ -79,15 +74,12 @@ def load_weights(
             set and something is missing, or nothing fits at all. The model is unchanged.
         errors.UnknownNameError: The model has no part with a name in `modules`.
     """
+    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
         raise errors.CheckpointError(
             "The model has no weights yet, so nothing can be loaded. Call it once first."
         )
-    if safetensors_files.is_safetensors(path):
-        return _load_safetensors(model, path, _names_of(modules), strict)
-    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
-    _refuse_adapter(checkpoint)
     whole = model_state.weight_items(model)
     adapted = whole.pop("adapted_layers", None)
     items = model_state.checkpoint_items(model) or whole
@@ -97,10 +89,7 @@ def load_weights(
     pairs: _Pairs = weight_matching.pair(
         model, items if names == [ALL] else items | whole, hidden, checkpoint
     )
-    saved = checkpoint.node(0).children
-    parts = [saved[name] for name in items if name in saved] if names == [ALL] else []
-    below = itertools.chain.from_iterable(part.tensors() for part in parts)
-    report = _report(checkpoint.prefix, below, wanted, pairs)
+    report = _report(checkpoint, items if names == [ALL] else {}, wanted, pairs)
     if found := _find_keras2(model, items, names, wanted, checkpoint, report):
         report, pairs = found
         # Keras 2 has no counterpart of the state of adapted layers.
@@ -119,34 +108,6 @@ def load_weights(
     adapted_layers.follow_statistics(model)
     logging.info("Initialized the weights from %s", report)
     return report
-
-
-def _load_safetensors(
-    model: keras.Model | tf.Module, path: str, names: Sequence[str], strict: bool
-) -> WarmStartReport:
-    file = safetensors_files.SafetensorsFile(path)
-    items = model_state.checkpoint_items(model) or {"model": model}
-    wanted = _wanted(model, items, names)
-    every = list(keras_variables.variables_of(model))
-    pairs = weight_matching.pair_named(model, every, file.tensors)
-    report = _report(path, file.tensors if names == [ALL] else [], wanted, pairs)
-    if wanted and not report.matched:
-        raise errors.CheckpointError(f"No weight in the file matches the model.\n{report}")
-    if strict:
-        _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
-    _assign(wanted, pairs, file)
-    adapted_layers.follow_statistics(model)
-    logging.info("Initialized the weights from %s", report)
-    return report
-
-
-def _refuse_adapter(checkpoint: keras2_checkpoint.Keras2Checkpoint) -> None:
-    if model_state.ADAPTER_WEIGHTS in checkpoint.node(0).children:
-        raise errors.CheckpointError(
-            f"{checkpoint.prefix} holds only the adapter of a model. Write the model with the "
-            "adapter merged into it, and load that file: python -m official_lite.tools weights "
-            f"{checkpoint.prefix} --output=merged.safetensors"
-        )
 
 
 def _find_keras2(
@@ -266,24 +227,21 @@ def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[An
 
 
 def _report(
-    path: str,
-    tensors: Iterable[keras2_checkpoint.Tensor],
+    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    items: Mapping[str, Any],
     wanted: Sequence[Any],
     pairs: _Pairs,
 ) -> WarmStartReport:
-    """Report on the wanted variables, and on those of the tensors that belong to no variable."""
     found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
+    saved = checkpoint.node(0).children
     taken = {pair.tensor.key for pair in pairs.values()}
-    unexpected = [tensor for tensor in dict.fromkeys(tensors) if tensor.key not in taken]
+    below = itertools.chain.from_iterable(saved[i].tensors() for i in items if i in saved)
+    unexpected = [tensor for tensor in dict.fromkeys(below) if tensor.key not in taken]
     return WarmStartReport(
-        checkpoint=path,
+        checkpoint=checkpoint.prefix,
         matched=tuple(match for match in found if match.variable_shape == match.key_shape),
         mismatched=tuple(match for match in found if match.variable_shape != match.key_shape),
-        missing=tuple(
-            _missing(v, unexpected)
-            for v in wanted
-            if id(v) not in pairs and not keras_variables.is_optional(v)
-        ),
+        missing=tuple(_missing(v, unexpected) for v in wanted if id(v) not in pairs),
         unexpected=tuple(
             conversion_report.Leftover(name=tensor.key, shape=tensor.shape) for tensor in unexpected
         ),
@@ -315,9 +273,7 @@ def _missing(
 
 
 def _assign(
-    wanted: Sequence[Any],
-    pairs: _Pairs,
-    checkpoint: keras2_checkpoint.Keras2Checkpoint | safetensors_files.SafetensorsFile,
+    wanted: Sequence[Any], pairs: _Pairs, checkpoint: keras2_checkpoint.Keras2Checkpoint
 ) -> None:
     for variable in wanted:
         pair = pairs.get(id(variable))

@@ -19,9 +19,9 @@ import keras
 import tensorflow as tf
 
 from official_lite.checkpoint import keras2_checkpoint
-from official_lite.common import keras_variables, natural_order
+from official_lite.common import keras_variables
 
-__all__ = ["Evidence", "Pair", "pair", "pair_named"]
+__all__ = ["Evidence", "Pair", "pair"]
 
 _T = TypeVar("_T")
 
@@ -78,33 +78,6 @@ def pair(
     variables |= {id(v): v for v in hidden if in_list}
     tensors = [tensor for name in common for tensor in saved[name].tensors()] + in_list
     return _settle(model, variables, list(dict.fromkeys(tensors)), places)
-
-
-def pair_named(
-    model: keras.Model | tf.Module,
-    variables: Sequence[Any],
-    tensors: Sequence[keras2_checkpoint.Tensor],
-) -> _Pairs:
-    """Match variables to tensors that were saved by name; return the pairs as `pair` does.
-
-    Names that Keras generated differ between processes. Unless all names agree, such names are
-    therefore matched in their order.
-
-    Args:
-        model: The model, whose layer classes show which names Keras generated.
-        variables: All variables of the model.
-        tensors: All tensors.
-    """
-    by_name = {tensor.full_name: tensor for tensor in tensors}
-    paths = [keras_variables.path_of(variable) for variable in variables]
-    if set(paths) == set(by_name):
-        named = zip(variables, paths, strict=True)
-        return {id(v): Pair(v, by_name[path], Evidence.NAME) for v, path in named}
-    # Numbers increase with the creation of layers, in every process.
-    variables = sorted(variables, key=lambda v: natural_order.sort_key(keras_variables.path_of(v)))
-    tensors = sorted(tensors, key=lambda tensor: natural_order.sort_key(tensor.full_name))
-    places = _pair_list(variables, tensors)
-    return _settle(model, {id(v): v for v in variables}, tensors, places)
 
 
 def _walk(part: object, node: keras2_checkpoint.Node) -> Iterator[Pair]:

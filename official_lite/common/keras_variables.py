@@ -6,18 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = [
-    "is_optional",
-    "is_variable",
-    "local_values",
-    "mark_optional",
-    "path_of",
-    "raw",
-    "variables_of",
-]
-
-# An attribute of variables.
-_OPTIONAL = "_is_optional_in_warm_start"
+__all__ = ["is_variable", "local_values", "path_of", "raw", "variables_of"]
 
 
 def path_of(variable: keras.Variable | tf.Variable) -> str:
@@ -55,16 +44,3 @@ def variables_of(part: object) -> Iterator[Any]:
 
 def is_variable(trackable: object) -> bool:
     return isinstance(trackable, keras.Variable | tf.Variable)
-
-
-def mark_optional(variable: keras.Variable) -> None:
-    """Mark a variable as one that keeps its value in a warm start if the checkpoint lacks it.
-
-    Variables that compression adds to a model are examples: a float run does not have them.
-    """
-    setattr(variable, _OPTIONAL, True)
-
-
-def is_optional(variable: keras.Variable | tf.Variable) -> bool:
-    """Return whether a variable is marked by `mark_optional`."""
-    return bool(getattr(variable, _OPTIONAL, False))

@@ -27,11 +27,9 @@ __all__ = [
     "Change",
     "check",
     "find_changes",
-    "find_run_dir",
     "flatten",
     "other_experiment",
     "own_config",
-    "recorded_experiment",
     "warn_of_another",
 ]
 
@@ -80,9 +78,6 @@ _HARMFUL = (
     "runtime.loss_scale",
     "trainer.grad_accum_steps",
 )
-
-# `best_ckpt/best_ckpt-300` is two levels below the run.
-_LEVELS = 3
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
 
@@ -165,21 +160,6 @@ def own_config(model_dir: str) -> str:
     """Return the path of the training config in a model directory; empty if there is none."""
     path = os.path.join(model_dir, "params.yaml")
     return path if files.exists(path) else ""
-
-
-def find_run_dir(path: str) -> str | None:
-    """Return the model directory that a path is or is in; None if there is none."""
-    directory = path.rstrip("/") or path
-    for _ in range(_LEVELS):
-        if own_config(directory):
-            return directory
-        directory = os.path.dirname(directory) or os.curdir
-    return None
-
-
-def recorded_experiment(model_dir: str) -> str:
-    """Return the experiment of a run, as its `run.json` names it; empty if it names none."""
-    return _experiment_of(_read_run(model_dir).get("argv"))
 
 
 def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:

@@ -10,7 +10,6 @@ from absl import logging
 
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, terminal, types, user_code
-from official_lite.compression import distillation as distillation_lib
 from official_lite.core import config_definitions, step_checks, step_metrics, step_predictions
 from official_lite.modeling import hyperparams, keras_losses, performance
 from official_lite.modeling.hyperparams import base_config
@@ -59,9 +58,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     # Whether the metrics of an evaluation take one score per class; the trainer sets it before it
     # predicts.
     scores_classes = False
-
-    # The teacher that `task.compression.distillation` names; set when a trainer is created.
-    distillation: distillation_lib.Distillation | None = None
 
     _is_loss_checked = False
     _are_logits_checked = False
@@ -279,8 +275,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
         If the model was not compiled with a loss, return the result of `build_losses`. Otherwise
         return the compiled loss, computed as in `fit` and `evaluate`, plus the result of
-        `build_losses` if the task overrides that method. In training with a teacher, add the loss
-        of the distillation.
+        `build_losses` if the task overrides that method.
 
         Args:
             model: The model.
@@ -294,22 +289,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         if not self._are_logits_checked:
             self._are_logits_checked = True
             step_checks.check_logits(self, model, labels, outputs)
-        loss = self._own_loss(model, features, labels, outputs, sample_weight, training, aux_losses)
-        if training and self.distillation is not None:
-            return self.distillation(loss, features, outputs)
-        return loss
-
-    @user_code.not_converted
-    def _own_loss(
-        self,
-        model: keras.Model,
-        features: types.Nest,
-        labels: types.Nest,
-        outputs: types.Nest,
-        sample_weight: types.Nest,
-        training: bool,
-        aux_losses: Sequence[tf.Tensor] | None,
-    ) -> tf.Tensor:
         if not _has_compiled_loss(model):
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
         with keras_losses.undivided():

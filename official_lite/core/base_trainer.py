@@ -13,16 +13,8 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.adapters import lora
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, types, user_code
-from official_lite.compression import (
-    distillation,
-    models,
-    projection_hook,
-    projections,
-    weight_projection,
-)
 from official_lite.core import (
     base_task,
     config_definitions,
@@ -222,12 +214,9 @@ class Trainer(_AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
-        runner.set_untracked(self, _adapter=self._adapt_model())
         freezing.freeze(model, config.trainer.freeze)
         if train:
             self._rematerialize()
-            self._bind_teacher()
-        if train:
             step_checks.warn_of_compiled_optimizer(model, optimizer)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         runner.set_untracked(
@@ -242,7 +231,6 @@ class Trainer(_AsyncTrainer):
             _moving_statistics=moving_statistics.MovingStatistics(model),
         )
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
-        runner.set_untracked(self, _projections=self._create_projections() if train else {})
         if self.has_coordinator:
             atomic_counters.make_atomic(self._all_variables())
             # Reading a whole table would send it from the server to the worker in every step.
@@ -288,11 +276,6 @@ class Trainer(_AsyncTrainer):
     @property
     def model(self) -> keras.Model:
         return self._model
-
-    @property
-    def adapter(self) -> lora.Adapter | None:
-        """The adapter of the model, if `task.adapters` is set; checkpoints then hold only this."""
-        return self._adapter
 
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
@@ -420,14 +403,6 @@ class Trainer(_AsyncTrainer):
         """Return the hooks that this trainer adds before the hooks of the config."""
         return []
 
-    def build_projection_hooks(self) -> list[orbit.Hook]:
-        """Return the hooks that prune and cluster the weights, which run before all others."""
-        # Pruning comes first, so that clustering finds the zeros.
-        return [
-            projection_hook.ProjectionHook(name, projection)
-            for name, projection in reversed(self._projections.items())
-        ]
-
     def set_graph_hooks(self, graph_hooks: Sequence[orbit.GraphHook]) -> None:
         """Set the hooks that are traced into the step, and retrace the step if they changed."""
         if self._graph_hooks != list(graph_hooks):
@@ -435,12 +410,8 @@ class Trainer(_AsyncTrainer):
             self._retrace_train_step()
 
     def initialize(self) -> None:
-        """Let the task load pretrained weights; called if the run has no checkpoint yet.
-
-        With `task.adapters`, they have been loaded already.
-        """
-        if self.adapter is None:
-            self.task.initialize(self.model)
+        """Let the task load pretrained weights; called if the run has no checkpoint yet."""
+        self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
 
     def train_loop_begin(self) -> None:
@@ -516,7 +487,6 @@ class Trainer(_AsyncTrainer):
         """Call the task's step, and add the loss that it returns to the training loss."""
         task = self.task
         with (
-            self._learning_from_teacher(),
             step_checks.watched_for_training_mode(model, type(task).__name__),
             step_checks.naming_the_inputs(task, task.train_step, model, inputs),
         ):
@@ -526,24 +496,9 @@ class Trainer(_AsyncTrainer):
         self.train_loss.update_state(step_checks.training_loss(task, logs))
         return logs
 
-    @contextlib.contextmanager
-    def _learning_from_teacher(self) -> Iterator[None]:
-        """Raise an error if the task has a teacher, and its step does not learn from it."""
-        teacher = self._distillation
-        num_calls = teacher.num_calls if teacher else 0
-        yield
-        if teacher and teacher.num_calls == num_calls:
-            name = type(self.task).__name__
-            raise errors.ConfigValueError(
-                f"`task.compression.distillation` is set, but `train_step` of {name} does not call "
-                "`step_loss`, which adds the loss of the teacher. Call it in place of "
-                "`build_losses`, or add `loss = self.distillation(loss, features, outputs)`."
-            )
-
     def _end_replica_step(self) -> None:
         if not self.config.trainer.virtual_replicas:
             self._moving_statistics.average()
-            models.synchronize(self.model, hyperparams.get_by_path(self.config.task, "compression"))
         self.global_step.assign_add(1)
 
     def _show_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
@@ -764,18 +719,9 @@ class Trainer(_AsyncTrainer):
     def _checkpoint_items(self) -> dict[str, Any]:
         return {
             "global_step": self.global_step,
+            "model": self.model,
             "optimizer": self.optimizer,
             "skipped_batches": self._train_data.skipped,
-            **self._teacher_items(),
-            **{name: projection.states for name, projection in self._projections.items()},
-            **self._model_items(),
-        }
-
-    def _model_items(self) -> dict[str, Any]:
-        if self.adapter is not None:
-            return self.adapter.checkpoint_items()
-        return {
-            "model": self.model,
             **model_state.hidden_items(self.model),
             **model_state.checkpoint_items(self.model),
         }
@@ -906,73 +852,6 @@ class Trainer(_AsyncTrainer):
                 "an empty list."
             )
         remat.rematerialize(self.model, patterns)
-
-    @property
-    def _distillation(self) -> distillation.Distillation | None:
-        return self.task.distillation if isinstance(self.task, base_task.Task) else None
-
-    def _bind_teacher(self) -> None:
-        """Complete the teacher of a distillation, now that the student has its variables."""
-        teacher = self._distillation
-        if teacher is not None:
-            if not model_building.has_variables(teacher.teacher):
-                spec = self._executor.replica_spec(self.train_dataset)
-                model_building.build_variables(teacher.teacher, self._call_teacher, spec)
-            teacher.bind(self.model)
-        elif hyperparams.get_by_path(self.config.task, "compression.distillation") is not None:
-            raise errors.ConfigValueError(
-                "`task.compression.distillation` is set, but the task has no teacher. Create the "
-                "trainer by `trainer_factory.create_trainer`, which builds one; the task must be a "
-                "`base_task.Task`."
-            )
-
-    def _call_teacher(self, inputs: types.Nest) -> None:
-        teacher = self._distillation
-        if teacher is not None:
-            features, _, _ = base_task.split_batch(inputs, self.model)
-            teacher.teacher(features, training=False)
-
-    def _teacher_items(self) -> dict[str, Any]:
-        teacher = self._distillation
-        return {"teacher": teacher.record} if teacher else {}
-
-    def _create_projections(self) -> dict[str, weight_projection.WeightProjection]:
-        found = projections.create_projections(
-            hyperparams.get_by_path(self.config.task, "compression"),
-            self.model,
-            self._optimizer,
-            self.config.trainer.train_steps,
-        )
-        if found and self.has_coordinator:
-            raise errors.ConfigValueError(
-                f"`task.compression.{next(iter(found))}` is not supported with parameter servers, "
-                "whose workers update the weights at any time. Use another "
-                "`runtime.distribution_strategy`."
-            )
-        return found
-
-    def _adapt_model(self) -> lora.Adapter | None:
-        """Load the base and add the adapters, if the config has any."""
-        if hyperparams.get_by_path(self.config.task, "adapters") is None:
-            return None
-        if self.has_coordinator:
-            raise errors.ConfigValueError(
-                "`task.adapters` is set, which `runtime.distribution_strategy: parameter_server` "
-                "does not support. Use `mirrored` or `multi_worker_mirrored`."
-            )
-        if hyperparams.get_by_path(self.config.task, "compression") is not None:
-            raise errors.ConfigValueError(
-                "`task.adapters` and `task.compression` are both set, but adapters train a base "
-                "that does not change. Train the adapters, export the merged weights by "
-                "`official-lite export`, and compress those."
-            )
-        if type(self).initialize is not Trainer.initialize:
-            raise errors.ConfigValueError(
-                f"{type(self).__name__} overrides `initialize`, which `task.adapters` does not "
-                "support: a resumed run loads the base again before it restores the adapters. "
-                "Load it in `initialize` of the task instead."
-            )
-        return model_building.adapt(self.model, self.task)
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = train_data.count_micro_batches(self.config)

@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 from absl import logging
 
-from official_lite.adapters import configs as adapters_configs
 from official_lite.cluster import tf_config
 from official_lite.common import errors
-from official_lite.compression import configs as compression_configs
 from official_lite.config import phase_configs, stage_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
@@ -385,9 +383,8 @@ class TaskConfig(base_config.Config):
     """The config of a task: its model and its data. Subclass it to add fields.
 
     Attributes:
-        init_checkpoint: A checkpoint, a directory of checkpoints, or a safetensors file, with the
-            initial weights of a new run. Unless `adapters` is set, it is not read once `model_dir`
-            holds a checkpoint.
+        init_checkpoint: A checkpoint, or a directory of checkpoints, with the initial weights of a
+            new run. It is not read once `model_dir` holds a checkpoint.
         model: The config of the model.
         train_data: The training data; None if the task provides its own.
         validation_data: The validation data; None if the task provides its own.
@@ -400,9 +397,6 @@ class TaskConfig(base_config.Config):
             it in another shape; False loads the weights that match and reports the rest.
         init_checkpoint_modules: The parts of the model to load: `all`, or the names of
             `model.checkpoint_items` or of layers, as a list or separated by commas.
-        compression: Smaller and faster models; see docs/how_to/quantize.md.
-        adapters: Low-rank adapters, which are trained instead of the weights of `init_checkpoint`;
-            None trains all weights. See docs/how_to/adapters.md.
     """
 
     init_checkpoint: str = ""
@@ -415,8 +409,6 @@ class TaskConfig(base_config.Config):
     allow_image_summary: bool = False
     init_checkpoint_strict: bool = True
     init_checkpoint_modules: str | list[str] = "all"
-    compression: compression_configs.CompressionConfig | None = None
-    adapters: adapters_configs.AdaptersConfig | None = None
 
 
 @dataclasses.dataclass
@@ -450,14 +442,6 @@ class ExperimentConfig(base_config.Config):
 
     def validate_fields(self) -> None:
         phase_configs.require_order(self.phases)
-        # With several tasks, `task` has another type.
-        is_adapted = isinstance(self.task, TaskConfig) and self.task.adapters is not None
-        if is_adapted and self.trainer.freeze:
-            raise errors.ConfigValueError(
-                f"`trainer.freeze` is {self.trainer.freeze}, but `task.adapters` already freezes "
-                "all weights other than those of the adapters. Remove one of the two; "
-                "`task.adapters.exclude` selects layers without an adapter."
-            )
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

@@ -8,19 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.adapters import lora
 from official_lite.common import error_report, errors, qualnames, types, user_code
 from official_lite.core import base_task, step_checks
-from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization import gradient_accumulator
 
-__all__ = [
-    "adapt",
-    "build_by_task",
-    "build_for_prediction",
-    "build_variables",
-    "has_variables",
-]
+__all__ = ["build_by_task", "build_for_prediction", "build_variables", "has_variables"]
 
 
 def build_by_task(
@@ -66,37 +58,6 @@ def build_by_task(
             f"probably in {qualnames.described(task.build_model)}. Give names of `keras.losses` "
             "and `keras.metrics`, or objects."
         ) from error
-
-
-def adapt(model: keras.Model, task: base_task.Task) -> lora.Adapter | None:
-    """Load the base of a model and add the adapters of the task's config, if it has any.
-
-    The task loads the base, because the checkpoints of such a run hold only the adapters. This must
-    therefore also happen before a checkpoint of the run is restored.
-
-    Args:
-        model: The model, which has its variables.
-        task: The task.
-
-    Returns:
-        The adapter; None if `task.adapters` is not set.
-
-    Raises:
-        errors.ConfigValueError: The task has no base, or the model can't have the adapters.
-        errors.CheckpointError: The base can't be loaded.
-    """
-    config = hyperparams.get_by_path(task.task_config, "adapters")
-    if config is None:
-        return None
-    loads_itself = type(task).initialize is not base_task.Task.initialize
-    if not (loads_itself or hyperparams.get_by_path(task.task_config, "init_checkpoint")):
-        raise errors.ConfigValueError(
-            "`task.adapters` is set, but `task.init_checkpoint` is not, so the adapters would be "
-            "trained on random weights. Set it to a checkpoint, a model directory or a "
-            f"safetensors file, or override `initialize` of {type(task).__name__}."
-        )
-    task.initialize(model)
-    return lora.enable(model, config)
 
 
 def build_for_prediction(

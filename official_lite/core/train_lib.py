@@ -417,9 +417,8 @@ class OrbitExperimentRunner:
         """
         if trainer is None:
             return list(self._hooks)
-        # A plain Orbit trainer builds no hooks.
-        own: list[orbit.Hook] = getattr(trainer, "build_projection_hooks", list)()
-        own += getattr(trainer, "build_hooks", list)()
+        # A plain Orbit trainer has no `build_hooks`.
+        own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
         hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]

@@ -16,15 +16,7 @@ import gin
 import keras
 
 from official_lite.common import errors, plugins, registry
-from official_lite.compression import models
-from official_lite.core import (
-    base_task,
-    base_trainer,
-    config_definitions,
-    step_checks,
-    teachers,
-)
-from official_lite.modeling import hyperparams
+from official_lite.core import base_task, base_trainer, config_definitions, step_checks
 
 __all__ = [
     "build_model",
@@ -53,15 +45,13 @@ def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:
 
 
 def build_model(task: base_task.Task) -> keras.Model:
-    """Return the model that the task builds, with the changes that `task.compression` asks for.
+    """Return the model that the task builds.
 
     Raises:
         errors.ConfigTypeError: If `build_model` returns None.
-        errors.ConfigValueError: If the model can't be compressed in the way of the config.
     """
     step_checks.require_signature(task.build_model)
-    model = step_checks.returned(task.build_model, task.build_model(), "a Keras model")
-    return models.compress(model, hyperparams.get_by_path(task, "task_config.compression"))
+    return step_checks.returned(task.build_model, task.build_model(), "a Keras model")
 
 
 def create_optimizer(
@@ -113,8 +103,6 @@ def create_trainer(
         errors.UnknownNameError: If `trainer.name` is unknown.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
-    if train:
-        teachers.attach_teacher(params, task, build_model)
     # `model or ...` would replace a model that defines `__len__` and is empty.
     return trainer_cls(
         params,

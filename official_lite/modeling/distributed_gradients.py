@@ -24,7 +24,6 @@ __all__ = [
     "has_lazy_rows",
     "make_distributed",
     "observe_gradients",
-    "project_weights",
     "sum_over_replicas",
     "updates_rows",
     "wrapped_optimizers",
@@ -126,27 +125,6 @@ def observe_gradients(
             one.__dict__["gradient_observer"] = observer
 
 
-def project_weights(
-    optimizer: keras.optimizers.Optimizer, projection: Callable[[Sequence[Any]], None]
-) -> None:
-    """Call `projection` with the variables of each update, in every replica, after the update.
-
-    A moving average of the weights is taken afterwards. If an update is skipped because gradients
-    overflowed, `projection` is not called.
-
-    Raises:
-        ConfigValueError: The optimizer is not a `DistributedOptimizer`.
-    """
-    for one in _innermost(optimizer):
-        if not isinstance(one, DistributedOptimizer):
-            raise errors.ConfigValueError(
-                "Pruning and clustering require a Keras optimizer, but the task's optimizer is a "
-                f"{type(one).__name__}."
-            )
-        # Bypass `__setattr__`, which would track the value for saving.
-        one.__dict__["weight_projection"] = projection
-
-
 def updates_rows(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether an update of a table can leave rows without a gradient unchanged."""
     return any(getattr(one, "leaves_other_rows", False) for one in _innermost(optimizer))
@@ -212,12 +190,9 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
         gradient_transformers: Functions applied to the pairs in order, after the sum and before
             clipping.
         gradient_observer: Called with the pairs after the sum; see `observe_gradients`.
-        weight_projection: Called with the variables after the update; see `project_weights`.
     """
 
     gradient_observer: Callable[[Sequence[tuple[Any, Any]]], None] | None = None
-
-    weight_projection: Callable[[Sequence[Any]], None] | None = None
 
     gradient_aggregator: GradientTransformer | None = None
     gradient_transformers: Sequence[GradientTransformer] = ()
@@ -318,10 +293,9 @@ class DistributedOptimizer(update_steps.OptimizerHalf):
             self.gradient_observer(pairs)
         for transformer in self.gradient_transformers:
             pairs = list(transformer(pairs))
-        variables = [variable for _, variable in pairs]
-        super()._backend_apply_gradients([gradient for gradient, _ in pairs], variables)
-        if self.weight_projection is not None:
-            self.weight_projection(variables)
+        super()._backend_apply_gradients(
+            [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        )
 
     def _why_not_rows(self) -> str | None:
         """Return why sparse gradients must become dense, or None if they may stay sparse."""

@@ -1,7 +1,7 @@
 """Freezing of parts of a model, so that only the rest is trained."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,7 +10,7 @@ from absl import logging
 
 from official_lite.common import errors, suggestions
 
-__all__ = ["freeze", "freeze_weights"]
+__all__ = ["freeze"]
 
 
 def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
@@ -36,30 +36,19 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
             "`trainer.freeze` supports only Keras models, but the task's model is a "
             f"{type(model).__name__}."
         )
-    meant = [weight for pattern in patterns for weight in _fitting(model, pattern)]
-    freeze_weights(model, meant)
-    if not model.trainable_variables:
-        raise errors.ConfigValueError(
-            f"`trainer.freeze` {list(patterns)} freezes all weights of {model.name!r}, so nothing "
-            "is left to train."
-        )
-    logging.info("Froze %d of %d weights.", len(set(map(id, meant))), len(model.weights))
-
-
-def freeze_weights(model: keras.Model, weights: Iterable[Any]) -> None:
-    """Freeze the given weights, and each layer whose weights are all among them.
-
-    Raises:
-        errors.ConfigValueError: The weights contain statistics that a layer would continue to
-            update, but not the whole layer.
-    """
-    meant = {id(weight): weight for weight in weights}
+    meant = {id(v): v for pattern in patterns for v in _fitting(model, pattern)}
     for layer in model._flatten_layers(include_self=False):
         weights = layer.weights
         if weights and all(id(weight) in meant for weight in weights):
             layer.trainable = False
     for layer in model._flatten_layers():
         _freeze_single_weights(layer, meant)
+    if not model.trainable_variables:
+        raise errors.ConfigValueError(
+            f"`trainer.freeze` {list(patterns)} freezes all weights of {model.name!r}, so nothing "
+            "is left to train."
+        )
+    logging.info("Froze %d of %d weights.", len(meant), len(model.weights))
 
 
 def _fitting(model: keras.Model, pattern: str) -> list[Any]:

@@ -70,9 +70,7 @@ def _write(
     with warnings.catch_warnings(), _called_for_inference(model):
         # Keras itself triggers this warning by looking up names that NumPy has removed.
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-        # A quantized model says how its rounded values become integers.
-        options = getattr(model, "litert_options", {}) if format == "litert" else {}
-        model.export(path, format=format, verbose=False, input_signature=input_signature, **options)
+        model.export(path, format=format, verbose=False, input_signature=input_signature)
 
 
 @contextlib.contextmanager

@@ -331,14 +331,6 @@ class OneShotTrainer(base_trainer.Trainer):
             metrics = self._task_metrics[train]
             model_building.build_by_task(self.model, self.task, spec, metrics, training=train)
 
-    def _adapt_model(self) -> None:
-        if hyperparams.get_by_path(self.config.task, "adapters") is not None:
-            raise errors.ConfigValueError(
-                f"`task.adapters` is set, but {type(self).__name__} searches for an architecture, "
-                "which needs all weights. Remove the adapters, or use the trainer for the "
-                "architecture that was found."
-            )
-
     def _draw_to_build(self) -> draws.Draw | None:
         return None
 

@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.adapters import lora
 from official_lite.checkpoint import model_state, state_description
 from official_lite.common import errors, keras_variables, types
 from official_lite.core import base_task, config_definitions
@@ -56,10 +55,6 @@ def add_attributes(
             yet, so that a resumed run could not restore them.
     """
     known = {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
-    adapter = getattr(trainer, "adapter", None)
-    if isinstance(adapter, lora.Adapter):
-        # The base is loaded again instead.
-        known |= {id(variable) for variable in adapter.base_variables}
     for name, owner in {"trainer_attributes": trainer, **_tasks(trainer)}.items():
         attributes = {
             # Skip TensorFlow's own tracking records of the same attributes.

@@ -215,30 +215,19 @@ def check_init_checkpoint(
 
     Args:
         params: The config of the run.
-        model_dir: The model directory, whose own checkpoint takes precedence. With
-            `task.adapters`, both are read.
+        model_dir: The model directory, whose own checkpoint takes precedence.
         earlier_phases: The model directories of earlier phases by name, in which the checkpoint may
             be created before the run starts.
         task_cls: The class of the task, if it differs from the class registered for the config.
 
     Raises:
         errors.CheckpointError: If the checkpoint does not exist.
-        errors.ConfigValueError: If there are adapters without a checkpoint to adapt.
     """
     path = params.task.init_checkpoint
     earlier = earlier_phases or {}
-    is_adapted = hyperparams.get_by_path(params, "task.adapters") is not None
-    if is_adapted and not path and not _initializes_itself(params, task_cls):
-        raise errors.ConfigValueError(
-            "`task.adapters` is set, but `task.init_checkpoint` is not, so the adapters would be "
-            "trained on random weights. Set it to a checkpoint, a model directory or a "
-            "safetensors file."
-        )
     if not path or any(phase_configs.lies_in(path, directory) for directory in earlier.values()):
         return
-    if not _is_read_by_default_code(params, task_cls):
-        return
-    if not is_adapted and latest.latest_checkpoint(model_dir):
+    if not _is_read_by_default_code(params, task_cls) or latest.latest_checkpoint(model_dir):
         return
     if warm_start.find_checkpoint(path) is None:
         nearest = suggestions.nearest(path.split("/")[0], earlier)

@@ -40,7 +40,6 @@ _COMMANDS = {
     "config": "Show a config, or the differences between two.",
     "runs": "List the runs in a directory, or compare some of them.",
     "export": "Export the model of a run, and check the exported files.",
-    "weights": "Write the weights of a run, or its adapter, as safetensors.",
     "predict": "Predict with a run, and write the predictions to files.",
     "average": "Average the weights of several checkpoints.",
     "tune": "Find a learning rate or the largest batch size.",

@@ -22,7 +22,6 @@ from official_lite.checkpoint import (
     model_state,
 )
 from official_lite.common import errors, files
-from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.orbit.hooks import batch_norm_statistics
@@ -79,13 +78,8 @@ def write_average(
 
     Raises:
         errors.CheckpointError: The checkpoints belong to different models.
-        errors.ConfigValueError: The folder belongs to a run, or the run trains adapters.
+        errors.ConfigValueError: The folder belongs to a run.
     """
-    if hyperparams.get_by_path(params, "task.adapters") is not None:
-        raise errors.ConfigValueError(
-            "The run trains adapters (`task.adapters`), and the mean of two low-rank factors is "
-            "not the factor of the mean. Average the checkpoints of merged models instead."
-        )
     _require_one_model(paths)
     _require_other_folder(output, paths)
     with run_model.built(params, "train" if recalibration_steps else "") as (ctx, build):

@@ -2,39 +2,29 @@
 
     python -m official_lite.tools export runs/digits
     python -m official_lite.tools export runs/digits/best_ckpt --format=litert --format=onnx
-    python -m official_lite.tools export runs/gpt --adapter=runs/austen
     python -m official_lite.tools export runs/digits --check
 
 What is written is loaded back, called with the first examples of the validation data, and compared
 with the model; if they differ by more than --tolerance, the command ends with exit code 1. The
 model has the weights that an evaluation of the checkpoint has: the averaged ones if there are any.
 With --check, each exported model is evaluated on the validation data and timed, too.
-The adapter of a run with `task.adapters` is merged into the weights of its base.
 LiteRT and ONNX need: pip install 'official-lite[export]'
 """
 
 import argparse
 import dataclasses
 import os
-from typing import TYPE_CHECKING
 
 from official_lite.common import errors
 from official_lite.tools import listing, run_source
 
-if TYPE_CHECKING:
-    from official_lite.tools.exporting import checked_export
-
-__all__ = ["add_adapter_argument", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
 _OF_SEVERAL_TASKS = (
     "To export the model of one task, call "
     "`modeling.model_export.write_model(model.sub_tasks[name], path, format)` in Python."
 )
 _FORMATS = ("tf_saved_model", "keras", "litert", "onnx")
-_TOLERANCE = 1e-4
-# Of a file with 8-bit integers. Values halfway between two integers may be rounded to either, and
-# such a step of 1/255 of a layer's range grows in later layers.
-_INTEGER_TOLERANCE = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR", help="The output directory. Default: RUN/export."
     )
-    add_adapter_argument(parser)
     parser.add_argument(
         "--random_inputs",
         action="store_true",
@@ -74,25 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance",
         type=float,
+        default=1e-4,
         metavar="X",
         help=(
             "The largest allowed difference of an output, relative to the largest output if that "
-            f"exceeds 1. Default: {_TOLERANCE:g}, or {_INTEGER_TOLERANCE:g} for a quantized model."
+            "exceeds 1. Default: %(default)g."
         ),
     )
     run_source.add_arguments(parser)
     listing.add_json_argument(parser)
-
-
-def add_adapter_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--adapter`."""
-    parser.add_argument(
-        "--adapter",
-        default="",
-        metavar="RUN|CHECKPOINT|FILE",
-        help="An adapter to merge into the weights: of a run with task.adapters on the base that "
-        "the source is, or a safetensors file.",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,7 +89,6 @@ def run(args: argparse.Namespace) -> int:
         run_model.find_checkpoint(args.source),
         args.format or (_FORMATS if args.check else _FORMATS[:1]),
         directory=args.output or os.path.join(source.run_dir, "export"),
-        adapter=args.adapter,
         is_random=args.random_inputs,
         measure=args.check,
     )
@@ -124,19 +102,9 @@ def run(args: argparse.Namespace) -> int:
             ["format", "path", "size", "max_difference", *measured],
             formats={"size": listing.bytes_text},
         )
-    different = [
-        f"{export.path} (by {export.max_difference:.3g}; allowed are {tolerance:g})"
-        for export in exports
-        if not export.is_within(tolerance := _tolerance(args, export))
-    ]
-    if different:
+    if different := [export.path for export in exports if not export.is_within(args.tolerance)]:
         raise errors.OfficialLiteError(
-            f"The outputs differ from the model's by more than --tolerance: {', '.join(different)}."
+            f"The outputs differ from the model's by more than --tolerance={args.tolerance:g}: "
+            f"{', '.join(different)}."
         )
     return int(errors.ExitCode.DONE)
-
-
-def _tolerance(args: argparse.Namespace, export: "checked_export.Export") -> float:
-    if args.tolerance is not None:
-        return float(args.tolerance)
-    return _INTEGER_TOLERANCE if export.has_integers else _TOLERANCE

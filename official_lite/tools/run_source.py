@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from official_lite.common import address_space, errors, files, plugins, run_mode
-from official_lite.config import compatibility, gin_config, parsing
+from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.tools import registrations
 
@@ -23,6 +23,8 @@ __all__ = ["RunSource", "add_arguments", "add_trust_argument", "read", "train_co
 
 _CONFIG = "params.yaml"
 _RECORD = "run.json"
+# `best_ckpt/best_ckpt-300` is two levels below the run.
+_LEVELS = 3
 _AS_OF = "Same as in train.py."
 
 # Flags that execute code, by the name of the argument that stores them.
@@ -173,7 +175,14 @@ def _trust_nothing_else(experiment: str, args: argparse.Namespace, run_dir: str)
 
 
 def _find_run_dir(name: str) -> str | None:
-    return compatibility.find_run_dir(name) if _is_path(name) else None
+    if not _is_path(name):
+        return None
+    directory = name.rstrip("/") or name
+    for _ in range(_LEVELS):
+        if files.exists(os.path.join(directory, _CONFIG)):
+            return directory
+        directory = os.path.dirname(directory) or os.curdir
+    return None
 
 
 def _is_path(name: str) -> bool:

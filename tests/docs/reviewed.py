@@ -11,7 +11,6 @@ SESSIONS = [
     ("docs/how_to/own_stage.md",),
     ("docs/how_to/own_package.md",),
     ("docs/how_to/inference.md",),
-    ("docs/how_to/adapters.md",),
     ("docs/how_to/predict.md",),
     ("docs/how_to/own_files.md",),
     ("docs/how_to/parquet.md",),
@@ -26,7 +25,6 @@ SESSIONS = [
 # Those that take long.
 SLOW = {
     "docs/tools.md",
-    "docs/how_to/adapters.md",
     "docs/how_to/own_files.md",
     "docs/how_to/own_task.md",
     "docs/how_to/parquet.md",
@@ -41,7 +39,6 @@ NOT_RUN = {
     ("docs/how_to/own_package.md", "python -m official_lite.tools new"): (
         "tests/tools/test_new.py does it"
     ),
-    ("docs/how_to/distill.md", "with tf.GradientTape"): "is a part of a `train_step`",
     ("docs/coming_from_lightning.md", "import lightning"): "Lightning is not installed",
     ("docs/coming_from_libai.md", "from libai"): "LiBai is not installed",
     ("docs/coming_from_paddlerec.md", "from paddlerec"): "PaddleRec is not installed",

@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.adapters import adapter_files
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, plugins
 from official_lite.core import exp_factory, task_factory
@@ -79,13 +78,9 @@ def load_run(experiment: str, model_dir: str) -> tuple[Any, keras.Model]:
     plugins.load_module(f"experiments.{experiment.replace('/', '.')}.configs")
     params = exp_factory.get_exp_config(experiment)
     hyperparams.override_params_dict(params, os.path.join(model_dir, "params.yaml"), is_strict=True)
-    task: Any = task_factory.get_task(params.task)
+    task = task_factory.get_task(params.task)
     model = task.build_model()
-    if params.task.adapters is None:
-        warm_start.load_weights(model, model_dir)
-    else:
-        task.initialize(model)
-        adapter_files.load(model, model_dir)
+    warm_start.load_weights(model, model_dir)
     return task, model
 
 

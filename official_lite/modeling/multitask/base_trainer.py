@@ -15,7 +15,7 @@ from official_lite.common import errors, suggestions, types
 from official_lite.core import base_task, model_building, step_checks, step_metrics
 from official_lite.data import length, position
 from official_lite.execution import modes
-from official_lite.modeling import distributed_gradients, hyperparams, step_seeds
+from official_lite.modeling import distributed_gradients, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
 from official_lite.modeling.optimization import optimizer_factory
 from official_lite.orbit import runner, xla_loops
@@ -28,17 +28,6 @@ __all__ = [
 ]
 
 Model: TypeAlias = keras.Model | base_model.MultiTaskBaseModel
-
-
-def _refuse_compression(multi_task: multitask.MultiTask) -> None:
-    for name, task in multi_task.tasks.items():
-        for block in ("pruning", "clustering", "distillation"):
-            path = f"compression.{block}"
-            if hyperparams.get_by_path(task.task_config, path) is not None:
-                raise errors.ConfigValueError(
-                    f"`{path}` of the task {name!r} is not supported in the joint training of "
-                    "several tasks. Remove it, or train the task by itself."
-                )
 
 
 @gin.configurable
@@ -63,7 +52,6 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     Raises:
         errors.UnknownKeyError: A task has no model.
-        errors.ConfigValueError: A task is to be pruned, clustered or distilled.
     """
 
     def __init__(
@@ -79,7 +67,6 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._strategy = tf.distribute.get_strategy()
         executor = modes.create_executor(execution, self._strategy)
         runner.set_untracked(self, execution=execution, _executor=executor, _graph_hooks=[])
-        _refuse_compression(multi_task)
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
         self._seed = seed

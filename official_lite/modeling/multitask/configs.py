@@ -57,11 +57,6 @@ class TaskRoutine(hyperparams.Config):
     def validate_fields(self) -> None:
         if self.task_config is None:
             raise errors.ConfigValueError("`task_config` is None; expected the config of a task.")
-        if self.task_config.adapters is not None:
-            raise errors.ConfigValueError(
-                "`task_config.adapters` is set, but adapters support only experiments with one "
-                "task. Remove it."
-            )
         if self.task_weight is not None and not self.task_weight >= 0:
             raise errors.ConfigValueError(
                 f"`task_weight` is {self.task_weight}; expected 0 or a positive number."

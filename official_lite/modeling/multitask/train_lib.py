@@ -18,7 +18,6 @@ from official_lite.core import base_task, step_checks, task_factory, trainer_fac
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
 from official_lite.execution import modes
-from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import (
     base_model,
     base_trainer,
@@ -417,12 +416,6 @@ def _optimizer(
 
 def _build_model(task: Any) -> base_trainer.Model:
     if isinstance(task, multitask.MultiTask):
-        for name, one in task.tasks.items():
-            if hyperparams.get_by_path(one, "task_config.compression") is not None:
-                raise errors.ConfigValueError(
-                    f"The task {name!r} sets `compression`, which is not supported in a run of "
-                    "several tasks. Remove it."
-                )
         model = task.build_multitask_model()
         return step_checks.returned(task.build_multitask_model, model, "a Keras model")
     return trainer_factory.build_model(task)

@@ -35,8 +35,6 @@ class Export:
         max_difference: Largest absolute difference between an output and that of the original
             model.
         max_output: Largest absolute output of the original model.
-        has_integers: Whether the file computes in integers, whose rounding may differ by a step
-            from that of the original model.
         latency_ms: Median time of a call with one example in milliseconds; None if not measured.
         metrics: The task's metrics of the exported model; empty if not measured.
     """
@@ -47,7 +45,6 @@ class Export:
     size: int
     max_difference: float
     max_output: float
-    has_integers: bool = False
     latency_ms: float | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -63,7 +60,6 @@ def export_checkpoint(
     formats: Sequence[str],
     *,
     directory: str,
-    adapter: str = "",
     is_random: bool = False,
     measure: bool = False,
 ) -> list[Export]:
@@ -75,8 +71,6 @@ def export_checkpoint(
         prefix: The checkpoint.
         formats: Names from `modeling.model_export.FORMATS`.
         directory: Where to write the exports.
-        adapter: An adapter to merge into the weights, as in `adapters.adapter_files.read`. An
-            adapter of the run itself is always merged.
         is_random: Whether to compare on random inputs instead of the first examples of the data.
         measure: Whether to measure the metrics and the latency of each export. The first element of
             the result is then the model itself, with the format `model`.
@@ -85,13 +79,10 @@ def export_checkpoint(
         errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
     """
     with run_model.built(params) as (ctx, _):
-        loaded = run_model.load_adapter(ctx, run_model.load_weights(ctx, prefix), adapter)
+        run_model.load_weights(ctx, prefix)
         model = ctx.require("model")
         inputs = model_inputs.random_inputs(model) if is_random else model_inputs.real_inputs(ctx)
         expected = exported_model.outputs_of(model(*inputs.args, training=False))
-        if loaded is not None:
-            # After the call, so that the comparison covers the merge as well.
-            loaded.merge()
         exports = []
         if measure:
             exports.append(_measure_model(ctx, prefix, inputs, _largest(expected)))
@@ -106,7 +97,6 @@ def export_checkpoint(
                 size=_size(path),
                 max_difference=exported_model.largest_difference(expected, found),
                 max_output=_largest(expected),
-                has_integers=format != "keras" and hasattr(model, "litert_options"),
             )
             if measure:
                 export = dataclasses.replace(

@@ -1,6 +1,7 @@
 """Calling of exported models as a server would: without the code that built them."""
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, natural_order
+from official_lite.common import errors
 from official_lite.tools.exporting.model_inputs import ModelInputs
 
 __all__ = ["ExportedCall", "call_exported", "largest_difference", "load_exported", "outputs_of"]
@@ -84,7 +85,7 @@ def _load_litert(path: str) -> ExportedCall:
 
     def call(inputs: ModelInputs) -> Outputs:
         result = runner(**_by_name(signature["inputs"], inputs.arrays()))
-        return [result[name] for name in sorted(result, key=natural_order.sort_key)]
+        return [result[name] for name in sorted(result, key=_with_numbers)]
 
     return call
 
@@ -130,6 +131,11 @@ def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]
         f"The exported model expects {', '.join(wanted)}, but the model was called with "
         f"{', '.join(arrays)}."
     )
+
+
+def _with_numbers(name: str) -> list[Any]:
+    """Return a sort key that sorts `output_10` after `output_9`."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _difference(expected: Any, found: Any) -> float:

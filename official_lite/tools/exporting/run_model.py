@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.adapters import adapter_files, lora
 from official_lite.checkpoint import commit, fallback, model_state, warm_start
 from official_lite.common import errors
 from official_lite.core import model_building, step_checks
@@ -23,14 +22,7 @@ from official_lite.pipeline.context import ExperimentContext
 from official_lite.pipeline.stages import Build, find_stages
 from official_lite.run import checkpoint_state, runtime
 
-__all__ = [
-    "built",
-    "evaluation_data",
-    "find_checkpoint",
-    "load_adapter",
-    "load_weights",
-    "read_checkpoint",
-]
+__all__ = ["built", "evaluation_data", "find_checkpoint", "load_weights", "read_checkpoint"]
 
 
 @contextlib.contextmanager
@@ -104,57 +96,26 @@ def find_checkpoint(path: str) -> str:
     return found
 
 
-def load_weights(ctx: ExperimentContext, prefix: str) -> lora.Adapter | None:
+def load_weights(ctx: ExperimentContext, prefix: str) -> None:
     """Load the weights that an evaluation of the checkpoint would use.
 
-    These are the averaged weights if the optimizer keeps a moving average. If the checkpoint holds
-    an adapter, the base is loaded, too, and the adapter is active.
-
-    Returns:
-        The adapter; None if the run has no `task.adapters`.
+    These are the averaged weights if the optimizer keeps a moving average.
 
     Raises:
         errors.CheckpointError: The checkpoint is damaged or belongs to another model.
     """
     model = ctx.require("model")
-    adapter = model_building.adapt(model, ctx.require("task"))
-    items = adapter.checkpoint_items() if adapter else model_state.weight_items(model)
+    items = model_state.weight_items(model)
     average = ema_optimizer.get_moving_average(ctx.optimizer)
     if average is None:
         read_checkpoint(tf.train.Checkpoint(**items), prefix)
-        return adapter
+        return
     optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, model)
     checkpoint = tf.train.Checkpoint(optimizer=optimizer, **items)
     read_checkpoint(
         checkpoint, prefix, optional=checkpoint_state.find_unneeded(checkpoint, optimizer)
     )
     average.swap_weights()
-    return adapter
-
-
-def load_adapter(
-    ctx: ExperimentContext, adapter: lora.Adapter | None, path: str
-) -> lora.Adapter | None:
-    """Enable another adapter in the model, if a path is given, and return the model's adapter.
-
-    Args:
-        ctx: The context, whose model has the weights of a base.
-        adapter: The result of `load_weights`.
-        path: The adapter to enable, as in `adapter_files.read`; empty for none.
-
-    Raises:
-        errors.ConfigValueError: The model has an adapter already.
-        errors.CheckpointError: The adapter belongs to another base.
-    """
-    if not path:
-        return adapter
-    if adapter is not None:
-        base = ctx.params.task.init_checkpoint
-        raise errors.ConfigValueError(
-            f"--adapter={path} is given, but the run has an adapter of its own. Name the run of "
-            f"the base instead{f', {base}' if base else ''}."
-        )
-    return adapter_files.load(ctx.require("model"), path)
 
 
 def read_checkpoint(

@@ -1,1 +1,0 @@
-"""Adapters: small trainable additions to a model whose own weights stay as they are."""

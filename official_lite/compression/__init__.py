@@ -1,1 +1,0 @@
-"""Compression of models by config: `task.compression`."""
