@@ -37,12 +37,6 @@ class TestGrid(pytest_samplers.BasicSamplerTestCase):
         return lambda: samplers.GridSampler(seed=0)
 
 
-class TestSeededRandom(pytest_samplers.BasicSamplerTestCase):
-    @pytest.fixture
-    def sampler(self) -> Create:
-        return _seeded(optuna.samplers.RandomSampler)
-
-
 class TestSeededTpe(pytest_samplers.BasicSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Create:
@@ -56,22 +50,6 @@ class TestSeededMultivariateTpe(pytest_samplers.RelativeSamplerTestCase):
             return optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=0)
 
         return _seeded(create)
-
-
-class TestSeededCmaEs(
-    pytest_samplers.BasicSamplerTestCase, pytest_samplers.SingleOnlySamplerTestCase
-):
-    @pytest.fixture
-    def sampler(self) -> Create:
-        return _seeded(optuna.samplers.CmaEsSampler)
-
-
-class TestSeededNsga2(
-    pytest_samplers.BasicSamplerTestCase, pytest_samplers.MultiObjectiveSamplerTestCase
-):
-    @pytest.fixture
-    def sampler(self) -> Create:
-        return _seeded(optuna.samplers.NSGAIISampler)
 
 
 class TestJournalOfAStudy(pytest_storages.StorageTestCase):
