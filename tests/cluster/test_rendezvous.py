@@ -135,6 +135,7 @@ def test_worker_with_another_token_is_missing_and_the_error_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     addresses = _addresses(2)
+    monkeypatch.setattr(rendezvous, "_SECONDS_OF_FAREWELL", 0.0)
     monkeypatch.setenv(reachability.TOKEN_VARIABLE, "one")
     one = rendezvous._RollCall(_worker(addresses, 0), 1.0)
     monkeypatch.setenv(reachability.TOKEN_VARIABLE, "two")
@@ -148,7 +149,10 @@ def test_worker_with_another_token_is_missing_and_the_error_says_why(
 
 
 @pytest.mark.parametrize("answer", [b"\xff\n", b"[" * 200_000 + b"\n", b"[]\n"])
-def test_program_that_answers_something_else_is_named(answer: bytes) -> None:
+def test_program_that_answers_something_else_is_named(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setattr(rendezvous, "_SECONDS_OF_FAREWELL", 0.0)
     addresses = _addresses(2)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
