@@ -2,9 +2,9 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 # The chance that a sum of many roundings exceeds the bound is below 2 * exp(-32).
 _STANDARD_DEVIATIONS = 8.0
@@ -12,7 +12,7 @@ _STANDARD_DEVIATIONS = 8.0
 
 def unit_roundoff(dtype: str) -> float:
     """Return the largest relative error of rounding a number to `dtype`."""
-    return float(tf.experimental.numpy.finfo(tf.as_dtype(dtype).as_numpy_dtype).eps) / 2
+    return float(ml_dtypes.finfo(dtype).eps) / 2
 
 
 def tolerance(dtype: str = "float32", *, roundings: int = 1) -> float:
