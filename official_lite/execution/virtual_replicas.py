@@ -144,11 +144,14 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         num_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
         num_shards = num_replicas * self._num_local
         first = input_context.input_pipeline_id * num_shards
-        pipelines = [
-            build(tf.distribute.InputContext(self._count, index, self._count))
+        contexts = [
+            tf.distribute.InputContext(self._count, index, self._count)
             for index in range(first, first + num_shards)
         ]
-        _warn_of_equal_data(pipelines)
+        pipelines = [build(context) for context in contexts]
+        if num_shards > 1 and tf.executing_eagerly():
+            # Built again: reading an element may change what a pipeline produces afterwards.
+            _warn_of_equal_data([build(context) for context in contexts[:2]])
         shards = _zip_longest(pipelines)
         if num_replicas > 1:
             shards = shards.flat_map(lambda *shards: _in_turn(shards, self._num_local))
@@ -265,7 +268,8 @@ class _State:
     * a metric, which Keras sums over replicas, has the sum of all changes, in the first replica,
     * a random state has been moved on once; for a shard it depends on the shard's number,
     * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
-    * any other variable, such as a moving average, has the mean of all changes.
+    * any other variable, such as a moving average, has the mean of all changes, or of all values
+      where its start is infinite or NaN.
 
     Args:
         function: The traced function of a shard.
@@ -302,7 +306,7 @@ class _State:
         """Return what a shard has changed, to be summed over all shards."""
         return [
             *(variable.read_value() for variable in self._metrics),
-            *(v.read_value() - self._starts[v.ref()] for v in self._averages),
+            *(v.read_value() - self._base(v) for v in self._averages),
             *(_only_if(index == 0, variable.read_value()) for variable in self._first_only),
         ]
 
@@ -314,12 +318,17 @@ class _State:
             total = self._starts[variable.ref()] + next(of_variables)
             variable.assign(_only_if(is_first, total))
         for variable in self._averages:
-            variable.assign(self._starts[variable.ref()] + next(of_variables) / count)
+            variable.assign(self._base(variable) + next(of_variables) / count)
         for variable in self._first_only:
             value = next(of_variables)
             variable.assign(_only_if(is_first, value) if _is_of_replica(variable) else value)
         for variable in self._random:
             variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
+
+    def _base(self, variable: tf.Variable) -> tf.Tensor:
+        """Return what changes are relative to: the start, or 0 where that is not finite."""
+        start = self._starts[variable.ref()]
+        return _only_if(tf.math.is_finite(start), start)
 
     def _kind_of(self, variable: tf.Variable) -> list[tf.Variable]:
         aggregation = variable.aggregation
@@ -503,10 +512,8 @@ def _empty(spec: types.Nest) -> types.Nest:
 
 
 def _warn_of_equal_data(pipelines: Sequence[tf.data.Dataset]) -> None:
-    """Warn if the first two virtual replicas read the same examples."""
-    if len(pipelines) == 1 or not tf.executing_eagerly():
-        return
-    batches = [next(iter(pipeline.take(1)), None) for pipeline in pipelines[:2]]
+    """Warn if two pipelines, which training does not read, begin with the same batch."""
+    batches = [next(iter(pipeline.take(1)), None) for pipeline in pipelines]
     parts = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
     if parts[0] and all(np.array_equal(*pair) for pair in itertools.zip_longest(*parts)):
         logging.warning(
