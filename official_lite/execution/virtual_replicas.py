@@ -144,15 +144,13 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         num_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
         num_shards = num_replicas * self._num_local
         first = input_context.input_pipeline_id * num_shards
-        contexts = [
-            tf.distribute.InputContext(self._count, index, self._count)
+        pipelines = [
+            build(tf.distribute.InputContext(self._count, index, self._count))
             for index in range(first, first + num_shards)
         ]
-        pipelines = [build(context) for context in contexts]
-        if num_shards > 1 and tf.executing_eagerly():
-            # Built again: reading an element may change what a pipeline produces afterwards.
-            _warn_of_equal_data([build(context) for context in contexts[:2]])
         shards = _zip_longest(pipelines)
+        if num_shards > 1:
+            shards = _watch_for_equal_data(shards)
         if num_replicas > 1:
             shards = shards.flat_map(lambda *shards: _in_turn(shards, self._num_local))
         return shards.prefetch(2 * num_replicas)
@@ -511,13 +509,35 @@ def _empty(spec: types.Nest) -> types.Nest:
     return tf.nest.map_structure(zeros, spec)
 
 
-def _warn_of_equal_data(pipelines: Sequence[tf.data.Dataset]) -> None:
-    """Warn if two pipelines, which training does not read, begin with the same batch."""
-    batches = [next(iter(pipeline.take(1)), None) for pipeline in pipelines]
-    parts = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
-    if parts[0] and all(np.array_equal(*pair) for pair in itertools.zip_longest(*parts)):
+def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
+    """Warn if the first two virtual replicas begin with the same batch.
+
+    The batches are compared when they are read. Reading them before could change what is read
+    afterwards, for example the order in which a source shuffles.
+    """
+    is_first = tf.data.Dataset.from_tensors(True)
+    is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())
+
+    def compare(is_first: tf.Tensor, shards: Sequence[types.Nest]) -> Sequence[types.Nest]:
+        parts = [tf.nest.flatten(shard, expand_composites=True) for shard in shards[:2]]
+        tf.cond(
+            is_first,
+            lambda: tf.numpy_function(_warn_if_equal, [*parts[0], *parts[1]], tf.bool),
+            lambda: False,
+        )
+        return shards
+
+    return tf.data.Dataset.zip((is_first, shards)).map(compare)
+
+
+def _warn_if_equal(*parts: Any) -> bool:
+    """Warn if the first half of the arrays equals the second half; return whether it does."""
+    half = len(parts) // 2
+    is_equal = half > 0 and all(map(np.array_equal, parts[:half], parts[half:]))
+    if is_equal:
         logging.warning(
             "Two virtual replicas read the same first batch. `build_inputs` should give every "
             "input pipeline its own examples, as `dataset.shard(input_context."
             "num_input_pipelines, input_context.input_pipeline_id)` does."
         )
+    return is_equal

@@ -219,7 +219,8 @@ def test_pipelines_that_read_the_same_examples_are_warned_of(
     params = line_experiment.line_experiment(
         trainer={"virtual_replicas": 2}, runtime={"execution": "graph"}
     )
-    _create_trainer(params, line_experiment.LineTask(params.task), evaluate=False)
+    trainer = _create_trainer(params, line_experiment.LineTask(params.task), evaluate=False)
+    trainer.train(tf.constant(1))
     assert "Two virtual replicas read the same first batch" in caplog.text
 
 
