@@ -156,7 +156,7 @@ def _hash_sizes(sizes: Mapping[str, int]) -> str:
 
 def _find_sizes(pattern: str) -> dict[str, int]:
     """Return the sizes of the files that match; a file may vanish before its size is read."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for path in _find_files(pattern):
         with contextlib.suppress(OSError):
             sizes[path] = files.size(path)

@@ -4,8 +4,8 @@
     python -m official_lite.tools reproduce runs/mine --model_dir=runs/mine_again --trust
 
 The new run has the experiment, the mode and the config of the recorded one, including its seed. It
-also uses the execution modes that the recorded run chose. The command that trains is printed first; use it to resume the new
-run if it is interrupted.
+also uses the execution modes that the recorded run chose, unless --set names others. The command
+that trains is printed first; use it to resume the new run if it is interrupted.
 """
 
 import argparse

@@ -168,7 +168,7 @@ def _check_checkpoint(run_dir: str, link: chain.Link, links: Sequence[chain.Link
         )
     note = f"after {came_from[-1].checkpoint}" if came_from else "the first one"
     if link.entries.get("adopted"):
-        note = "written by another program or version, without links to the chain"
+        note = "written by another program or version"
     elif earlier and (not came_from or came_from[-1].number != earlier[-1].number):
         note += f"; forks from the chain, which had come to {earlier[-1].checkpoint}"
     if chain.listed(links).get(name) is not link:
