@@ -265,15 +265,13 @@ def main() -> int:
     print(f"unbroken: {seconds:.1f} s, {len(expected)} tensors and records")
     num_unequal = num_kills = 0
     for index in range(args.runs):
-        training = dataclasses.replace(
-            unbroken,
-            model_dir=root / f"run_{index}",
-            arguments=[*args.arguments, *_the_same_execution(unbroken.model_dir)],
-        )
+        training = dataclasses.replace(unbroken, model_dir=root / f"run_{index}")
         kills = 0
         used = []
         for _ in range(_MOST_STARTS):
             used.append(moments.choice(sizes))
+            if not training.model_dir.exists():
+                _copy_execution(unbroken.model_dir, training.model_dir)
             training = dataclasses.replace(training, workers=used[-1])
             at = moments.uniform(begin, seconds) if kills < args.kills else None
             started = time.time()
@@ -302,12 +300,11 @@ def main() -> int:
     return 1 if num_unequal else 0
 
 
-def _the_same_execution(model_dir: pathlib.Path) -> list[str]:
-    """Return the mode chosen by `runtime.execution: auto`; other modes differ in the last bit."""
-    path = model_dir / "execution.json"
-    if not path.exists():
-        return []
-    return [f"--set=runtime.execution={json.loads(path.read_text())['execution']}"]
+def _copy_execution(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Let a training use the modes that another one chose; other modes differ in the last bit."""
+    target.mkdir()
+    if (source / "execution.json").exists():
+        shutil.copy(source / "execution.json", target)
 
 
 if __name__ == "__main__":

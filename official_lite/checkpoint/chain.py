@@ -154,27 +154,33 @@ def listed(links: Sequence[Link]) -> dict[str, Link]:
 
 
 def find_unlisted(directory: str, links: Sequence[Link]) -> list[str]:
-    """Return the checkpoints of a directory whose commit files the chain does not list."""
+    """Return the checkpoints of a directory whose commit files the chain does not list.
+
+    A commit file that can't be read counts as not listed.
+    """
     known = {str(link.entries.get("sha256")) for link in links if link.kind == "checkpoint"}
     found = commit.list_committed(directory, "ckpt")
-    return [prefix for prefix in found if commit.checksum(prefix) not in known]
+    return [prefix for prefix in found if _checksum(prefix) not in known]
 
 
 def repair(directory: str) -> None:
     """Complete the chain after a killed process; call this only before a run writes to it.
 
     * A checkpoint that was committed just before the kill gets its line.
-    * Checkpoints of a directory without a chain, which another version wrote, get lines that say
-      so.
+    * Checkpoints of a directory without a chain, and those whose commit files have no links, get
+      lines which say that another version wrote them.
     * Listed checkpoints that are gone are recorded as removed by hand.
+
+    Damaged checkpoints get no line; the restore sets them aside.
     """
     links = read(directory)
-    unlisted = find_unlisted(directory, links)
-    if not links:
-        for prefix in unlisted:
+    unlisted = [prefix for prefix in find_unlisted(directory, links) if _is_sound(prefix)]
+    linked = [prefix for prefix in unlisted if links and _has_links(prefix)]
+    if len(linked) == 1 and is_pending(linked[0], links):
+        append_checkpoint(linked[0])
+    for prefix in unlisted:
+        if prefix not in linked:
             append_checkpoint(prefix, adopted=True)
-    elif len(unlisted) == 1 and is_pending(unlisted[0], links):
-        append_checkpoint(unlisted[0])
     for name in listed(links):
         prefix = os.path.join(directory, name)
         if not files.exists(commit.path_of(prefix)):
@@ -191,10 +197,29 @@ def is_pending(prefix: str, links: Sequence[Link]) -> bool:
         return False
     try:
         found = commit.read(prefix)
-    except ValueError:
+    except (OSError, ValueError):
         return False
     records = [link.sha256 for link in links if link.kind == "record"]
     return bool(found and records and found.chain.get("record") == records[-1])
+
+
+def _checksum(prefix: str) -> str | None:
+    try:
+        return commit.checksum(prefix)
+    except OSError:
+        return None
+
+
+def _is_sound(prefix: str) -> bool:
+    try:
+        return commit.find_damage(prefix) is None
+    except OSError:
+        return False
+
+
+def _has_links(prefix: str) -> bool:
+    found = commit.read(prefix)
+    return found is not None and bool(found.chain)
 
 
 def checksum(entries: Mapping[str, Any]) -> str:

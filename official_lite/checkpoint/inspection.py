@@ -20,6 +20,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from official_lite.common import errors, files
 
 __all__ = [
+    "PENDING_EVALUATION",
     "STATES",
     "Contents",
     "Difference",
@@ -35,8 +36,11 @@ STATES = ("only in a", "only in b", "differs", "equal")
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# Entries that TensorFlow itself adds.
-_NO_VARIABLES = (_GRAPH, f"save_counter{_VALUE}")
+PENDING_EVALUATION = "evaluation_is_pending"
+"""The name of what a stop during an evaluation adds to the checkpoint."""
+
+# Entries that TensorFlow itself adds, and one that depends on when a run was stopped.
+_NO_VARIABLES = (_GRAPH, f"save_counter{_VALUE}", f"{PENDING_EVALUATION}{_VALUE}")
 _UNREADABLE = (ValueError, IndexError, tf.errors.OpError)
 
 _Array = npt.NDArray[Any]

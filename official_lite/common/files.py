@@ -54,13 +54,17 @@ def is_remote(path: str) -> bool:
 
 def exists(path: str) -> bool:
     """Return whether a file or directory exists."""
-    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)
+    with _gfile() as gfile:
+        return bool(gfile.exists(path))
 
 
 def makedirs(path: str) -> None:
     """Create a directory and its parents unless they exist."""
     if is_remote(path):
-        _gfile().makedirs(path)
+        with _gfile() as gfile:
+            gfile.makedirs(path)
     else:
         os.makedirs(path, exist_ok=True)
 
@@ -68,7 +72,8 @@ def makedirs(path: str) -> None:
 def list_names(path: str) -> list[str]:
     """Return the sorted names in a directory; an empty list if there is no such directory."""
     if is_remote(path):
-        names = _gfile().listdir(path) if _gfile().isdir(path) else []
+        with _gfile() as gfile:
+            names = gfile.listdir(path) if gfile.isdir(path) else []
         return sorted(name.rstrip("/") for name in names)
     try:
         return sorted(os.listdir(path))
@@ -78,7 +83,10 @@ def list_names(path: str) -> list[str]:
 
 def size(path: str) -> int:
     """Return the size of a file in bytes."""
-    return int(_gfile().stat(path).length) if is_remote(path) else os.stat(path).st_size
+    if not is_remote(path):
+        return os.stat(path).st_size
+    with _gfile() as gfile:
+        return int(gfile.stat(path).length)
 
 
 @contextlib.contextmanager
@@ -99,14 +107,8 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
         with _naming(path), open(path, mode, encoding=encoding, opener=_open_regular) as file:
             yield file
         return
-    # Only a remote path needs TensorFlow.
-    import tensorflow as tf
-
-    try:
-        with tf.io.gfile.GFile(path, mode) as file:
-            yield file
-    except tf.errors.OpError as error:
-        raise OSError(str(error)) from error
+    with _gfile() as gfile, gfile.GFile(path, mode) as file:
+        yield file
 
 
 @contextlib.contextmanager
@@ -263,7 +265,8 @@ def create_text(path: str, text: str) -> None:
 def rename(source: str, target: str) -> None:
     """Rename a file and replace any existing target."""
     if is_remote(source):
-        _gfile().rename(source, target, overwrite=True)
+        with _gfile() as gfile:
+            gfile.rename(source, target, overwrite=True)
     else:
         os.replace(source, target)
 
@@ -271,7 +274,8 @@ def rename(source: str, target: str) -> None:
 def remove(path: str) -> None:
     """Remove a file."""
     if is_remote(path):
-        _gfile().remove(path)
+        with _gfile() as gfile:
+            gfile.remove(path)
     else:
         os.remove(path)
 
@@ -318,19 +322,24 @@ def remove_all(path: str) -> None:
     path = path.rstrip("/")
     if is_remote(path):
         # A remote file system has no links.
-        is_directory = _gfile().isdir(path)
-        _gfile().rmtree(path) if is_directory else _gfile().remove(path)
+        with _gfile() as gfile:
+            gfile.rmtree(path) if gfile.isdir(path) else gfile.remove(path)
     elif os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         os.remove(path)
 
 
-def _gfile() -> ModuleType:
+@contextlib.contextmanager
+def _gfile() -> Iterator[ModuleType]:
+    """Give access to remote paths, and raise errors of TensorFlow as `OSError`."""
     # Only a remote path needs TensorFlow.
     import tensorflow as tf
 
-    return tf.io.gfile
+    try:
+        yield tf.io.gfile
+    except tf.errors.OpError as error:
+        raise OSError(str(error)) from error
 
 
 def stays_inside(path: str) -> bool:

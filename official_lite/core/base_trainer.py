@@ -822,6 +822,13 @@ class Trainer(_AsyncTrainer):
 
     def _validate_virtual_replicas(self) -> None:
         count = self.config.trainer.virtual_replicas
+        for field in ("train_tf_function", "eval_tf_function"):
+            if count and not getattr(self.config.trainer, field):
+                raise errors.ConfigValueError(
+                    f"`trainer.virtual_replicas` is {count}, but `trainer.{field}` is false. "
+                    "Virtual replicas are computed by compiled functions only: set it to true, or "
+                    "`trainer.virtual_replicas` to 0."
+                )
         for name in ("train_step", "eval_step", "replica_train_step"):
             if count and getattr(type(self), name) is not getattr(Trainer, name):
                 raise errors.ConfigValueError(

@@ -3,6 +3,7 @@
 Files on remote file systems are named but not described. This module does not need TensorFlow.
 """
 
+import contextlib
 import glob
 import hashlib
 import itertools
@@ -48,7 +49,7 @@ def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
 
     The contents of small files are hashed completely, those of larger files at fixed offsets. Only
     the first 1000 files are listed; names and sizes of the others are hashed. If the bytes to hash
-    exceed 256 MiB, the rest is compared by size only.
+    exceed 256 MiB, the rest is compared by size only. So are files that can't be read.
 
     Args:
         patterns: Paths of files and directories, and patterns. A directory stands for all files in
@@ -61,8 +62,7 @@ def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
     num_listed = num_bytes = 0
     for pattern in patterns:
         pattern = pattern if files.is_remote(pattern) else os.path.abspath(pattern)
-        paths = _find_files(pattern)
-        sizes = {path: files.size(path) for path in paths}
+        sizes = _find_sizes(pattern)
         listed = []
         for path in itertools.islice(sizes, max(0, _MOST_LISTED - num_listed)):
             is_small = sizes[path] <= _MOST_BYTES_OF_A_FILE
@@ -74,7 +74,7 @@ def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
         described.append(
             {
                 "pattern": pattern,
-                "num_files": len(paths),
+                "num_files": len(sizes),
                 "bytes": sum(sizes.values()),
                 "sizes_sha256": _hash_sizes(sizes),
                 "files": listed,
@@ -93,7 +93,7 @@ def find_differences(described: Mapping[str, Any]) -> Iterator[tuple[str, str, s
         For each difference, the file or pattern, what was recorded, and what was found.
     """
     pattern = str(described["pattern"])
-    sizes = {path: files.size(path) for path in _find_files(pattern)}
+    sizes = _find_sizes(pattern)
     recorded = {str(each["path"]): each for each in described["files"]}
     for path, each in recorded.items():
         if path not in sizes:
@@ -102,7 +102,8 @@ def find_differences(described: Mapping[str, Any]) -> Iterator[tuple[str, str, s
             yield path, f"{each['bytes']} bytes", f"{sizes[path]} bytes"
         elif each["sha256"] is not None and (found := _sha256(path, sizes[path])) != each["sha256"]:
             how = "" if each["hashed"] == "whole" else " of samples"
-            yield path, f"sha256{how} {each['sha256']}", f"sha256{how} {found}"
+            found = f"sha256{how} {found}" if found else "an unreadable file"
+            yield path, f"sha256{how} {each['sha256']}", found
     is_listed = len(recorded) == described["num_files"]
     for path in sizes if is_listed else ():
         if path not in recorded:
@@ -117,30 +118,49 @@ def find_differences(described: Mapping[str, Any]) -> Iterator[tuple[str, str, s
 
 def _describe_file(path: str, size: int, is_hashed: bool) -> dict[str, Any]:
     how = "whole" if size <= _MOST_BYTES_OF_A_FILE else "sampled"
+    sha256 = _sha256(path, size) if is_hashed else None
+    if is_hashed and sha256 is None:
+        how = "unreadable"
+    mtime = None
+    with contextlib.suppress(OSError):
+        mtime = os.stat(path).st_mtime
     return {
         "path": path,
         "bytes": size,
-        "mtime": os.stat(path).st_mtime,
+        "mtime": mtime,
         "hashed": how if is_hashed else "size only",
-        "sha256": _sha256(path, size) if is_hashed else None,
+        "sha256": sha256,
     }
 
 
-def _sha256(path: str, size: int) -> str:
+def _sha256(path: str, size: int) -> str | None:
+    """Return the checksum of a file, or of samples of a large one; None if it can't be read."""
     digest = hashlib.sha256()
-    with files.open_file(path, "rb") as file:
-        if size <= _MOST_BYTES_OF_A_FILE:
-            digest.update(file.read(_MOST_BYTES_OF_A_FILE + 1))
-        else:
-            for number in range(_BLOCKS):
-                file.seek((size - _BLOCK_BYTES) * number // (_BLOCKS - 1))
-                digest.update(file.read(_BLOCK_BYTES))
+    try:
+        with files.open_file(path, "rb") as file:
+            if size <= _MOST_BYTES_OF_A_FILE:
+                digest.update(file.read(_MOST_BYTES_OF_A_FILE + 1))
+            else:
+                for number in range(_BLOCKS):
+                    file.seek((size - _BLOCK_BYTES) * number // (_BLOCKS - 1))
+                    digest.update(file.read(_BLOCK_BYTES))
+    except OSError:
+        return None
     return digest.hexdigest()
 
 
 def _hash_sizes(sizes: Mapping[str, int]) -> str:
     text = "\n".join(f"{path} {size}" for path, size in sizes.items())
     return hashlib.sha256(os.fsencode(text)).hexdigest()
+
+
+def _find_sizes(pattern: str) -> dict[str, int]:
+    """Return the sizes of the files that match; a file may vanish before its size is read."""
+    sizes: dict[str, int] = {}
+    for path in _find_files(pattern):
+        with contextlib.suppress(OSError):
+            sizes[path] = files.size(path)
+    return sizes
 
 
 def _find_files(pattern: str) -> list[str]:

@@ -101,6 +101,16 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
             f"{what}, but the workers of a parameter server update the weights in any order. Use "
             "the strategy `mirrored` or `multi_worker_mirrored`, or set it to 0."
         )
+    unsupported = {
+        "tpu": tf.distribute.TPUStrategy,
+        "central_storage": tf.distribute.experimental.CentralStorageStrategy,
+    }
+    for name, strategy_cls in unsupported.items():
+        if isinstance(strategy, strategy_cls):
+            raise errors.ConfigValueError(
+                f"{what}, which the strategy `{name}` does not support. Use `mirrored` or "
+                "`multi_worker_mirrored`, or set it to 0."
+            )
     if execution not in ("graph", "xla"):
         raise errors.ConfigValueError(
             f"{what}, but `runtime.execution` is {execution}. Use `graph` or `xla`."

@@ -148,8 +148,9 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             build(tf.distribute.InputContext(self._count, index, self._count))
             for index in range(first, first + num_shards)
         ]
-        _warn_of_equal_data(pipelines)
         shards = _zip_longest(pipelines)
+        if num_shards > 1:
+            shards = _watch_for_equal_data(shards)
         if num_replicas > 1:
             shards = shards.flat_map(lambda *shards: _in_turn(shards, self._num_local))
         return shards.prefetch(2 * num_replicas)
@@ -265,7 +266,8 @@ class _State:
     * a metric, which Keras sums over replicas, has the sum of all changes, in the first replica,
     * a random state has been moved on once; for a shard it depends on the shard's number,
     * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
-    * any other variable, such as a moving average, has the mean of all changes.
+    * any other variable, such as a moving average, has the mean of all changes, or of all values
+      where its start is infinite or NaN.
 
     Args:
         function: The traced function of a shard.
@@ -302,7 +304,7 @@ class _State:
         """Return what a shard has changed, to be summed over all shards."""
         return [
             *(variable.read_value() for variable in self._metrics),
-            *(v.read_value() - self._starts[v.ref()] for v in self._averages),
+            *(v.read_value() - self._base(v) for v in self._averages),
             *(_only_if(index == 0, variable.read_value()) for variable in self._first_only),
         ]
 
@@ -314,12 +316,17 @@ class _State:
             total = self._starts[variable.ref()] + next(of_variables)
             variable.assign(_only_if(is_first, total))
         for variable in self._averages:
-            variable.assign(self._starts[variable.ref()] + next(of_variables) / count)
+            variable.assign(self._base(variable) + next(of_variables) / count)
         for variable in self._first_only:
             value = next(of_variables)
             variable.assign(_only_if(is_first, value) if _is_of_replica(variable) else value)
         for variable in self._random:
             variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
+
+    def _base(self, variable: tf.Variable) -> tf.Tensor:
+        """Return what changes are relative to: the start, or 0 where that is not finite."""
+        start = self._starts[variable.ref()]
+        return _only_if(tf.math.is_finite(start), start)
 
     def _kind_of(self, variable: tf.Variable) -> list[tf.Variable]:
         aggregation = variable.aggregation
@@ -502,15 +509,35 @@ def _empty(spec: types.Nest) -> types.Nest:
     return tf.nest.map_structure(zeros, spec)
 
 
-def _warn_of_equal_data(pipelines: Sequence[tf.data.Dataset]) -> None:
-    """Warn if the first two virtual replicas read the same examples."""
-    if len(pipelines) == 1 or not tf.executing_eagerly():
-        return
-    batches = [next(iter(pipeline.take(1)), None) for pipeline in pipelines[:2]]
-    parts = [tf.nest.flatten(batch, expand_composites=True) for batch in batches]
-    if parts[0] and all(np.array_equal(*pair) for pair in itertools.zip_longest(*parts)):
+def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
+    """Warn if the first two virtual replicas begin with the same batch.
+
+    The batches are compared when they are read. Reading them before could change what is read
+    afterwards, for example the order in which a source shuffles.
+    """
+    is_first = tf.data.Dataset.from_tensors(True)
+    is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())
+
+    def compare(is_first: tf.Tensor, shards: Sequence[types.Nest]) -> Sequence[types.Nest]:
+        parts = [tf.nest.flatten(shard, expand_composites=True) for shard in shards[:2]]
+        tf.cond(
+            is_first,
+            lambda: tf.numpy_function(_warn_if_equal, [*parts[0], *parts[1]], tf.bool),
+            lambda: False,
+        )
+        return shards
+
+    return tf.data.Dataset.zip((is_first, shards)).map(compare)
+
+
+def _warn_if_equal(*parts: Any) -> bool:
+    """Warn if the first half of the arrays equals the second half; return whether it does."""
+    half = len(parts) // 2
+    is_equal = half > 0 and all(map(np.array_equal, parts[:half], parts[half:]))
+    if is_equal:
         logging.warning(
             "Two virtual replicas read the same first batch. `build_inputs` should give every "
             "input pipeline its own examples, as `dataset.shard(input_context."
             "num_input_pipelines, input_context.input_pipeline_id)` does."
         )
+    return is_equal

@@ -13,6 +13,7 @@ from official_lite.checkpoint import (
     committed_checkpoint_manager,
     completeness,
     fallback,
+    inspection,
     keras2_restore,
     latest,
 )
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-_NAME = "evaluation_is_pending"
+_NAME = inspection.PENDING_EVALUATION
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -81,7 +81,12 @@ class TimeRecord:
 
     def __post_init__(self) -> None:
         self.seconds = _as_seconds(self.seconds, STATES)
-        self.checkpoints = [(int(step), _as_seconds(of, _WORK)) for step, of in self.checkpoints]
+        self.checkpoints = [
+            (_as_count(step), _as_seconds(work, _WORK)) for step, work in self.checkpoints
+        ]
+        self.starts = _as_count(self.starts)
+        if not isinstance(self.measures_input, bool):
+            raise ValueError(f"`measures_input` is {self.measures_input!r:.60}")
         if not 0 <= self.begin <= self.end < 2**33:
             raise ValueError(f"`begin` is {self.begin!r:.60}, and `end` is {self.end!r:.60}")
 
@@ -132,7 +137,17 @@ def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str,
     """Return the seconds of all states; those of an older version may be missing."""
     if unknown := set(values) - set(states):
         raise ValueError(f"unknown state {min(unknown)!r:.60}")
-    return {state: float(values.get(state, 0.0)) for state in states}
+    seconds = {state: float(values.get(state, 0.0)) for state in states}
+    for state, value in seconds.items():
+        if not abs(value) < 2**33:  # Or NaN.
+            raise ValueError(f"`{state}` is {value!r:.60}")
+    return seconds
+
+
+def _as_count(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r:.60} is not a number of steps or starts")
+    return value
 
 
 def read(model_dir: str) -> TimeRecord | None:
@@ -149,7 +164,7 @@ def read(model_dir: str) -> TimeRecord | None:
 def _parse(entries: dict[str, Any]) -> TimeRecord:
     try:
         return TimeRecord(**entries)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"a field is missing or has another type: {error}") from error
 
 
@@ -158,13 +173,17 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
 
     Args:
         path: The file of the record. `None` writes nothing.
+        clock: Returns seconds since any moment.
     """
 
-    def __init__(self, path: str | None = None) -> None:
+    def __init__(
+        self, path: str | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._path = path
+        self._clock = clock
         self._states = ["starting"]
         now = time.time()
-        self._offset = now - time.perf_counter()
+        self._offset = now - clock()
         self._record = TimeRecord(begin=now, end=now)
         # The first one guards the record; the second one keeps the writes in order.
         self._changing = threading.Lock()
@@ -175,6 +194,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
 
     def __enter__(self) -> "Goodput":
         begin = _take_start_time()
+        self._offset = time.time() - self._clock()
         self._record = self._earlier() or TimeRecord(begin=begin, end=begin)
         self._record.spend("stopped", begin)
         self._record.starts += 1
@@ -252,7 +272,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
 
     def _advance(self) -> None:
         # Not the time of day, which may be set while the run lasts.
-        self._record.spend(self._states[-1], time.perf_counter() + self._offset)
+        self._record.spend(self._states[-1], self._clock() + self._offset)
 
     def _earlier(self) -> TimeRecord | None:
         if self._path is None or not files.exists(self._path):

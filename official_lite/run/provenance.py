@@ -63,9 +63,9 @@ def describe_code() -> dict[str, Any]:
     """Describe the Python files that this process has imported, except installed packages.
 
     Returns:
-        `files`, the checksum of each file by path, and `git`, by the directory of each repository
-        that contains such a file: the commit, and the checksum of the uncommitted changes (None if
-        there are none).
+        `files`, the checksum of each file by path (None if it can't be read), and `git`, by the
+        directory of each repository that contains such a file: the commit, and the checksum of the
+        uncommitted changes (None if there are none).
     """
     found = sorted(_imported_files())
     roots = sorted({root for path in found if (root := _find_repository(path))})
@@ -77,7 +77,7 @@ def describe_code() -> dict[str, Any]:
 
 def describe_environment() -> dict[str, Any]:
     """Describe the interpreter and the installed packages."""
-    names = {name for path in sys.path if os.path.isdir(path) for name in os.listdir(path)}
+    names = {name for path in sys.path for name in _list_names(path)}
     packages = [name.removesuffix(_DIST_INFO) for name in names if name.endswith(_DIST_INFO)]
     versions = dict(sorted(package.rpartition("-")[::2] for package in packages))
     return {
@@ -100,8 +100,8 @@ def find_code_differences(recorded: Mapping[str, Any]) -> Iterator[Difference]:
     for path, sha256 in recorded["files"].items():
         if not os.path.isfile(path):
             yield path, f"sha256 {sha256}", "no such file"
-        elif (found := _sha256(path)) != sha256:
-            yield path, f"sha256 {sha256}", f"sha256 {found}"
+        elif sha256 is not None and (found := _sha256(path)) != sha256:
+            yield path, f"sha256 {sha256}", f"sha256 {found}" if found else "an unreadable file"
 
 
 def find_environment_differences(recorded: Mapping[str, Any]) -> Iterator[Difference]:
@@ -188,6 +188,18 @@ def _configured_patterns(value: Any, name: str) -> Iterator[str]:
         yield value
 
 
-def _sha256(path: str) -> str:
-    with files.open_file(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+def _list_names(path: str) -> list[str]:
+    """Return the names in an entry of `sys.path`, which may be no directory, or not readable."""
+    try:
+        return os.listdir(path) if os.path.isdir(path) else []
+    except OSError:
+        return []
+
+
+def _sha256(path: str) -> str | None:
+    """Return the checksum of a file; None if it can't be read."""
+    try:
+        with files.open_file(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None

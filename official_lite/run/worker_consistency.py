@@ -66,13 +66,17 @@ def _files_of(module_name: str) -> dict[str, pathlib.Path]:
             f"{top}/{path.relative_to(root).as_posix()}": path
             for root in roots
             for path in root.rglob("*.py")
+            if path.is_file()  # Some editors lock a file by a link to nowhere.
         }
     file = getattr(sys.modules.get(module_name), "__file__", None)
     return {pathlib.Path(file).name: pathlib.Path(file)} if file else {}
 
 
 def _checksum(path: pathlib.Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return "unreadable"
 
 
 # The maximum length of a line in an error message, in bytes.

@@ -168,7 +168,15 @@ def _sizes(args: argparse.Namespace) -> list[int]:
             "--elastic requires --max_restarts, the number of restarts after a lost worker."
         )
     least, most = args.elastic
-    return [size for size in range(most, least - 1, -1) if most % size == 0]
+    sizes = [size for size in range(most, least - 1, -1) if most % size == 0]
+    if len(sizes) == 1:
+        smaller = max((size for size in range(1, most) if most % size == 0), default=None)
+        advice = f"Use --elastic={smaller}:{most}, or" if smaller else "Use"
+        raise errors.ConfigValueError(
+            f"--elastic={least}:{most} allows only {most} workers, because only divisors of {most} "
+            f"are used. {advice} --workers={most}."
+        )
+    return sizes
 
 
 def plan(

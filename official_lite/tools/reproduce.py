@@ -3,9 +3,9 @@
     python -m official_lite.tools reproduce runs/digits --model_dir=runs/digits_again
     python -m official_lite.tools reproduce runs/mine --model_dir=runs/mine_again --trust
 
-The new run has the experiment, the mode and the config of the recorded one, including its seed and
-the execution mode that it chose. The command that trains is printed first; use it to resume the new
-run if it is interrupted.
+The new run has the experiment, the mode and the config of the recorded one, including its seed. It
+also uses the execution modes that the recorded run chose, unless --set names others. The command
+that trains is printed first; use it to resume the new run if it is interrupted.
 """
 
 import argparse
@@ -35,13 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replace this process by the training."""
     command = [*run_source.train_command(args.run, args), f"--model_dir={args.model_dir}"]
-    found = execution_record.load(args.run)
-    if found is not None:
-        command.append(f"--set=runtime.execution={found.execution}")
+    chosen = execution_record.load(args.run)
     _require_unused(args.model_dir)
     for check in checks.check_sources(args.run):
         if check.state == checks.BROKEN:
             escapes.say(f"Warning: this is not as recorded: {check.link}: {check.differs}")
+    if chosen is not None:
+        files.makedirs(args.model_dir)
+        execution_record.save(chosen, args.model_dir)
     escapes.say(shlex.join(command))
     sys.stderr.flush()
     os.execv(command[0], command)

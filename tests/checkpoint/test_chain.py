@@ -93,3 +93,38 @@ def test_directory_without_a_chain_is_adopted(tmp_path):
     (line,) = chain.read(str(tmp_path))
     assert line.entries["adopted"] is True
     assert line.entries["after"] is None
+
+
+def _write(prefix: pathlib.Path) -> None:
+    """Write a checkpoint as an older version does."""
+    tf.train.Checkpoint(step=tf.Variable(1)).write(str(prefix))
+    commit.write(str(prefix))
+
+
+def _cut(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:9])
+
+
+def _replace_by_directory(path: pathlib.Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [_cut, _replace_by_directory])
+@pytest.mark.parametrize("has_chain", [False, True])
+def test_damaged_checkpoint_is_not_adopted(tmp_path, damage, has_chain):
+    if has_chain:
+        chain.append(str(tmp_path), "record", {})
+    _write(tmp_path / "ckpt-1")
+    _write(tmp_path / "ckpt-2")
+    damage(tmp_path / "ckpt-2.commit.json")
+    chain.repair(str(tmp_path))
+    assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-1"]
+
+
+def test_checkpoint_that_an_older_version_wrote_is_adopted(save, tmp_path):
+    save(1)
+    _write(tmp_path / "ckpt-2")
+    chain.repair(str(tmp_path))
+    last = chain.read(str(tmp_path))[-1]
+    assert (last.checkpoint, last.entries["adopted"]) == ("ckpt-2", True)

@@ -113,3 +113,21 @@ def test_what_is_removed_is_a_file_a_directory_or_a_link_itself(tmp_path):
     assert (target / "inside").is_dir()
     files.remove_all(str(target))
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        files.exists,
+        files.makedirs,
+        files.read_text,
+        files.remove,
+        files.remove_all,
+        files.size,
+        lambda path: files.rename(path, path),
+        lambda path: files.write_text(path, ""),
+    ],
+)
+def test_errors_of_a_remote_file_system_are_those_of_python(act) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        act("nowhere://bucket/file")

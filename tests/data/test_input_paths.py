@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+from official_lite.common import files
 from official_lite.data import input_paths
 
 
@@ -46,3 +47,40 @@ def test_files_that_are_not_listed_are_compared_by_size(tmp_path: pathlib.Path) 
 def test_remote_files_are_named_only() -> None:
     (described,) = input_paths.describe(["gs://bucket/train*"])
     assert (described["pattern"], described["num_files"]) == ("gs://bucket/train*", 0)
+
+
+def test_file_that_can_not_be_read_is_compared_by_size(tmp_path: pathlib.Path) -> None:
+    link = tmp_path / "unreadable"
+    link.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
+    described = input_paths.describe([str(tmp_path)])
+    (file,) = described[0]["files"]
+    assert (file["hashed"], file["sha256"]) == ("unreadable", None)
+    assert _differences(described) == []
+    link.unlink()
+    assert _differences(described) == [str(link)]
+
+
+def test_file_that_can_no_longer_be_read_differs(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "a.csv"
+    file.touch()
+    described = input_paths.describe([str(file)])
+    file.unlink()
+    file.symlink_to("/proc/self/mem")
+    assert _differences(described) == [str(file)]
+
+
+def test_file_that_vanishes_meanwhile_is_left_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    read_size = files.size
+
+    def vanish(path: str) -> int:
+        (tmp_path / "a").unlink(missing_ok=True)
+        return read_size(path)
+
+    monkeypatch.setattr(files, "size", vanish)
+    (described,) = input_paths.describe([str(tmp_path)])
+    assert [file["path"] for file in described["files"]] == [str(tmp_path / "b")]
+    assert described["num_files"] == 1

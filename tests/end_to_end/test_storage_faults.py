@@ -124,6 +124,19 @@ def test_02_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told:
     assert _checkpoints(run) == [10, 20, 30]
 
 
+def test_10_damaged_commit_file_in_a_run_of_an_older_version_falls_back(
+    run: pathlib.Path, told: None
+) -> None:
+    for path in run.glob("*.chain.jsonl"):
+        path.unlink()
+    for step in (10, 20, 30):
+        commit.write(str(run / f"ckpt-{step}"))  # Without links.
+    _cut(run / "ckpt-30.commit.json")
+    _train(run, 30)
+    assert _trained_from(run) == 20
+    assert _checkpoints(run) == [10, 20, 30]
+
+
 def test_03_checkpoint_that_should_have_gone_goes_with_the_next_save(run: pathlib.Path) -> None:
     for path in run.glob("ckpt-10.*"):
         shutil.copy(path, run / path.name.replace("-10", "-5"))

@@ -1,19 +1,22 @@
 """Virtual replicas: the same bits on any number of replicas, and clear errors where they can't."""
 
+import itertools
 import logging
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from benchmarks import chaos
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import base_trainer, exp_factory, task_factory, train_lib
 from official_lite.core import config_definitions as cfg
-from official_lite.execution import auto
+from official_lite.execution import auto, modes
 from tests import elastic_experiment, line_experiment
 
 
@@ -88,6 +91,8 @@ class OwnTrainer(base_trainer.Trainer):
         ({"trainer": {"virtual_replicas": 3}}, base_trainer.Trainer, "expected a multiple of the"),
         ({"runtime": {"execution": "xla_loop"}}, base_trainer.Trainer, "Use `graph` or `xla`"),
         ({"runtime": {"execution": "eager"}}, base_trainer.Trainer, "Use `graph` or `xla`"),
+        ({"trainer": {"train_tf_function": False}}, base_trainer.Trainer, "train_tf_function"),
+        ({"trainer": {"eval_tf_function": False}}, base_trainer.Trainer, "eval_tf_function"),
         ({}, OwnTrainer, "OwnTrainer overrides `train_step`"),
         ({"task": {"train_data": {"global_batch_size": 4}}}, base_trainer.Trainer, "multiple of 8"),
     ],
@@ -103,6 +108,39 @@ def test_what_can_not_be_divided_is_refused(
     task = task_factory.get_task(params.task)
     with two_replicas.scope(), pytest.raises(errors.ConfigValueError, match=message):
         _create_trainer(params, task, trainer_cls)
+
+
+@pytest.mark.parametrize(
+    ("strategy_cls", "name"),
+    [
+        (tf.distribute.TPUStrategy, "tpu"),
+        (tf.distribute.experimental.CentralStorageStrategy, "central_storage"),
+    ],
+)
+def test_strategy_that_is_not_supported_is_refused(
+    strategy_cls: type[tf.distribute.Strategy], name: str
+) -> None:
+    strategy = strategy_cls.__new__(strategy_cls)  # Without the devices that it would need.
+    with pytest.raises(errors.ConfigValueError, match=f"the strategy `{name}`"):
+        modes.check_virtual_replicas(4, "graph", strategy)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        orbit.hooks.PreciseBatchNorm(num_steps=2),
+        orbit.hooks.StochasticWeightAveraging(start_step=0, every_n_steps=5),
+    ],
+)
+def test_hook_that_runs_steps_of_its_own_is_refused_before_the_first_step(
+    tmp_path: pathlib.Path, hook: orbit.Hook
+) -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    task = task_factory.get_task(params.task)
+    strategy = tf.distribute.get_strategy()
+    with pytest.raises(errors.ConfigValueError, match="no exact statistics"):
+        train_lib.run_experiment(strategy, task, "train", params, str(tmp_path), hooks=[hook])
+    assert not list(tmp_path.glob("ckpt-*"))
 
 
 def test_given_dataset_is_refused() -> None:
@@ -181,8 +219,52 @@ def test_pipelines_that_read_the_same_examples_are_warned_of(
     params = line_experiment.line_experiment(
         trainer={"virtual_replicas": 2}, runtime={"execution": "graph"}
     )
-    _create_trainer(params, line_experiment.LineTask(params.task), evaluate=False)
+    trainer = _create_trainer(params, line_experiment.LineTask(params.task), evaluate=False)
+    trainer.train(tf.constant(1))
     assert "Two virtual replicas read the same first batch" in caplog.text
+
+
+class EpochsTask(elastic_experiment.ElasticTask):
+    """Draws another order in each epoch, and each iterator over a dataset begins an epoch."""
+
+    def build_inputs(
+        self, params: Any, input_context: tf.distribute.InputContext | None = None
+    ) -> tf.data.Dataset:
+        context = input_context or tf.distribute.InputContext()
+        numbers = tf.data.Dataset.range(48)
+        numbers = numbers.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return numbers.shuffle(48, seed=1, reshuffle_each_iteration=True).repeat().batch(4)
+
+
+def test_each_virtual_replica_reads_what_it_would_read_alone() -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    trainer = _create_trainer(params, task_factory.get_task(params.task))
+    task, data = EpochsTask(params.task), params.task.train_data
+    together = itertools.islice(trainer.distribute_dataset(task.build_inputs, data), 5)
+    contexts = [tf.distribute.InputContext(4, index, 4) for index in range(4)]
+    alone = zip(*(task.build_inputs(data, context).take(5) for context in contexts), strict=True)
+    np.testing.assert_array_equal(list(together), list(alone))
+
+
+class LimitsTask(elastic_experiment.ElasticTask):
+    """Keeps a minimum, and a limit that its steps write but do not change."""
+
+    def build_model(self) -> keras.Model:
+        self.smallest, self.limit = (tf.Variable(np.inf, trainable=False) for _ in range(2))
+        return super().build_model()
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        self.smallest.assign(tf.minimum(self.smallest, tf.reduce_min(model_outputs)))
+        self.limit.assign(self.limit.read_value())
+        return super().build_losses(labels, model_outputs, aux_losses)
+
+
+def test_variable_that_starts_at_infinity_does_not_become_nan() -> None:
+    params = exp_factory.get_exp_config("tests/elastic")
+    task = LimitsTask(params.task)
+    _create_trainer(params, task, evaluate=False).train(tf.constant(1))
+    assert np.isfinite(task.smallest.numpy())
+    assert np.isinf(task.limit.numpy())
 
 
 def test_mode_is_not_chosen_by_time(tmp_path: pathlib.Path) -> None:

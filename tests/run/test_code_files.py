@@ -33,3 +33,20 @@ def test_change_of_a_file_changes_its_line(
     file.write_text("SHIFT = 2\n")
     changed = set(worker_consistency.list_code(params)) ^ set(before)
     assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]
+
+
+def test_link_to_nowhere_and_file_that_can_not_be_read_are_no_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".#task.py").symlink_to("me@host.1")  # Emacs locks `task.py` this way.
+    (tmp_path / "lost.py").symlink_to("/proc/self/mem")  # Its first byte can't be read.
+    package = type(sys)("my_package")
+    package.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "my_package", package)
+    task = type("MyTask", (), {"__module__": "my_package"})
+    params = cfg.ExperimentConfig(task=type("MyConfig", (cfg.TaskConfig,), {})())
+    task_factory.register_task_cls(type(params.task))(task)
+    lines = worker_consistency.list_code(params)
+    assert [line for line in lines if line.startswith("my_package")] == [
+        "my_package/lost.py unreadable"
+    ]

@@ -41,7 +41,7 @@ def test_a_run_without_a_kill_loses_nothing_and_the_parts_add_up(tmp_path: pathl
     recorded = _run_json(tmp_path)["goodput"]
     spent = recorded["seconds"]
     assert list(spent) == list(goodput.STATES)
-    assert sum(spent.values()) == pytest.approx(recorded["wall_seconds"], rel=0.01)
+    assert sum(spent.values()) == pytest.approx(recorded["wall_seconds"], abs=0.01)
     assert spent["lost"] == spent["stopped"] == 0
     assert all(
         spent[each] > 0 for each in ("starting", "compiling", "stepping", "evaluating", "saving")
@@ -97,7 +97,20 @@ def test_an_evaluation_job_keeps_its_own_record(tmp_path: pathlib.Path) -> None:
     assert spent["stepping"] == 0
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"begin": 1}', '{"begin": 2, "end": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", '{"begin": 1}', '{"begin": 2, "end": "x"}', '{"begin": NaN, "end": NaN}'),
+        '{"begin": 1, "end": 2, "starts": "x"}',
+        '{"begin": 1, "end": 2, "starts": Infinity}',
+        '{"begin": 1, "end": 2, "measures_input": "x"}',
+        '{"begin": 1, "end": 2, "seconds": {"lost": NaN}}',
+        '{"begin": 1, "end": 2, "seconds": {"lost": Infinity}}',
+        '{"begin": 1, "end": 2, "seconds": {"lost": 1' + "0" * 400 + "}}",
+        '{"begin": 1, "end": 2, "checkpoints": [[Infinity, {}]]}',
+        '{"begin": 1, "end": 2, "checkpoints": [[1, {"stepping": NaN}]]}',
+    ],
+)
 def test_a_damaged_record_is_set_aside_and_begins_again(
     tmp_path: pathlib.Path, content: str
 ) -> None:
@@ -110,13 +123,26 @@ def test_a_damaged_record_is_set_aside_and_begins_again(
 
 
 def test_a_state_inside_another_counts_only_for_itself() -> None:
-    with goodput.Goodput() as clock, clock.measuring("evaluating"):
+    now = 0.0
+    with goodput.Goodput(clock=lambda: now) as clock, clock.measuring("evaluating"):
+        now += 1
         with clock.measuring("saving"):
-            begin = time.monotonic()
-            waiting.wait_for(lambda: time.monotonic() > begin + 0.2)
+            now += 2
+        now += 4
         seconds = clock.summary()["seconds"]
-    assert seconds["saving"] >= 0.2
-    assert seconds["evaluating"] < 0.2
+    assert (seconds["evaluating"], seconds["saving"]) == (5, 2)
+
+
+def test_remote_file_system_that_fails_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise tf.errors.UnavailableError(None, None, "try again")
+
+    path = "ram://goodput/goodput.json"
+    with goodput.Goodput(path) as clock:
+        monkeypatch.setattr(tf.io.gfile, "rename", fail)
+        clock.keep(step=1)
+        monkeypatch.undo()
+    assert json.loads(tf.io.gfile.GFile(path).read())["checkpoints"][0][0] == 1
 
 
 def test_work_after_the_restored_checkpoint_is_lost() -> None:
@@ -162,7 +188,7 @@ def test_ten_kills_at_any_moment_leave_no_second_uncounted(tmp_path: pathlib.Pat
     ]
     commands.run(["-m", "official_lite.tools", "--help"])  # Starts the server of the processes.
     moments = random.Random(0)
-    begin = 0.0
+    before, begin = time.time(), 0.0
     for number in range(10):
         process = commands.Command(command)
         begin = begin or time.time()
@@ -180,13 +206,15 @@ def test_ten_kills_at_any_moment_leave_no_second_uncounted(tmp_path: pathlib.Pat
         process.kill()
         assert _run_json(model_dir)["status"] == "running"
         assert _read(model_dir).starts <= number + 1
+    last_begin = time.time()
     assert commands.run(command).returncode == 0
-    # Its last write; the process ends a moment later.
-    wall = (model_dir / "goodput.json").stat().st_mtime - begin
+    end = time.time()
     record = _read(model_dir)
     spent = record.seconds
     assert sum(spent.values()) == pytest.approx(record.wall_seconds)
-    assert record.wall_seconds == pytest.approx(wall, rel=0.01)
+    # A second is left for clocks that the system adjusts meanwhile.
+    assert before - 1 <= record.begin <= begin + 1
+    assert last_begin - 1 <= record.end <= end + 1
     assert record.starts <= 11
     assert all(spent[state] > 0 for state in goodput.STATES if state != "waiting_for_input"), spent
     assert _run_json(model_dir)["goodput"]["starts"] == record.starts

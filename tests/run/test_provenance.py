@@ -1,5 +1,6 @@
 """What a run was made from: its own code, not that of libraries or of AutoGraph."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -54,3 +55,33 @@ def test_other_packages_are_found() -> None:
     del described["packages"]["pytest"]
     ((name, recorded, _),) = provenance.find_environment_differences(described)
     assert (name, recorded) == ("pytest", "not installed")
+
+
+def test_code_that_can_not_be_read_is_compared_by_existence(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "my_lost_task.py"
+    _import(own, monkeypatch)
+    own.unlink()
+    own.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
+    described = provenance.describe_code()
+    assert described["files"][str(own)] is None
+    assert list(provenance.find_code_differences(described)) == []
+    own.unlink()
+    assert [path for path, *_ in provenance.find_code_differences(described)] == [str(own)]
+
+
+def test_directory_of_packages_that_can_not_be_listed_is_left_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = provenance.describe_environment()
+    list_names = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if path == str(tmp_path):
+            raise PermissionError(path)
+        return list_names(path)
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert provenance.describe_environment() == described

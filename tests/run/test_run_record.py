@@ -228,3 +228,16 @@ def test_training_removes_what_killed_ones_left_and_nothing_of_evaluations(tmp_p
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
         left = {path.name.split(".json")[0] for path in tmp_path.iterdir() if ids in path.name}
     assert left == {"run.eval", "run.continuous_eval"}
+
+
+def test_input_that_can_not_be_read_does_not_keep_a_checkpoint_from_being_sealed(
+    tmp_path: pathlib.Path,
+) -> None:
+    link = tmp_path / "data"
+    link.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
+    params = _params()
+    params.task = cfg.TaskConfig(train_data=cfg.DataConfig(input_path=str(link)))
+    with run_record.RunRecord(params, "train", str(tmp_path / "run")) as record:
+        assert record.seal()
+    (described,) = _read(tmp_path / "run" / "run.json")["inputs"]
+    assert described["files"][0]["hashed"] == "unreadable"

@@ -101,3 +101,13 @@ def test_command_is_run_from_a_shell() -> None:
         [*command, "sh", "-c", "echo $TF_CONFIG"], capture_output=True, text=True, check=True
     )
     assert result.stdout.startswith('worker 0 | {"cluster"')
+
+
+@pytest.mark.parametrize(
+    ("sizes", "advice"), [("3:4", "Use --elastic=2:4, or --workers=4"), ("1:1", "Use --workers=1")]
+)
+def test_elastic_with_a_single_size_is_refused(
+    capsys: pytest.CaptureFixture[str], sizes: str, advice: str
+) -> None:
+    assert tools.main(["launch", f"--elastic={sizes}", "--max_restarts=1", "--", "train.py"]) == 2
+    assert advice in capsys.readouterr().err

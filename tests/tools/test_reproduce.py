@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from benchmarks import chaos
+from official_lite.execution import execution_record
 from official_lite.run import model_dir_lock
 from official_lite.tools import __main__ as tools
 from tests import commands
@@ -42,6 +43,18 @@ def test_directory_that_is_in_use_is_refused(
     with model_dir_lock.ModelDirLock(str(tmp_path)):
         assert tools.main(["reproduce", str(run), f"--model_dir={tmp_path}"]) == 6
     assert f"Another run is training in {tmp_path}" in capsys.readouterr().err
+
+
+def test_modes_are_those_of_the_run_unless_others_are_set(
+    run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: started.append(command) or sys.exit(0))
+    again, chosen = tmp_path / "again", "--set=runtime.execution=graph"
+    with pytest.raises(SystemExit):
+        tools.main(["reproduce", str(run), f"--model_dir={again}", chosen])
+    assert [each for each in started[0] if "execution" in each] == [chosen]
+    assert execution_record.load(str(again)) == execution_record.load(str(run)) is not None
 
 
 def test_warns_of_what_is_no_longer_as_recorded(

@@ -57,6 +57,11 @@ class Task(base_task.Task):
         reader = input_reader.InputReader(params, tf.data.TextLineDataset, parser_fn=parse)
         return reader.read(input_context)
 
+    def validation_step(self, inputs, model, metrics=None):
+        if "STOP" in os.environ:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().validation_step(inputs, model, metrics)
+
     def build_losses(self, labels, model_outputs, aux_losses=None):
         return tf.reduce_mean(tf.square(model_outputs[:, 0] - labels))
 
@@ -378,6 +383,29 @@ def test_fork_is_shown_and_no_alarm(
     said = capsys.readouterr().out
     assert "after ckpt-16; forks from the chain, which had come to ckpt-20" in said
     assert "after ckpt-16; removed (damaged)" in said
+
+
+def test_checkpoint_of_an_older_version_is_shown_and_no_alarm(
+    trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit = trained.file("commit.json", 20)
+    content = json.loads(commit.read_text())
+    del content["chain"], content["sha256"]
+    commit.write_text(json.dumps(content))
+    assert trained.train("run", "--set=trainer.train_steps=24") == 0
+    assert verify(trained.run, "--no-replay") == (0, [])
+    assert tools.main(["verify", str(trained.run), "--no-replay"]) == 0
+    said = capsys.readouterr().out
+    assert "ckpt-20       written by another program or version" in said
+    assert "ckpt-24       after ckpt-20" in said
+    assert "forks" not in said
+
+
+@pytest.mark.slow
+def test_replay_to_a_stop_in_an_evaluation_is_equal(trained: Trained, verify: Verify) -> None:
+    assert trained.train("stopped", "--set=runtime.execution=graph", STOP="1") == 42
+    assert (trained.root / "stopped" / "ckpt-10.index").exists()
+    assert verify(trained.root / "stopped", f"--import={trained.plugin}") == (0, [])
 
 
 def test_package_that_was_installed_later_is_named(

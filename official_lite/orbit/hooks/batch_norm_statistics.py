@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
@@ -60,6 +61,7 @@ class BatchNormStatistics:
 
     Raises:
       errors.ConfigTypeError: The trainer lacks one of these attributes.
+      errors.ConfigValueError: The trainer computes virtual replicas.
     """
 
     def __init__(self, trainer: runner.AbstractTrainer | None) -> None:
@@ -70,6 +72,7 @@ class BatchNormStatistics:
                     f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
                 )
         self._trainer = found = cast("_KerasTrainer", trainer)
+        refuse_virtual_replicas(trainer)
         self._recorders = [
             _Recorder(layer, found.strategy) for layer in _batch_norm_layers(found.model)
         ]
@@ -216,6 +219,21 @@ class _Recorder:
             distance = tf.where(weight > 0, distance, 0.0)
         self._sums.assign_add(
             tf.stack([tf.reduce_sum(x, axes) for x in (weight, distance, distance**2)])
+        )
+
+
+def refuse_virtual_replicas(trainer: Any) -> None:
+    """Check that statistics, if the model has any, can be computed by the trainer's data.
+
+    Raises:
+      errors.ConfigValueError: The batches of the trainer are those of virtual replicas.
+    """
+    count = hyperparams.get_by_path(getattr(trainer, "config", None), "trainer.virtual_replicas")
+    if count and _batch_norm_layers(trainer.model):
+        raise errors.ConfigValueError(
+            f"`trainer.virtual_replicas` is {count}, so no exact statistics of batch normalization "
+            "can be computed: the computation runs the task's step on whole batches. Set it to 0, "
+            "remove the hook `precise_batch_norm`, or set `recalibration_steps` to 0."
         )
 
 

@@ -78,6 +78,8 @@ class StochasticWeightAveraging(Hook):
                     f"StochasticWeightAveraging requires a trainer with a `{attribute}`, such as "
                     f"`core.base_trainer.Trainer`; got {type(self.trainer).__name__}."
                 )
+        if self._recalibration_steps:
+            batch_norm_statistics.refuse_virtual_replicas(self.trainer)
         self._directory()
 
     def after_step(self) -> None:

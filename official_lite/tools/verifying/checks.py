@@ -106,7 +106,7 @@ def _has_lost_its_chain(run_dir: str) -> bool:
     for prefix in commit.list_committed(run_dir, "ckpt"):
         try:
             found = commit.read(prefix)
-        except ValueError:
+        except (OSError, ValueError):
             continue
         if found is not None and found.chain:
             return True
@@ -167,10 +167,10 @@ def _check_checkpoint(run_dir: str, link: chain.Link, links: Sequence[chain.Link
             found="no line of it before",
         )
     note = f"after {came_from[-1].checkpoint}" if came_from else "the first one"
-    if earlier and (not came_from or came_from[-1].number != earlier[-1].number):
-        note += f"; forks from the chain, which had come to {earlier[-1].checkpoint}"
     if link.entries.get("adopted"):
-        note += "; written before the chain began"
+        note = "written by another program or version"
+    elif earlier and (not came_from or came_from[-1].number != earlier[-1].number):
+        note += f"; forks from the chain, which had come to {earlier[-1].checkpoint}"
     if chain.listed(links).get(name) is not link:
         return Check(link=name, note=f"{note}; {_describe_removal(link, links)}")
     prefix = os.path.join(run_dir, name)
@@ -191,7 +191,11 @@ def _check_files(prefix: str, link: chain.Link, links: Sequence[chain.Link]) -> 
     wanted = link.entries.get("sha256")
     if not files.exists(commit.path_of(prefix)):
         return _broken(name, path, f"sha256 {wanted}", _NO_FILE)
-    if (found := commit.checksum(prefix)) != wanted:
+    try:
+        found = commit.checksum(prefix)
+    except OSError as error:
+        return _broken(name, path, f"sha256 {wanted}", str(error))
+    if found != wanted:
         return _broken(name, path, f"sha256 {wanted}", f"sha256 {found}")
     return _check_commit(prefix, link.entries.get("previous"), links[: link.number])
 
@@ -204,7 +208,7 @@ def _check_commit(prefix: str, previous: Any, links: Sequence[chain.Link]) -> Ch
         if committed is not None and (differs := commit.find_tampering(prefix)):
             return _broken(name, *differs)
         damage = commit.find_damage(prefix)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return _broken(name, path, "a commit file", str(error))
     if committed is None or damage is not None:
         return _broken(name, path, "a sound checkpoint", damage or _NO_FILE)
