@@ -228,3 +228,12 @@ def test_training_removes_what_killed_ones_left_and_nothing_of_evaluations(tmp_p
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
         left = {path.name.split(".json")[0] for path in tmp_path.iterdir() if ids in path.name}
     assert left == {"run.eval", "run.continuous_eval"}
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "expected"),
+    [("a/b", "/run/a/b"), ("/other", "/other"), ("gs://bucket/out", "gs://bucket/out")],
+)
+def test_predictions_go_where_the_config_says(output_dir: str, expected: str) -> None:
+    params = cfg.ExperimentConfig(prediction=cfg.PredictionConfig(output_dir=output_dir))
+    assert run_record.predictions_dir(params, "/run") == expected
