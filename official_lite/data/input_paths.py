@@ -52,7 +52,7 @@ def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
 
     Args:
         patterns: Paths of files and directories, and patterns. A directory stands for all files in
-            it and below, and a pattern that matches only directories stands for these.
+            it and below.
 
     Returns:
         A JSON-serializable mapping for each pattern.
@@ -148,11 +148,8 @@ def _find_files(pattern: str) -> list[str]:
         return []
     if os.path.isfile(pattern):
         return [pattern]
-    matched = [pattern] if os.path.isdir(pattern) else sorted(glob.glob(pattern))
-    found = filter(os.path.isfile, matched)
-    if not any(map(os.path.isfile, matched)):
-        found = filter(os.path.isfile, itertools.chain.from_iterable(map(_walk, matched)))
-    return list(itertools.islice(found, _MOST_FILES))
+    found = _walk(pattern) if os.path.isdir(pattern) else iter(sorted(glob.glob(pattern)))
+    return list(itertools.islice(filter(os.path.isfile, found), _MOST_FILES))
 
 
 def _walk(directory: str) -> Iterator[str]:

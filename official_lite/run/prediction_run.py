@@ -187,18 +187,24 @@ def _describe_input(data: Any) -> str:
 
 
 def _patterns(data: Any) -> Iterator[str]:
-    """Yield the paths and patterns of the input; the data need not be a `DataConfig`."""
+    """Yield the paths and patterns of the input, and the directories that a pattern stands for.
+
+    The data need not be a `DataConfig`.
+    """
     reads_directories = getattr(data, "source", "") in tuple(registry.OF_DIRECTORIES)
     for text in hyperparams.texts(getattr(data, "input_path", "")):
         for pattern in filter(None, map(str.strip, text.split(","))):
             yield pattern
-            if reads_directories:
-                yield from sorted(filter(os.path.isdir, glob.glob(pattern)))
+            matched = sorted(glob.glob(pattern))
+            directories = list(filter(os.path.isdir, matched))
+            # If a pattern matches anything else, most readers ignore the directories.
+            if reads_directories or directories == matched:
+                yield from directories
 
 
 def _find_remote(pattern: str) -> list[str]:
     try:
-        return sorted(tf.io.gfile.glob(pattern))
+        return [pattern] if files.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
     except tf.errors.UnimplementedError:
         # TensorFlow does not know the file system. The task reads the files in its own way.
         return []

@@ -43,18 +43,6 @@ def test_files_that_are_not_listed_are_compared_by_size(tmp_path: pathlib.Path) 
     assert _differences(described) == [str(tmp_path)]
 
 
-def test_pattern_that_matches_only_directories_stands_for_their_files(
-    tmp_path: pathlib.Path,
-) -> None:
-    for name in ("part-0", "part-1", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "data").write_text("1")
-    (described,) = input_paths.describe([f"{tmp_path}/part-*"])
-    assert described["num_files"] == 2
-    (tmp_path / "part-1" / "data").write_text("2")
-    assert _differences([described]) == [str(tmp_path / "part-1" / "data")]
-
-
 def test_remote_files_are_named_only() -> None:
     (described,) = input_paths.describe(["gs://bucket/train*"])
     assert (described["pattern"], described["num_files"]) == ("gs://bucket/train*", 0)
