@@ -57,13 +57,19 @@ def _is_short(node: ast.AST | None) -> bool:
 
 def _clock(node: ast.AST) -> bool:
     """Whether this is a call of a clock."""
-    name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
-    return name in ("monotonic", "perf_counter") or ast.unparse(node) == "time.time()"
+    name = _called(node)
+    return name in ("monotonic", "perf_counter") or ast.unparse(node) in ("time.time()", "time()")
+
+
+def _called(node: ast.AST) -> str:
+    """Return the name of the called function, without its module; empty for anything else."""
+    func = node.func if isinstance(node, ast.Call) else None
+    return getattr(func, "attr", "") or getattr(func, "id", "")
 
 
 def _problem(node: ast.AST) -> str:
     match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr="sleep"), args=[seconds]):
+        case ast.Call(args=[seconds]) if _called(node) == "sleep":
             if (_number(seconds) or 0) < FOR_GOOD:
                 return "sleeps; use `waiting.wait_for`"
         case ast.Call(func=ast.Attribute(attr="wait" | "join"), args=[seconds]):
@@ -136,10 +142,13 @@ def test_tests_wait_for_conditions_and_long_enough() -> None:
     "code",
     [
         "time.sleep(3)",
+        "from time import sleep\nsleep(3)",
+        "await asyncio.sleep(3)",
         "while not done():\n    time.sleep(0.1)",
         "run('import time; time.sleep(60)')",
         "run(f'wait({x})\\ntime.sleep(5)')",
         "deadline = time.monotonic() + 30",
+        "deadline = monotonic() + 30",
         "assert time.monotonic() - began < 5",
         "subprocess.run(command, timeout=20)",
         "process.wait(10)",

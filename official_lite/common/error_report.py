@@ -245,9 +245,9 @@ def rendered_briefly() -> Iterator[None]:
 
 def _render(error: BaseException) -> list[str]:
     """Return what a notebook shows of an error."""
-    shell = notebook.shell()
-    if shell is not None and shell.InteractiveTB.mode == "Verbose":
-        told, formatter = unwrapped(error), shell.InteractiveTB
+    formatter: Any = getattr(notebook.shell(), "InteractiveTB", None)
+    if getattr(formatter, "mode", None) == "Verbose":
+        told = unwrapped(error)
         return list(formatter.structured_traceback(type(told), told, error.__traceback__))
     return report(error, "`%xmode Verbose`, then `%tb`, shows everything").splitlines()
 

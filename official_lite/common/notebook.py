@@ -14,6 +14,7 @@ def shell() -> Any | None:
 
 def cell_of(path: str) -> str | None:
     """Return the cell, such as `In[3]`, whose code has this file name in tracebacks."""
-    running = shell()
-    label_and_name = running.compile.format_code_name(path) if running is not None else None
+    # Older versions of IPython lack the method. Showing an error must not raise another one.
+    format_code_name = getattr(getattr(shell(), "compile", None), "format_code_name", None)
+    label_and_name = format_code_name(path) if format_code_name is not None else None
     return label_and_name[1] if label_and_name else None

@@ -129,7 +129,11 @@ def predict_data(
             f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` needs the "
             "examples in their order, which the service does not keep. Set it to false."
         )
-    return data.replace(is_training=False, drop_remainder=False, deterministic=True)
+    # One file after the other, and a mixture of several sources is drawn in the same way each time.
+    seed = config.runtime.seed if data.seed is None else data.seed
+    return data.replace(
+        is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed
+    )
 
 
 def prediction_inputs(build_inputs: _Inputs, first_batch: int, num_replicas: int) -> _Inputs:

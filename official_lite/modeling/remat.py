@@ -176,8 +176,12 @@ class _Call:
         values: Sequence[tf.Tensor],
         states: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
-        """Return the gradients for `values`, which are the inputs and then the weights."""
+    ) -> list[tf.Tensor | None]:
+        """Return the gradients for `values`: the inputs and then the weights; None if unused.
+
+        A gradient of zero would be wrong for an unused weight, because optimizers skip a weight
+        only if it has no gradient. Otherwise weight decay moves it.
+        """
         upstream = [value for value in upstream if _is_float(value)]
         graph = tf.compat.v1.get_default_graph()
         if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -193,7 +197,7 @@ class _Call:
         values: Sequence[tf.Tensor],
         states: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
-    ) -> list[tf.Tensor]:
+    ) -> list[tf.Tensor | None]:
         """Recompute in a loop of one iteration.
 
         XLA ignores control dependencies and merges equal computations, but not across the boundary
@@ -203,12 +207,20 @@ class _Call:
         """
         sample = tf.reshape(tf.cast(upstream[0], tf.float32), [-1])[:1]
         count = tf.where(tf.reduce_any(tf.tanh(sample) > 2.0), 0, 1)
+        is_used: list[bool] = []
 
         def iterate(index: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
             gradients, new_states = self._recompute(
                 carried[: len(values)], carried[len(values) :], upstream
             )
-            return (index + 1, *gradients, *new_states)
+            # This is known as soon as the loop is traced.
+            is_used[:] = [gradient is not None for gradient in gradients]
+            # A loop can't carry None.
+            dense = [
+                tf.zeros_like(value) if gradient is None else gradient
+                for gradient, value in zip(gradients, carried, strict=False)
+            ]
+            return (index + 1, *dense, *new_states)
 
         _, *results = tf.while_loop(
             lambda index, *_: index < count,
@@ -216,15 +228,19 @@ class _Call:
             (tf.constant(0), *values, *states),
             parallel_iterations=1,
         )
-        return list(results[: len(values)])
+        gradients = results[: len(values)]
+        return [g if used else None for g, used in zip(gradients, is_used, strict=True)]
 
     def _recompute(
         self,
         values: Sequence[tf.Tensor],
         states: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the gradients for `values`, and the states after the recomputed pass."""
+    ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
+        """Return the gradients for `values`, and the states after the recomputed pass.
+
+        The gradient of a value that the pass does not use is None.
+        """
         inputs, weights = values[: len(self._places)], values[len(self._places) :]
         pairs = [*zip(self._weights, weights, strict=True), *zip(self._states, states, strict=True)]
         with tf.GradientTape() as tape:
@@ -238,10 +254,11 @@ class _Call:
             [output for output in tf.nest.flatten(outputs) if _is_float(output)],
             list(values),
             output_gradients=list(upstream),
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         dense = [
-            tf.ensure_shape(tf.convert_to_tensor(gradient), value.shape)
+            None
+            if gradient is None
+            else tf.ensure_shape(tf.convert_to_tensor(gradient), value.shape)
             for gradient, value in zip(gradients, values, strict=True)
         ]
         return dense, [scope.get_current_value(variable) for variable in self._states]

@@ -18,7 +18,7 @@ class PredictionConfig(hyperparams.Config):
     """The config of `--mode=predict`: which weights predict, and where the predictions go.
 
     Attributes:
-        output_dir: The directory of the predictions, relative to the model directory.
+        output_dir: The directory of the predictions. A relative path is in the model directory.
         format: The format of the files: `jsonl` (a JSON object per line), `parquet` or `tfrecord`.
             Parquet requires the extra `parquet`.
         rows_per_shard: The number of rows in a file. The last file may have fewer. A killed run

@@ -71,6 +71,9 @@ def check(
         given = list(texts(block.input_path))
         if any(phase_configs.lies_in(text, phase) for text in given for phase in earlier_phases):
             continue
+        # The task may create the files.
+        if not block.NAMES_FILES and not all(map(_exists, given)):
+            continue
         for path, found in _describe(place, block, model_dir):
             if files.exists(path):
                 schema.require_match(found, path, place)
@@ -105,8 +108,11 @@ def enforce(
 def _blocks_with_source(
     task: config_definitions.TaskConfig, mode: str
 ) -> Iterator[tuple[str, config_definitions.DataConfig]]:
+    # In a subclass, the field may have another meaning. `InputReader` reports unknown names.
+    sources = list(registry.SOURCES)
     for place, block in data_blocks(task, mode):
-        if isinstance(block, config_definitions.DataConfig) and block.source and block.input_path:
+        is_data = isinstance(block, config_definitions.DataConfig)
+        if is_data and block.source in sources and block.input_path:
             yield place, block
 
 
@@ -120,7 +126,6 @@ def _describe(
     if isinstance(given, config_definitions.base_config.Config):
         inputs = given.as_dict()
     for key, input_path in inputs.items():
-        registry.require_known(block.source)
         paths = file_patterns.match_files(
             input_path, directories=block.source in registry.OF_DIRECTORIES
         )

@@ -1,10 +1,11 @@
 """A prediction over an input: from the batches of a trainer to the files of its output."""
 
 import contextlib
+import glob
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from official_lite.common import errors, files
 from official_lite.config import compatibility
 from official_lite.core import base_trainer, config_definitions, train_data
 from official_lite.data import input_paths
+from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
 from official_lite.prediction import output, shard_files
 from official_lite.run import driver, goodput, preemption, run_record
@@ -24,6 +26,11 @@ __all__ = ["describe_source", "run"]
 
 # The blocks of the config that decide nothing about predictions, although they are in the task.
 _UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
+
+# Fields in these blocks that may decide something: a task may build its vocabulary from these data.
+_TRAINING_INPUT = tuple(
+    f"task.train_data.{name}" for name in ("input_path", "tfds_name", "tfds_split")
+)
 
 # Fields of `runtime` that only say where the work is done.
 _PLACES = ("runtime.worker_hosts", "runtime.task_index")
@@ -128,6 +135,7 @@ def describe_source(
         **of_data,
         "weights": _describe_weights(params, restored),
         "input files": _describe_input(data),
+        "training files": _describe_input(params.task.train_data),
         "replicas": tf.distribute.get_strategy().num_replicas_in_sync,
         **_versions(params.prediction.format),
     }
@@ -135,10 +143,15 @@ def describe_source(
 
 def _decides(path: str) -> bool:
     """Return whether a field of the config may change predictions."""
-    if path.startswith(_UNUSED) or path in _PLACES or path == "prediction.output_dir":
+    is_unused = _is_within(path, _UNUSED) and not _is_within(path, _TRAINING_INPUT)
+    if is_unused or path in _PLACES or path == "prediction.output_dir":
         return False
     blocks = ("task.", "runtime.", "prediction.", "trainer.optimizer_config.ema.")
     return path.startswith(blocks) or path == "trainer.name"
+
+
+def _is_within(path: str, blocks: Sequence[str]) -> bool:
+    return any(path == block or path.startswith(f"{block}.") for block in blocks)
 
 
 def _describe_weights(params: config_definitions.ExperimentConfig, restored: str | None) -> str:
@@ -154,22 +167,47 @@ def _describe_weights(params: config_definitions.ExperimentConfig, restored: str
     return f"{os.path.basename(path)}, sha256 {digest[:16]}"
 
 
-def _describe_input(data: config_definitions.DataConfig | None) -> str:
-    """Return a checksum of the names, sizes and contents of the input files, if it has any."""
-    patterns = [] if data is None else list(_patterns(data))
-    found = [
+def _describe_input(data: Any) -> str:
+    """Return a checksum of the input files: names, sizes and contents, or only the first two.
+
+    The contents of remote files are not read. Without files, the result is `none`.
+    """
+    patterns = list(_patterns(data))
+    found: list[Any] = [
         {**each, "files": [_without_time(file) for file in each["files"]]}
         for each in input_paths.describe(patterns)
         if each["num_files"]
     ]
+    found += [
+        {"path": path, "bytes": files.size(path)}
+        for pattern in filter(files.is_remote, patterns)
+        for path in _find_remote(pattern)
+    ]
     return f"sha256 {chain.checksum({'inputs': found})[:16]}" if found else "none"
 
 
-def _patterns(data: config_definitions.DataConfig) -> Iterator[str]:
-    given = data.input_path
-    texts = [given] if isinstance(given, str) else list(hyperparams.texts(given))
-    for text in texts:
-        yield from (pattern.strip() for pattern in text.split(",") if pattern.strip())
+def _patterns(data: Any) -> Iterator[str]:
+    """Yield the paths and patterns of the input, and the directories that a pattern stands for.
+
+    The data need not be a `DataConfig`.
+    """
+    reads_directories = getattr(data, "source", "") in tuple(registry.OF_DIRECTORIES)
+    for text in hyperparams.texts(getattr(data, "input_path", "")):
+        for pattern in filter(None, map(str.strip, text.split(","))):
+            yield pattern
+            matched = sorted(glob.glob(pattern))
+            directories = list(filter(os.path.isdir, matched))
+            # If a pattern matches anything else, most readers ignore the directories.
+            if reads_directories or directories == matched:
+                yield from directories
+
+
+def _find_remote(pattern: str) -> list[str]:
+    try:
+        return [pattern] if files.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
+    except tf.errors.UnimplementedError:
+        # TensorFlow does not know the file system. The task reads the files in its own way.
+        return []
 
 
 def _without_time(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -351,7 +351,9 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
 def predictions_dir(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
     """Return the directory to which `--mode=predict` writes."""
-    return os.path.join(model_dir, params.prediction.output_dir)
+    output_dir: str = params.prediction.output_dir
+    # `join` keeps an absolute path, but not a remote one.
+    return output_dir if files.is_remote(output_dir) else os.path.join(model_dir, output_dir)
 
 
 def save_gin_config(

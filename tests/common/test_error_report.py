@@ -1,13 +1,15 @@
+import builtins
 import errno
 import re
 import traceback
+import types
 
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import error_report, errors
+from official_lite.common import error_report, errors, notebook
 from official_lite.modeling import hyperparams
 
 WALL = """in user code:
@@ -148,6 +150,28 @@ def test_brief_traceback_has_the_lines_of_the_user_alone() -> None:
     assert files == {__file__}
     assert "return tf.zeros((2, 3)) + tf.zeros((7, 5))" in brief
     assert len(brief) < len("".join(traceback.format_exception(_raised(adds))))
+
+
+@pytest.mark.parametrize(
+    ("shell", "cell"),
+    [
+        (types.SimpleNamespace(), None),
+        (types.SimpleNamespace(compile=types.SimpleNamespace()), None),
+        (
+            types.SimpleNamespace(
+                compile=types.SimpleNamespace(format_code_name=lambda path: ("Cell", "In[3]"))
+            ),
+            "In[3]",
+        ),
+    ],
+    ids=["another shell", "older IPython", "IPython"],
+)
+def test_errors_are_told_in_any_shell(monkeypatch, shell, cell: str | None) -> None:
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    assert notebook.cell_of("/tmp/code.py") == cell
+    with pytest.raises(ZeroDivisionError) as caught, error_report.rendered_briefly():
+        1 / 0  # noqa: B018  (the failure)
+    assert "ZeroDivisionError: division by zero" in caught.value._render_traceback_()[-1]
 
 
 def test_what_gin_adds_is_left_out() -> None:

@@ -6,17 +6,20 @@ import signal
 
 import pytest
 
+from official_lite.prediction import output
 from tests import commands
 
-# The rows of the benchmark, which end the process at a batch.
+# The rows of the benchmark, which end the process at a batch, once the rows before it are written.
 DYING = """
 import os
 import signal
+import time
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks import prediction
+from official_lite.prediction import output
 
 build_inputs = prediction.RowsTask.build_inputs
 last_batch = int(os.environ.get("LAST_BATCH", "-1"))
@@ -24,6 +27,8 @@ last_batch = int(os.environ.get("LAST_BATCH", "-1"))
 
 def end_at(number, features):
     if number == last_batch:
+        while output.read_progress(os.environ["OUTPUT"]).rows < int(os.environ["ROWS"]):
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     return features
 
@@ -51,26 +56,33 @@ def test_killed_five_times_it_leaves_the_files_of_an_unbroken_one(
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)
 
-    def start(mode: str, output: str, last_batch: int = -1) -> int:
+    counts: list[dict[str, int]] = []
+
+    def start(mode: str, name: str, last_batch: int = -1) -> int:
         command = [
             *("-m", "official_lite.tools", "train", f"--import={tmp_path / 'dying.py'}"),
             *("--experiment=benchmarks/prediction", f"--mode={mode}"),
             f"--model_dir={tmp_path / 'run'}",
-            f"--set=prediction.output_dir={tmp_path / output}",
+            f"--set=prediction.output_dir={tmp_path / name}",
             *("--set=task.num_rows=2950", "--set=task.validation_data.global_batch_size=100"),
             *("--set=prediction.rows_per_shard=250", f"--set=prediction.format={file_format}"),
         ]
-        done = commands.run(command, env={"LAST_BATCH": str(last_batch)})
+        # The rows of the complete files before the last batch.
+        rows = last_batch * 100 // 250 * 250
+        env = {"LAST_BATCH": last_batch, "OUTPUT": tmp_path / name, "ROWS": rows}
+        done = commands.run(command, env={key: str(value) for key, value in env.items()})
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         if mode == "predict" and not done.returncode:
-            assert json.loads(done.stdout.splitlines()[-1])["rows"] == 2950
+            counts.append(json.loads(done.stdout.splitlines()[-1]))
         return done.returncode
 
     assert start("train", "none") == 0
     assert start("predict", "unbroken") == 0
-    for last_batch in (2, 9, 14, 21, 28):
+    for last_batch, num_rows in ((2, 0), (9, 750), (14, 1250), (21, 2000), (28, 2750)):
         assert start("predict", "killed", last_batch) == -signal.SIGKILL
+        assert output.read_progress(str(tmp_path / "killed")).rows == num_rows
     assert start("predict", "killed") == 0
+    assert [(each["rows"], each["new_rows"]) for each in counts] == [(2950, 2950), (2950, 200)]
     unbroken, killed = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("unbroken", "killed")

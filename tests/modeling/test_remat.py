@@ -49,10 +49,11 @@ class BlocksTask(base_task.Task):
 
 def _weights(experiment, model_dir, steps: int, patterns: list[str], **kwargs: Any) -> Any:
     execution, strategy = kwargs.get("execution", "graph"), kwargs.get("strategy")
-    params = experiment(
-        trainer={"train_steps": steps, "remat": patterns}, runtime={"execution": execution}
-    )
-    task = BlocksTask(params.task)
+    trainer = {"train_steps": steps, "remat": patterns}
+    if "optimizer_config" in kwargs:
+        trainer["optimizer_config"] = kwargs["optimizer_config"]
+    params = experiment(trainer=trainer, runtime={"execution": execution})
+    task = kwargs.get("task_cls", BlocksTask)(params.task)
     keras.utils.set_random_seed(0)
     model, _ = train_lib.run_experiment(strategy, task, "train", params, str(model_dir))
     assert bool(patterns) == ("call" in model.get_layer("block_1").__dict__)
@@ -88,6 +89,29 @@ def test_resumed_run_is_bit_identical(experiment, tmp_path, execution) -> None:
     whole = _weights(experiment, tmp_path / "whole", 4, ["block"], execution=execution)
     for one, other in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class WithSpareWeight(keras.layers.Dense):
+    """Has a weight that no output depends on."""
+
+    def build(self, shape: Any) -> None:
+        super().build(shape)
+        self.spare = self.add_weight(shape=(3,), initializer="ones", name="spare")
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
+def test_weights_that_are_not_used_do_not_decay(experiment, tmp_path, execution) -> None:
+    class SpareTask(BlocksTask):
+        def build_model(self) -> keras.Model:
+            layers = [WithSpareWeight(4, name="block_1"), keras.layers.Dense(1)]
+            return keras.Sequential([keras.Input((4,)), *layers])
+
+    adamw = {"optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": 0.1}}}
+    options = {"execution": execution, "task_cls": SpareTask, "optimizer_config": adamw}
+    plain = _weights(experiment, tmp_path / "plain", 4, [], **options)
+    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], **options)
+    _assert_close(recomputed, plain)
+    assert [weight.tolist() for weight in recomputed].count([1.0, 1.0, 1.0]) == 1
 
 
 class MaskedMean(keras.layers.Layer):

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import pathlib
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -39,21 +40,53 @@ class RowsTask(base_task.Task):
         return tf.reduce_mean(tf.square(labels - model_outputs))
 
 
+class NumbersTask(RowsTask):
+    """Interprets `source` by itself."""
+
+    def build_inputs(self, params, input_context=None):
+        x = tf.range(1.0, 33.0)[:, tf.newaxis] * {"numbers": 0.1}[params.source]
+        dataset = tf.data.Dataset.from_tensor_slices((x, 3 * x)).repeat()
+        return dataset.batch(params.global_batch_size, drop_remainder=True)
+
+
+@dataclasses.dataclass
+class CreatedData(cfg.DataConfig):
+    NAMES_FILES: ClassVar[bool] = False
+
+
+class CreatingTask(RowsTask):
+    """Writes its files before it reads them."""
+
+    def build_inputs(self, params, input_context=None):
+        row_files.write("parquet", pathlib.Path(params.input_path).parent)
+        return super().build_inputs(params, input_context)
+
+
 @pytest.fixture
 def run(experiment, tmp_path):
     """A function that trains on a source, and returns the weights."""
 
-    def run(input_path, steps=4, *, folder="run", mode="train", source="parquet", **fields):
+    def run(
+        input_path,
+        steps=4,
+        *,
+        folder="run",
+        mode="train",
+        source="parquet",
+        task_cls=RowsTask,
+        data_cls=cfg.DataConfig,
+        **fields,
+    ):
         fields = {"source": source, "input_path": input_path, "global_batch_size": 32, **fields}
         params = experiment(
             trainer={"train_steps": steps, "checkpoint_interval": 4}, runtime={"seed": 3}
         )
         params.task = RowsConfig(
-            train_data=cfg.DataConfig(is_training=True, **fields),
-            validation_data=cfg.DataConfig(is_training=False, **fields),
+            train_data=data_cls(is_training=True, **fields),
+            validation_data=data_cls(is_training=False, **fields),
         )
         strategy = tf.distribute.get_strategy()
-        task = RowsTask(params.task)
+        task = task_cls(params.task)
         model, _ = train_lib.run_experiment(strategy, task, mode, params, str(tmp_path / folder))
         return model.get_weights()
 
@@ -96,6 +129,23 @@ def test_an_unknown_label_column_is_answered(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     with pytest.raises(errors.ConfigValueError, match=r"'labels', .* Did you mean `label`"):
         run(path, label_column="labels")
+
+
+def test_an_unknown_source_is_answered(run, tmp_path):
+    path = row_files.write("parquet", tmp_path / "data")
+    with pytest.raises(errors.UnknownNameError, match=r"'parqet'. Did you mean `parquet`"):
+        run(path, source="parqet")
+
+
+def test_a_source_that_the_task_interprets_needs_no_schema(run, tmp_path):
+    run("anywhere", source="numbers", task_cls=NumbersTask)
+    assert not list(tmp_path.rglob("data_schema*"))
+
+
+def test_files_that_the_task_creates_need_not_exist_before_the_run(run, tmp_path):
+    path = str(tmp_path / "data" / "*.parquet")
+    run(path, data_cls=CreatedData, task_cls=CreatingTask)
+    assert list((tmp_path / "data").iterdir())
 
 
 def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path):

@@ -15,11 +15,11 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, train_lib
+from official_lite.core import base_task, input_reader, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.hyperparams import base_config
-from official_lite.run import model_dir_lock
+from official_lite.run import model_dir_lock, prediction_run
 
 NUM_ROWS = 53
 
@@ -295,6 +295,90 @@ def test_a_step_of_the_task_that_loses_rows_is_an_error(trained, tmp_path) -> No
 
     with pytest.raises(errors.ConfigValueError, match="7 rows as 'x' for a batch of 8 examples"):
         _run(_experiment(tmp_path), "predict", trained, task_cls=Losing)
+
+
+class FilesTask(ClassesTask):
+    """Reads the number of each row from TFRecord files."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        def parse(record: tf.Tensor) -> Any:
+            number = tf.strings.to_number(record, tf.int32)
+            return tf.fill([4], tf.cast(number, tf.float32)), number
+
+        return input_reader.InputReader(params, parser_fn=parse).read(input_context)
+
+    def build_predictions(self, features: Any, labels: Any, outputs: Any) -> dict[str, Any]:
+        return {"number": labels}
+
+
+def test_rows_of_several_files_are_in_the_order_of_the_files(trained, tmp_path) -> None:
+    for file in range(3):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{file}.tfrecord")) as writer:
+            for row in range(10):
+                writer.write(str(10 * file + row))
+    data = {"input_path": f"{tmp_path}/*.tfrecord", "cycle_length": 3}
+    params = _experiment(tmp_path / "out", task={"validation_data": data})
+    _run(params, "predict", trained, task_cls=FilesTask)
+    assert [row["number"] for row in _rows(tmp_path / "out")] == list(range(30))
+
+
+def _describe(**task: Any) -> dict[str, Any]:
+    return prediction_run.describe_source(_experiment(task=task), None)
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return sorted(name for name in before | now if before.get(name) != now.get(name))
+
+
+def test_fields_that_begin_like_unused_ones_are_compared() -> None:
+    before = _describe()
+    assert _differences(before, _describe(train_data={"seed": 1})) == []
+    assert _differences(before, _describe(init_checkpoint_modules="backbone")) == [
+        "task.init_checkpoint_modules"
+    ]
+
+
+def test_directories_that_are_read_are_compared(tmp_path) -> None:
+    (tmp_path / "README").touch()
+    for name in ("part-0", "part-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data").write_text("1")
+    for data in (
+        {"input_path": f"{tmp_path}/*", "source": "huggingface"},
+        {"input_path": f"{tmp_path}/part-*"},
+    ):
+        (tmp_path / "part-1" / "data").write_text("1")
+        before = _describe(validation_data=data)
+        assert before == _describe(validation_data=data)
+        (tmp_path / "part-1" / "data").write_text("2")
+        assert _differences(before, _describe(validation_data=data)) == ["input files"]
+
+
+def test_remote_files_are_compared_by_name_and_size() -> None:
+    # A file system in memory, which counts as remote.
+    folder = "ram://test_prediction_run"
+    data = {"input_path": f"{folder}/*.txt"}
+    tf.io.gfile.makedirs(folder)
+    seen = []
+    for name, text in (("a", "1"), ("a", "12"), ("b", "1")):
+        with tf.io.gfile.GFile(f"{folder}/{name}.txt", "w") as file:
+            file.write(text)
+        seen.append(_describe(validation_data=data)["input files"])
+        assert seen[-1] == _describe(validation_data=data)["input files"]
+    assert len({*seen, "none"}) == 4
+    assert _describe(validation_data={"input_path": "unknown://a/b"})["input files"] == "none"
+
+
+def test_training_files_are_compared_because_a_vocabulary_may_be_built_from_them(tmp_path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_text("a b")
+    before = _describe(train_data={"input_path": str(path)})
+    path.write_text("a c")
+    now = _describe(train_data={"input_path": str(path)})
+    assert _differences(before, now) == ["training files"]
+    path.with_suffix(".csv").write_text("a b")
+    other = _describe(train_data={"input_path": f"{path.with_suffix('.csv')}"})
+    assert _differences(now, other) == ["task.train_data.input_path", "training files"]
 
 
 def test_data_that_repeat_are_refused(trained, tmp_path) -> None:

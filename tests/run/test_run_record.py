@@ -241,3 +241,12 @@ def test_input_that_can_not_be_read_does_not_keep_a_checkpoint_from_being_sealed
         assert record.seal()
     (described,) = _read(tmp_path / "run" / "run.json")["inputs"]
     assert described["files"][0]["hashed"] == "unreadable"
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "expected"),
+    [("a/b", "/run/a/b"), ("/other", "/other"), ("gs://bucket/out", "gs://bucket/out")],
+)
+def test_predictions_go_where_the_config_says(output_dir: str, expected: str) -> None:
+    params = cfg.ExperimentConfig(prediction=cfg.PredictionConfig(output_dir=output_dir))
+    assert run_record.predictions_dir(params, "/run") == expected

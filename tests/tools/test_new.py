@@ -12,9 +12,25 @@ import pytest
 
 from benchmarks import chaos
 from official_lite.tools import __main__ as tools
-from tests import commands, waiting
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+KILLER = """
+import os
+import signal
+
+from official_lite import orbit
+
+
+class Killer(orbit.Hook):
+    every_n_steps = 70
+
+    def after_step(self):
+        # Once the checkpoint of step 60 is complete.
+        self.controller.checkpoint_manager.sync()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def _check_by_tools_of_the_user(project: pathlib.Path) -> None:
@@ -119,24 +135,22 @@ def test_kind_trains_resumes_after_a_kill_and_predicts_as_its_readme_says(
     unbroken, killed = tmp_path / "demo", tmp_path / "killed"
     assert f"--model_dir={unbroken}" in command
 
-    def start(model_dir: pathlib.Path) -> subprocess.Popen[bytes]:
+    def start(model_dir: pathlib.Path, *flags: str) -> int:
         # A real start, since the hashes of strings must not matter.
         often = ["--set=trainer.checkpoint_interval=20", "--set=runtime.execution=graph"]
-        return subprocess.Popen(
-            [sys.executable, *command, *often, f"--model_dir={model_dir}"],
+        return subprocess.run(
+            [sys.executable, *command, *often, f"--model_dir={model_dir}", *flags],
             cwd=kind_of_project,
             stderr=subprocess.DEVNULL,
-        )
+        ).returncode
 
-    assert start(unbroken).wait() == 0
-    with start(killed) as process:
-        waiting.wait_for(
-            (killed / "ckpt-60.commit.json").exists, alive=lambda: process.poll() is None
-        )
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert not (killed / "ckpt-300.commit.json").exists()
-    assert start(killed).wait() == 0
+    assert start(unbroken) == 0
+    (tmp_path / "killer.py").write_text(KILLER)
+    killer = f"--set=trainer.hooks=['{tmp_path}/killer.py:Killer']"
+    assert start(killed, killer) == -signal.SIGKILL
+    assert (killed / "ckpt-60.commit.json").exists()
+    assert not (killed / "ckpt-80.commit.json").exists()
+    assert start(killed) == 0
     expected = chaos.what_is_left(unbroken)
     assert expected["last/path"] == "ckpt-300"
     assert chaos.differences(expected, chaos.what_is_left(killed)) == []

@@ -31,8 +31,8 @@ def train(make_trainer, make_controller):
         at_the_end = staticmethod(lambda: None)
 
         def train_step(self, iterator):
-            sleep = _sleeping(self.step_seconds, self.at_the_end)
-            self.weight.assign_add(sleep(next(iterator["data"])))
+            pause = _sleeping(self.step_seconds, self.at_the_end)
+            self.weight.assign_add(pause(next(iterator["data"])))
             self.global_step.assign_add(1)
 
     def run(
