@@ -1,7 +1,7 @@
 """A benchmark that kills a training on each source of rows again and again, and compares the end.
 
-Each training is a process that kills itself (SIGKILL) at a random step after new checkpoints, and is
-started again. At the end, its last checkpoint and its records must equal those of an undisturbed
+Each training is a process that kills itself (SIGKILL) at a random step after new checkpoints, and
+is started again. At the end, its last checkpoint and its records must equal those of an undisturbed
 training bit for bit. The processes are forks of this one, which has imported TensorFlow already.
 
 python -m benchmarks.source_kills --kills 10
