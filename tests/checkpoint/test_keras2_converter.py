@@ -155,9 +155,7 @@ def test_part_of_a_checkpoint_goes_into_part_of_a_model(
     path = save_keras2(model={"_body": body}, backbone=body, global_step=tf.Variable(7))
     for root in ("backbone", "model/_body"):
         restore_keras2_checkpoint(target.layers[1], path, root=root)
-        rounding.assert_close(
-            target.layers[1](images()), source(images()), roundings=ROUNDINGS
-        )
+        rounding.assert_close(target.layers[1](images()), source(images()), roundings=ROUNDINGS)
 
 
 def test_object_that_only_holds_models_is_filled(

@@ -32,9 +32,7 @@ def test_replica_without_data_does_not_spoil_the_loss(
     with two_replicas.scope():
         trainer = make_trainer(params, train=False)
     logs = trainer.evaluate(tf.constant(-1))
-    rounding.assert_close(
-        logs["validation_loss"], whole["validation_loss"], roundings=NUM_EXAMPLES
-    )
+    rounding.assert_close(logs["validation_loss"], whole["validation_loss"], roundings=NUM_EXAMPLES)
 
 
 def test_nothing_is_counted_in_a_step_without_data(experiment, make_trainer, make_task) -> None:

@@ -1,5 +1,3 @@
-import pytest
-
 from official_lite import keras2
 from tests import rounding
 

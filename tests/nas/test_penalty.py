@@ -1,5 +1,4 @@
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 

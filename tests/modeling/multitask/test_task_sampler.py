@@ -15,7 +15,9 @@ def _cumulative(config: dict, step: int = 0, weights: dict = WEIGHTS) -> np.ndar
 
 
 def test_uniform() -> None:
-    rounding.assert_close(_cumulative({"type": "uniform"}), [1 / 3, 2 / 3, 1], roundings=len(WEIGHTS))
+    rounding.assert_close(
+        _cumulative({"type": "uniform"}), [1 / 3, 2 / 3, 1], roundings=len(WEIGHTS)
+    )
 
 
 def test_proportional() -> None:

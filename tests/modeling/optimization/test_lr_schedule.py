@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from keras.optimizers import schedules
