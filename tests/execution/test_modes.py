@@ -94,7 +94,9 @@ def test_every_mode_trains_what_the_graph_trains(
         assert set(found) == {"training_loss", "mae", "learning_rate", "norm"}
         assert found == pytest.approx(expected, rel=rounding.tolerance(roundings=ROUNDINGS))
     for expected, found in zip(graph_state, state, strict=True):
-        rounding.assert_close(found, expected, roundings=ROUNDINGS)
+        # Moments are sums of gradients of the magnitude of 1, some of which cancel.
+        scale = max(1.0, np.max(np.abs(expected)))
+        rounding.assert_close(found, expected, roundings=ROUNDINGS, scale=scale)
     assert logs == pytest.approx(graph_logs, rel=rounding.tolerance(roundings=ROUNDINGS))
 
 
