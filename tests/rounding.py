@@ -16,7 +16,7 @@ _STANDARD_DEVIATIONS = 8.0
 
 def unit_roundoff(dtype: str) -> float:
     """Return the largest relative error of rounding a number to `dtype`."""
-    return float(tf.experimental.numpy.finfo(tf.as_dtype(dtype).as_numpy_dtype).eps) / 2
+    return float(np.spacing(tf.as_dtype(dtype).as_numpy_dtype(1))) / 2
 
 
 def tolerance(dtype: str = "float32", *, roundings: int = 1) -> float:
