@@ -12,6 +12,7 @@ from official_lite.core import base_task, base_trainer
 from official_lite.core import config_definitions as cfg
 
 NUM_EXAMPLES = 32
+BATCH_SIZE = 8
 
 
 @dataclasses.dataclass
@@ -59,8 +60,8 @@ class LineTask(base_task.Task):
 def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
     params = cfg.ExperimentConfig(
         task=LineConfig(
-            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
-            validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
+            train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True),
+            validation_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=False),
         ),
         trainer=cfg.TrainerConfig(
             train_steps=8,

@@ -1,4 +1,8 @@
-"""How far two correct computations of the same number may lie apart."""
+"""How far two correct computations of the same number may lie apart.
+
+A program that runs twice on one machine must compute the same bits, so tests compare these results
+exactly. All other tolerances for rounding come from here. None is adjusted until a test passes.
+"""
 
 import math
 
@@ -29,7 +33,7 @@ def tolerance(dtype: str = "float32", *, roundings: int = 1) -> float:
     Args:
         dtype: The least precise data type that a value passes through.
         roundings: The number of roundings one after the other: the terms of the longest sum,
-            times the steps that build on one another.
+            times the layers or steps that build on one another.
     """
     return _STANDARD_DEVIATIONS * math.sqrt(roundings) * unit_roundoff(dtype)
 

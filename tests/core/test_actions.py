@@ -4,6 +4,8 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import actions
+from tests import rounding
+from tests.line_experiment import NUM_EXAMPLES
 
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
@@ -38,7 +40,7 @@ def test_saved_average_is_evaluated_as_it_was(experiment, make_trainer, tmp_path
     restored.checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path / "ema_checkpoints")))
     # An evaluation uses the averages, which follow the saved weights.
     loss = restored.evaluate(tf.constant(-1))["validation_loss"]
-    np.testing.assert_allclose(loss, average, rtol=1e-6)
+    rounding.assert_close(loss, average, roundings=NUM_EXAMPLES)
 
 
 def test_no_trials_mean_that_the_first_blow_up_ends_the_run(

@@ -10,6 +10,11 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.core import base_task, train_lib
 from official_lite.core import config_definitions as cfg
+from tests import rounding
+from tests.line_experiment import BATCH_SIZE, NUM_EXAMPLES
+
+# What `Weighted` and `Plain` add up: sums over three units, and over twelve examples.
+ROUNDINGS = 3 * 12
 
 
 class Bare(base_task.Task):
@@ -56,9 +61,11 @@ def test_compiled_model_trains_on_its_compiled_loss_and_metrics() -> None:
     x, y = tf.ones((4, 2)), tf.zeros((4, 1))
     logs = task.train_step((x, y), model, keras.optimizers.SGD(0.0))
     expected = tf.reduce_mean(model(x) ** 2) + tf.add_n(model.losses)
-    np.testing.assert_allclose(logs["loss"], expected, rtol=1e-5)
+    rounding.assert_close(logs["loss"], expected, roundings=x.shape[0] * x.shape[1])
     (metric,) = [m for m in model.metrics if m.name == "compile_metrics"]
-    np.testing.assert_allclose(metric.result()["mae"], tf.reduce_mean(abs(model(x))), rtol=1e-5)
+    rounding.assert_close(
+        metric.result()["mae"], tf.reduce_mean(abs(model(x))), roundings=x.shape[0] * x.shape[1]
+    )
 
 
 def test_missing_build_model_says_which_method_to_write() -> None:
@@ -116,7 +123,7 @@ def test_run_that_starts_from_the_best_checkpoint_of_another_evaluates_like_it(
     _, logs = train_lib.run_experiment(
         strategy, make_task(second), "eval", second, str(tmp_path / "b"), run_post_eval=True
     )
-    assert float(logs["mae"]) == pytest.approx(info["mae"], rel=1e-6)
+    rounding.assert_close(logs["mae"], info["mae"], roundings=NUM_EXAMPLES)
 
 
 def test_init_checkpoint_that_is_not_there_is_an_error(tmp_path) -> None:
@@ -223,7 +230,9 @@ def test_compiled_model_is_evaluated_as_keras_evaluates_it(
         trainer.task.build_inputs(config.task.validation_data), return_dict=True, verbose=0
     )
     expected["validation_loss"] = expected.pop("loss")
-    assert {name: float(value) for name, value in logs.items()} == pytest.approx(expected, rel=1e-4)
+    tolerance = rounding.tolerance(roundings=ROUNDINGS)
+    found = {name: float(value) for name, value in logs.items()}
+    assert found == pytest.approx(expected, rel=tolerance)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -238,9 +247,9 @@ def test_compiled_model_trains_as_keras_trains_it(
         alone.compile(keras.optimizers.SGD(0.1), "mse")
         logs = trainer.train(tf.constant(1))
     history = alone.fit(trainer.task.build_inputs(config.task.train_data), shuffle=False, verbose=0)
-    assert float(logs["training_loss"]) == pytest.approx(history.history["loss"][0], rel=1e-5)
+    rounding.assert_close(logs["training_loss"], history.history["loss"][0], roundings=ROUNDINGS)
     for ours, theirs in zip(trainer.model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+        rounding.assert_close(ours, theirs, roundings=ROUNDINGS)
 
 
 def test_compiled_model_without_a_loss_has_that_of_its_task(experiment, make_task) -> None:
@@ -275,5 +284,6 @@ def test_loss_objects_of_keras_are_divided_by_the_replicas_once(
     with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
         trainers = [make_trainer(params, task_cls=WithLossObject), make_trainer(params)]
     logs = [float(one.train(tf.constant(3))["training_loss"]) for one in trainers]
-    assert logs[0] == pytest.approx(logs[1], rel=1e-5)
-    np.testing.assert_allclose(*(one.model.dense.kernel for one in trainers), rtol=1e-5)
+    rounding.assert_close(*logs, roundings=3 * BATCH_SIZE)
+    kernels = (one.model.dense.kernel for one in trainers)
+    rounding.assert_close(*kernels, roundings=3 * BATCH_SIZE)

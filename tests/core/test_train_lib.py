@@ -10,6 +10,8 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import train_lib
+from tests import rounding
+from tests.line_experiment import NUM_EXAMPLES
 
 
 def _run(params, task, mode, model_dir, **kwargs):
@@ -41,7 +43,9 @@ def test_evaluation_reads_the_last_checkpoint(experiment, make_task, tmp_path) -
     params = experiment()
     _, trained = _run(params, make_task(params), "train_and_post_eval", tmp_path)
     _, logs = _run(params, make_task(params), "eval", tmp_path, run_post_eval=True)
-    np.testing.assert_allclose(logs["validation_loss"], trained["validation_loss"], rtol=1e-6)
+    rounding.assert_close(
+        logs["validation_loss"], trained["validation_loss"], roundings=NUM_EXAMPLES
+    )
     assert _steps(tmp_path, "validation") == [8]
     assert _steps(tmp_path, "validation", "metrics.eval.json") == [8]
 

@@ -7,16 +7,21 @@ from typing import Any
 import portpicker
 import pytest
 
-from tests import commands
+from tests import commands, rounding
 
 COMMAND = (
     "train.py",
     "--experiment=vision/digits_mlp",
     "--mode=train_and_eval",
-    "--set=trainer.train_steps=40",
+    "--set=trainer.train_steps=8",
     "--set=trainer.steps_per_loop=4",
-    "--set=trainer.validation_interval=20",
+    "--set=trainer.validation_interval=4",
 )
+# Eight updates of 64 examples each.
+ROUNDINGS = 8 * 64
+# Rounding may change the prediction of an example whose best classes are equally probable. An
+# accuracy is that of 4 * 64 examples at least.
+ONE_EXAMPLE = 1 / (4 * 64)
 
 
 def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: str) -> list[Any]:
@@ -37,11 +42,12 @@ def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: 
 @pytest.mark.slow
 def test_losses_are_those_of_one_device_whatever_shares_the_batch(tmp_path: pathlib.Path) -> None:
     one = _train(tmp_path / "off", "off")
-    assert [r["step"] for r in one if r["split"] == "validation"] == [20, 40]
+    assert [r["step"] for r in one if r["split"] == "validation"] == [4, 8]
     mirrored = _train(tmp_path / "mirrored", "mirrored", devices="[CPU:0,CPU:1]")
     workers = _train(tmp_path / "workers", "multi_worker_mirrored", workers=2)
     for other in (mirrored, workers):
         assert [(r["split"], r["step"]) for r in other] == [(r["split"], r["step"]) for r in one]
         for a, b in zip(one, other, strict=True):
-            for name in a.keys() & {"training_loss", "validation_loss", "accuracy"}:
-                assert b[name] == pytest.approx(a[name], abs=1e-5), (name, a["step"])
+            assert b["accuracy"] == pytest.approx(a["accuracy"], abs=ONE_EXAMPLE), a["step"]
+            for name in a.keys() & {"training_loss", "validation_loss"}:
+                rounding.assert_close(b[name], a[name], roundings=ROUNDINGS)

@@ -10,9 +10,12 @@ from official_lite.common import errors
 from official_lite.core import base_trainer
 from official_lite.core import config_definitions as cfg
 from official_lite.execution import modes
-from tests.line_experiment import LineTask
+from tests import rounding
+from tests.line_experiment import BATCH_SIZE, LineTask
 
 MODES = ("eager", "graph", "xla", "xla_loop")
+# Of the twelve steps of `_train`.
+ROUNDINGS = 12 * BATCH_SIZE
 
 ADAMW = {
     "optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": 0.01}},
@@ -89,10 +92,12 @@ def test_every_mode_trains_what_the_graph_trains(
     (graph_reports, graph_state, graph_logs), (reports, state, logs) = outcomes
     for expected, found in zip(graph_reports, reports, strict=True):
         assert set(found) == {"training_loss", "mae", "learning_rate", "norm"}
-        assert found == pytest.approx(expected, rel=1e-4)
+        assert found == pytest.approx(expected, rel=rounding.tolerance(roundings=ROUNDINGS))
     for expected, found in zip(graph_state, state, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    assert logs == pytest.approx(graph_logs, rel=1e-4)
+        # Moments are sums of gradients of the magnitude of 1, some of which cancel.
+        scale = max(1.0, np.max(np.abs(expected)))
+        rounding.assert_close(found, expected, roundings=ROUNDINGS, scale=scale)
+    assert logs == pytest.approx(graph_logs, rel=rounding.tolerance(roundings=ROUNDINGS))
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla", "xla_loop"])
@@ -203,4 +208,4 @@ def test_predictions_are_folded_in_order_in_every_mode(experiment, make_trainer,
     trainer = make_trainer(params, task_cls=Folding)
     x = tf.random.stateless_normal((32, 2), (1, 2))
     logs = trainer.evaluate(tf.constant(-1))
-    np.testing.assert_allclose(logs["labels"], 3.0 * x[:, 0] + 1.0, rtol=1e-6)
+    rounding.assert_close(logs["labels"], 3.0 * x[:, 0] + 1.0)

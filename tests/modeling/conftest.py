@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import rounding
+
 # One row for each replica; far apart, so that clipping them one by one is not clipping their sum.
 FEATURES = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
+# Of four updates, each with a norm of six gradients.
+ROUNDINGS = 4 * 6
+# Adam's `1 - beta_2` is small but has the rounding error of 1. Its second moments have this
+# relative error, and each of its updates an error of this part of the learning rate.
+ADAM_ERROR = rounding.unit_roundoff("float32") / (1 - 0.999)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

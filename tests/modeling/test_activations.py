@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from official_lite.modeling import activations
+from tests import rounding
 
 X = np.array([-4.0, -1.0, 0.0, 0.25, 2.0, 7.0], np.float32)
 
@@ -27,7 +28,9 @@ EXPECTED = {
 @pytest.mark.parametrize("name", activations.__all__)
 def test_the_formula(name):
     values = getattr(activations, name)(X)
-    np.testing.assert_allclose(values, EXPECTED[name], rtol=1e-5, atol=1e-6)
+    # About eight operations; some subtract numbers of the magnitude of 1.
+    tolerance = rounding.tolerance(roundings=8)
+    np.testing.assert_allclose(values, EXPECTED[name], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", activations.__all__)

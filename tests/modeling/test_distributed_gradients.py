@@ -11,6 +11,8 @@ from absl import logging
 
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.distributed_gradients import make_distributed
+from tests import rounding
+from tests.modeling.conftest import ROUNDINGS
 
 OPTIMIZERS = {
     "sgd_global_clipnorm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=1.0),
@@ -30,7 +32,7 @@ def test_two_replicas_update_like_one_on_the_whole_batch(
     train_on: Callable[..., Any], name: str
 ) -> None:
     one, two = (train_on(n, lambda: make_distributed(OPTIMIZERS[name]())) for n in (1, 2))
-    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6)
+    rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
     assert two.optimizer.iterations.numpy() == one.optimizer.iterations.numpy() == 4
 
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.modeling import distributed_gradients, sharded_embedding
-from tests import parameter_servers
+from tests import parameter_servers, rounding
 
 # Two servers and a table of 1 MB; a worker makes one update of three rows.
 UPDATE = """
@@ -69,7 +69,8 @@ def test_it_looks_up_and_learns_as_keras_does(num_shards):
         optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
         results.append((output.numpy(), tf.convert_to_tensor(layer.embeddings).numpy()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-6)
+    # One update, with sums over at most two rows.
+    rounding.assert_close(results[0][1], results[1][1], roundings=2)
 
 
 def test_shards_begin_with_different_values_and_are_in_a_checkpoint(tmp_path):

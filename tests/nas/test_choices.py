@@ -6,6 +6,7 @@ import tensorflow as tf
 from official_lite import nas
 from official_lite.common import errors
 from official_lite.nas import resolution
+from tests import rounding
 
 
 def _fixed(index):
@@ -65,7 +66,8 @@ def test_model_with_choices_is_saved_and_loaded(make_ops, tmp_path) -> None:
     loaded = keras.models.load_model(tmp_path / "supernet.keras")
     for one in (model, loaded):
         _resolve(one, 1)
-    np.testing.assert_allclose(model(tf.ones([2, 4])), loaded(tf.ones([2, 4])))
+    # At most five layers, with sums over four inputs.
+    rounding.assert_close(loaded(tf.ones([2, 4])), model(tf.ones([2, 4])), roundings=5 * 4)
     assert resolution.space_of(loaded) == resolution.space_of(model)
     assert len(keras.models.clone_model(model).weights) == len(model.weights)
 

@@ -1,3 +1,5 @@
+import pytest
+
 from official_lite import search
 from official_lite.reports.study_reading import is_study, read_study
 from tests.search import toys
@@ -13,7 +15,7 @@ def test_study_is_read_as_it_was_run(tmp_path) -> None:
     assert [trial.number for trial in found.trials if trial.is_best] == [found.ranking[0]]
     # The value depends on one of them only.
     assert [param.short_name for param in found.params] == ["a.x", "b.x"]
-    assert sum(param.importance for param in found.params) == 1.0
+    assert sum(param.importance for param in found.params) == pytest.approx(1.0)
 
 
 def test_trial_that_failed_says_why(tmp_path) -> None:

@@ -10,6 +10,7 @@ from official_lite.checkpoint import warm_start
 from official_lite.common import errors
 from official_lite.tools import checkpoint_average
 from official_lite.tools.exporting import run_model
+from tests import rounding
 
 # Keras itself, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -76,7 +77,7 @@ def test_batch_normalization_gets_the_statistics_of_the_average(
     found = weights(written)
     (mean,) = [value for name, value in found.items() if name.endswith("moving_mean")]
     # All 48 examples; an embedding of two numbers comes after these five.
-    np.testing.assert_allclose(mean[:5], data.mean(axis=0), rtol=1e-4)
+    rounding.assert_close(mean[:5], data.mean(axis=0), roundings=len(data))
 
 
 def test_average_of_the_optimizer_is_that_average_too(read_run, train_run, weights, tmp_path):

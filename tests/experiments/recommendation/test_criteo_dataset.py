@@ -7,6 +7,7 @@ import tensorflow as tf
 from experiments.recommendation.criteo import configs, dataset, generate
 from official_lite.common import errors
 from official_lite.data import position
+from tests import rounding
 
 TABLE_ROWS = 50
 COUNT = 300
@@ -42,7 +43,7 @@ def _assert_equal(batches: list, others: list) -> None:
     assert len(batches) == len(others) > 0
     for one, other in zip(tf.nest.flatten(batches), tf.nest.flatten(others), strict=True):
         # What is computed of rows together may round otherwise.
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+        rounding.assert_close(one, other)
 
 
 @pytest.mark.parametrize("source", configs.FORMATS)

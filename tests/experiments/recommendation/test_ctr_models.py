@@ -18,7 +18,7 @@ from experiments.recommendation.dlrm import model as dlrm_model
 from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import task_factory
-from tests import commands
+from tests import commands, rounding
 
 FACTORIES = [dlrm_configs.dlrm, deepfm_configs.deepfm]
 
@@ -28,7 +28,7 @@ def test_products_are_those_of_each_two_vectors() -> None:
     products = dlrm_model.PairwiseProducts()(vectors).numpy()
     for example in range(2):
         expected = [a @ b for a, b in itertools.combinations(vectors[example], 2)]
-        np.testing.assert_allclose(np.sort(products[example]), np.sort(expected), rtol=1e-5)
+        rounding.assert_close(np.sort(products[example]), np.sort(expected), roundings=3)
 
 
 def test_factorization_machine_adds_weights_and_products() -> None:
@@ -37,7 +37,11 @@ def test_factorization_machine_adds_weights_and_products() -> None:
     for example in range(2):
         weights, vectors = fields[example, :, 0], fields[example, :, 1:]
         pairs = sum(a @ b for a, b in itertools.combinations(vectors, 2))
-        np.testing.assert_allclose(logits[example], [weights.sum() + pairs], rtol=1e-4)
+        # Half of the square of the sum of the vectors, without the sum of their squares.
+        scale = float(np.square(fields[example]).sum())
+        rounding.assert_close(
+            logits[example], [weights.sum() + pairs], roundings=4 * 3, scale=scale
+        )
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

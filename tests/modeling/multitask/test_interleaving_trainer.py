@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.modeling.multitask import interleaving_trainer, multitask, task_sampler
+from tests import rounding
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def test_every_step_belongs_to_one_task(make_trainer: Callable[..., Any]) -> Non
     trainer = make_trainer(foo=3.0)
     results = _train(trainer, 400)
     assert sum(_counts(trainer)) == trainer.global_step.numpy() == 400
+    # The draws depend on the step only. The standard error is 9.
     assert _counts(trainer)[0] == pytest.approx(300, abs=30)
     assert {"foo", "bar"} <= results.keys()
     assert "total_loss" not in results
@@ -86,7 +88,8 @@ def test_two_replicas_count_a_step_once(
         trainer = make_trainer()
         _train(trainer, 6)
     assert _counts(trainer) == _counts(alone)
-    assert trainer.model.weight == pytest.approx(alone.model.weight)
+    # Six updates of about four roundings.
+    rounding.assert_close(trainer.model.weight, alone.model.weight, roundings=6 * 4)
 
 
 def test_sampler_of_other_tasks_is_refused(tasks: Any, make_model: Callable[..., Any]) -> None:

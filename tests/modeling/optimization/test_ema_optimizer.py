@@ -17,6 +17,8 @@ from official_lite.modeling.optimization.ema_optimizer import (
     averaged_weights,
     get_moving_average,
 )
+from tests import rounding
+from tests.modeling.conftest import ROUNDINGS
 
 
 def _model(dtype: str = "float32") -> keras.Model:
@@ -64,9 +66,10 @@ def test_average_follows_its_formula(dynamic_decay: bool, start_step: int) -> No
         t = step - start_step
         decay = 0.0 if t < 0 else min(0.3, (1 + t) / (10 + t)) if dynamic_decay else 0.3
         a = decay * a + (1 - decay) * w
-    np.testing.assert_allclose(weight.numpy(), w, rtol=1e-6)
+    # Seven updates of about four roundings.
+    rounding.assert_close(weight.numpy(), w, roundings=7 * 4)
     average.assign_average_vars([weight])
-    np.testing.assert_allclose(weight.numpy(), a, rtol=1e-6)
+    rounding.assert_close(weight.numpy(), a, roundings=7 * 4)
     assert average.iterations.numpy() == 7
 
 
@@ -87,8 +90,8 @@ def test_two_replicas_average_like_one(train_on: Callable[..., Any]) -> None:
         return ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
 
     one, two = (train_on(n, optimizer) for n in (1, 2))
-    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6)
-    np.testing.assert_allclose(_averages(two), _averages(one), rtol=1e-6)
+    rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
+    rounding.assert_close(_averages(two), _averages(one), roundings=ROUNDINGS)
     assert np.all(_averages(one) != one.weights)
 
 
@@ -143,8 +146,8 @@ def test_overflow_skips_the_average_with_the_update(train_on: Callable[..., Any]
     unpoisoned = train_on(1, optimizer, steps=3)
     for num_replicas in (1, 2):
         poisoned = train_on(num_replicas, optimizer, steps=4, poison_at=1)
-        np.testing.assert_allclose(poisoned.weights, unpoisoned.weights, rtol=1e-6)
-        np.testing.assert_allclose(_averages(poisoned), _averages(unpoisoned), rtol=1e-6)
+        rounding.assert_close(poisoned.weights, unpoisoned.weights, roundings=ROUNDINGS)
+        rounding.assert_close(_averages(poisoned), _averages(unpoisoned), roundings=ROUNDINGS)
         assert poisoned.optimizer.iterations.numpy() == 3
         assert poisoned.optimizer.dynamic_scale.numpy() == 2.0**14
 

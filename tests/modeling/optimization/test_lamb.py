@@ -9,8 +9,13 @@ import pytest
 
 from official_lite.modeling.distributed_gradients import make_distributed
 from official_lite.modeling.optimization.lamb import LAMB
+from tests import rounding
+from tests.modeling.conftest import ADAM_ERROR, ROUNDINGS
 
 # Arguments, and what the Model Garden's class of the same name makes of them.
+RTOL = rounding.tolerance(roundings=ROUNDINGS)
+ATOL = 3 * 0.1 * ADAM_ERROR
+
 GOLDEN = [
     (
         {"exclude_from_weight_decay": ["bias"]},
@@ -31,7 +36,7 @@ def test_numbers_are_those_of_the_model_garden(
     three_updates: Callable[..., np.ndarray], arguments: dict[str, Any], expected: list[float]
 ) -> None:
     weights = three_updates(LAMB(0.1, weight_decay_rate=0.2, **arguments))
-    np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(weights, expected, rtol=RTOL, atol=ATOL)
 
 
 def test_norm_of_the_step_is_that_of_update_and_decay(
@@ -45,12 +50,12 @@ def test_norm_of_the_step_is_that_of_update_and_decay(
 
     expected = three_updates_in_numpy(step)
     actual = three_updates(LAMB(0.1, weight_decay_rate=0.2))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=5e-6)
+    np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=ATOL)
 
 
 def test_without_decay_it_is_keras_lamb(three_updates: Callable[..., np.ndarray]) -> None:
     expected = three_updates(keras.optimizers.Lamb(0.1))
-    np.testing.assert_allclose(three_updates(LAMB(0.1)), expected, rtol=1e-5, atol=5e-6)
+    np.testing.assert_allclose(three_updates(LAMB(0.1)), expected, rtol=RTOL, atol=ATOL)
 
 
 def test_two_replicas_update_like_one(train_on: Callable[..., Any]) -> None:
@@ -60,7 +65,7 @@ def test_two_replicas_update_like_one(train_on: Callable[..., Any]) -> None:
         )
 
     one, two = (train_on(n, optimizer) for n in (1, 2))
-    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6)
+    rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
 
 
 def test_config_is_complete() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from official_lite.modeling.distributed_gradients import make_distributed
 from official_lite.modeling.optimization.lars import LARS
+from tests import rounding
+from tests.modeling.conftest import ROUNDINGS
 
 # Arguments, and what the Model Garden's class of the same name makes of them.
 GOLDEN = [
@@ -40,7 +42,7 @@ def test_numbers_are_those_of_the_model_garden(
     three_updates: Callable[..., np.ndarray], arguments: dict[str, Any], expected: list[float]
 ) -> None:
     weights = three_updates(LARS(0.5, eeta=0.1, **arguments))
-    np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=2e-6)
+    rounding.assert_close(weights, expected, roundings=ROUNDINGS)
 
 
 def test_learning_rate_follows_the_ratio_of_norms(
@@ -54,13 +56,13 @@ def test_learning_rate_follows_the_ratio_of_norms(
 
     expected = three_updates_in_numpy(step)
     actual = three_updates(LARS(0.5, eeta=0.1, weight_decay_rate=0.2))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    rounding.assert_close(actual, expected, roundings=ROUNDINGS)
 
 
 def test_without_adaptation_it_is_sgd(three_updates: Callable[..., np.ndarray]) -> None:
     expected = three_updates(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True))
     optimizer = LARS(0.1, nesterov=True, exclude_from_layer_adaptation=["."])
-    np.testing.assert_allclose(three_updates(optimizer), expected, rtol=1e-5)
+    rounding.assert_close(three_updates(optimizer), expected, roundings=ROUNDINGS)
 
 
 def test_two_replicas_update_like_one(train_on: Callable[..., Any]) -> None:
@@ -68,7 +70,7 @@ def test_two_replicas_update_like_one(train_on: Callable[..., Any]) -> None:
         return make_distributed(LARS(0.1, eeta=0.1, weight_decay_rate=0.2, clipnorm=1.0))
 
     one, two = (train_on(n, optimizer) for n in (1, 2))
-    np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6)
+    rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
 
 
 def test_config_is_complete() -> None:

@@ -4,6 +4,10 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.orbit import hooks
+from tests import rounding
+
+# Of four steps of eight examples each.
+TOLERANCE = rounding.tolerance(roundings=4 * 8)
 
 
 @pytest.fixture
@@ -40,8 +44,8 @@ def test_mean_over_the_interval_of_the_norm_of_each_step(
     train(hooks.GradientNorm(per_variable=True))
     values = recording_writer.records[-1].values
     every, kernel = _expected(make_task_trainer)
-    assert values["gradient_norm"] == pytest.approx(every, rel=1e-5)
-    assert values["gradient_norm/net/top/kernel"] == pytest.approx(kernel, rel=1e-5)
+    assert values["gradient_norm"] == pytest.approx(every, rel=TOLERANCE)
+    assert values["gradient_norm/net/top/kernel"] == pytest.approx(kernel, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,8 @@ def test_norm_is_that_of_the_update_before_clipping(train, recording_writer, kwa
     norm = recording_writer.records[-1].values["gradient_norm"]
     train(hooks.GradientNorm())
     other = recording_writer.records[-1].values["gradient_norm"]
-    assert norm == pytest.approx(other, rel=0.5 if clipped else 1e-5)
+    # Clipped updates hardly change the gradients of the later steps; others do.
+    assert norm == pytest.approx(other, rel=0.5 if clipped else TOLERANCE)
 
 
 def test_norm_does_not_depend_on_replicas_and_micro_batches(train, recording_writer, two_replicas):
@@ -66,7 +71,7 @@ def test_norm_does_not_depend_on_replicas_and_micro_batches(train, recording_wri
     train(hooks.GradientNorm(), grad_accum_steps=2)
     train(hooks.GradientNorm(), strategy=two_replicas)
     norms = [record.values["gradient_norm"] for record in recording_writer.records]
-    np.testing.assert_allclose(norms, norms[0], rtol=1e-4)
+    np.testing.assert_allclose(norms, norms[0], rtol=TOLERANCE)
 
 
 def test_loss_scale_is_divided_out_and_overflows_do_not_count(train, recording_writer):
@@ -74,7 +79,8 @@ def test_loss_scale_is_divided_out_and_overflows_do_not_count(train, recording_w
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16", "loss_scale": 8.0})
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16"})
     plain, scaled, overflowing = (r.values.get("gradient_norm") for r in recording_writer.records)
-    assert scaled == pytest.approx(plain, rel=0.01)
+    # Sums over three inputs and over eight examples.
+    assert scaled == pytest.approx(plain, rel=rounding.tolerance("float16", roundings=3 + 8))
     assert overflowing is None or np.isfinite(overflowing)
 
 
