@@ -23,10 +23,7 @@ def ported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @needs_wheel
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "module",
-    ["resnet", "bert_encoder", pytest.param("image_classification", marks=pytest.mark.promise)],
-)
+@pytest.mark.parametrize("module", ["resnet", "bert_encoder", "image_classification"])
 def test_ported_module_trains(ported: pathlib.Path, tmp_path: pathlib.Path, module: str) -> None:
     _run(ported, module, tmp_path)
     if module == "image_classification":
