@@ -50,11 +50,15 @@ def test_modes_are_those_of_the_run_unless_others_are_set(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: started.append(command) or sys.exit(0))
-    again, chosen = tmp_path / "again", "--set=runtime.execution=graph"
+    recorded = execution_record.ExecutionRecord(execution="xla", reason="faster", train_steps=40)
+    chose, again = tmp_path / "chose", tmp_path / "again"
+    shutil.copytree(run, chose)
+    execution_record.save(recorded, str(chose))
+    flag = "--set=runtime.execution=graph"
     with pytest.raises(SystemExit):
-        tools.main(["reproduce", str(run), f"--model_dir={again}", chosen])
-    assert [each for each in started[0] if "execution" in each] == [chosen]
-    assert execution_record.load(str(again)) == execution_record.load(str(run)) is not None
+        tools.main(["reproduce", str(chose), f"--model_dir={again}", flag])
+    assert [each for each in started[0] if "execution" in each] == [flag]
+    assert execution_record.load(str(again)) == recorded
 
 
 def test_warns_of_what_is_no_longer_as_recorded(
