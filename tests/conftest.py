@@ -73,6 +73,18 @@ def clean_global_state() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def bfloat16_kernels() -> None:
+    """Skip a test that computes in bfloat16 where this would end the process.
+
+    TensorFlow asks the processor whether oneDNN can do so, and not oneDNN, which a variable of the
+    environment may limit to older instructions.
+    """
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
+    if limit.startswith(("SSE", "AVX_", "AVX2")) or limit == "AVX":
+        pytest.skip(f"oneDNN is limited to {limit}, so it has no kernels for bfloat16")
+
+
+@pytest.fixture(scope="session")
 def two_replicas() -> "tf.distribute.MirroredStrategy":
     """Two replicas on two logical CPUs.
 

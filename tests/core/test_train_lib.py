@@ -133,6 +133,7 @@ def test_nan_without_recovery_fails_and_is_never_saved(experiment, make_task, tm
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.usefixtures("bfloat16_kernels")
 def test_precision_holds_for_the_run_and_not_after(experiment, make_task, tmp_path) -> None:
     params = experiment(runtime={"mixed_precision_dtype": "bfloat16"})
     model, _ = _run(params, make_task(params), "train", tmp_path)

@@ -105,6 +105,7 @@ def test_all_kinds_of_choices_are_searched_and_found(name, experiment, toy_task,
     assert not nas.space_of(model)
 
 
+@pytest.mark.usefixtures("bfloat16_kernels")
 def test_half_precision_is_searched(experiment, make_trainer) -> None:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     for name in ("darts", "proxyless"):

@@ -123,6 +123,7 @@ def test_epochs_are_steps_before_anything_is_built(experiment, tmp_path) -> None
     assert json.loads((tmp_path / "run.json").read_text())["global_step"] == 12
 
 
+@pytest.mark.usefixtures("bfloat16_kernels")
 def test_precision_is_not_set_in_prepare_and_holds_until_the_end(experiment, tmp_path) -> None:
     def recorder(base):
         class Recorder(base):
