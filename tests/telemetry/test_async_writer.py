@@ -1,14 +1,11 @@
 import itertools
 import json
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from official_lite import telemetry
-from tests import waiting
+from tests import commands, waiting
 
 
 def record(step):
@@ -158,9 +155,9 @@ def write(step):
 writer = telemetry.AsyncWriter(Inner(sys.argv[1]))
 {body}
 """
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-c", script, str(path)]
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    path.with_suffix(".py").write_text(script)
+    done = commands.run([path.with_suffix(".py"), path])
+    assert done.returncode == 0, done.stderr
     steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
     return steps, path.with_suffix(".closed").read_text().count("closed")
 
