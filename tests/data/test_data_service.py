@@ -81,7 +81,7 @@ def test_workers_share_the_files_of_each_epoch(address):
     assert max(counts.values()) - min(counts.values()) <= 10
 
 
-@pytest.mark.parametrize("shares_files", [True, False])
+@pytest.mark.parametrize("shares_files", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_training_goes_on_when_a_worker_comes_back(dispatcher, shares_files):
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(10).repeat()

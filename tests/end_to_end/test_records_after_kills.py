@@ -85,10 +85,10 @@ def unbroken(tmp_path_factory):
     ("event", "step", "asynchronous"),
     [
         # What was best at step 30 was not known at step 20.
-        ("after_eval", 30, True),
+        pytest.param("after_eval", 30, True, marks=pytest.mark.slow),
         # Nothing is written between the commit file and this.
         ("on_checkpoint", 20, False),
-        ("after_step", 55, True),
+        pytest.param("after_step", 55, True, marks=pytest.mark.slow),
     ],
 )
 def test_each_step_is_recorded_once_with_what_was_best_then(

@@ -92,6 +92,7 @@ def test_evaluation_of_a_finished_run_finds_its_metrics_again(finished_run: path
     assert (again["step"], again["accuracy"]) == (last["step"], last["accuracy"])
 
 
+@pytest.mark.slow
 def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
     # None in `sys.modules` makes an import fail as if nothing were there.
     script = (

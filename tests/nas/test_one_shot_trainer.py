@@ -36,7 +36,7 @@ def test_names_are_registered(name, experiment) -> None:
     assert issubclass(found, nas.OneShotTrainer)
 
 
-@pytest.mark.parametrize("name", _slow_but("darts", "enas"))
+@pytest.mark.parametrize("name", _slow_but("darts"))
 def test_search_that_was_interrupted_is_the_one_that_was_not(
     name, experiment, toy_task, make_trainer, tmp_path
 ) -> None:
@@ -93,7 +93,9 @@ def test_class_that_builds_itself_is_searched(experiment, make_trainer) -> None:
         assert set(trainer.export()) == {"first", "second"}
 
 
-@pytest.mark.parametrize("name", ["darts", "proxyless", "spos"])
+@pytest.mark.parametrize(
+    "name", ["darts", pytest.param("proxyless", marks=pytest.mark.slow), "spos"]
+)
 def test_all_kinds_of_choices_are_searched_and_found(name, experiment, toy_task, tmp_path) -> None:
     params = experiment(name, task={"kind": "all"}, trainer={"train_steps": 4})
     _run(params, toy_task, tmp_path / "search")
@@ -167,7 +169,7 @@ def test_fit_and_export_from_python(experiment, make_trainer) -> None:
     assert np.isclose(sum(trainer.probs()["first"]), 1.0)
 
 
-@pytest.mark.parametrize("name", _slow_but("proxyless", "enas")[1:])
+@pytest.mark.parametrize("name", _slow_but("enas")[1:])
 def test_two_replicas_export_what_one_exports(name, experiment, make_trainer, two_replicas) -> None:
     trainers = []
     for strategy in (None, two_replicas):

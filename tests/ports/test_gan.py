@@ -132,7 +132,7 @@ def _state(trainer: Any) -> list[Any]:
     return [np.asarray(v) for v in [*variables, trainer.noise.state, trainer.global_step]]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_interrupted_gan_ends_as_the_undisturbed_one(replicas, tmp_path, request) -> None:
     strategy = request.getfixturevalue("two_replicas") if replicas == 2 else None
     undisturbed = _run(tmp_path / "undisturbed", strategy)

@@ -198,8 +198,7 @@ def test_previous_output_is_that_of_the_last_step(tmp_path, run_eagerly):
     rounding.assert_close(trained(10).previous_output["loss"], expected, roundings=10 * 64)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("enable_xla", [False, True])
+@pytest.mark.parametrize(("replicas", "enable_xla"), [(1, True), (2, False), (2, True)])
 def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replicas, enable_xla):
     params = _params(train_steps=6, steps_per_loop=3)
     params.override({"runtime": {"enable_xla": enable_xla}})
@@ -212,8 +211,9 @@ def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replica
     rounding.assert_close(logged, [np.mean(means[:3]), np.mean(means[3:])], roundings=64 * 64)
 
 
-@pytest.mark.parametrize("trainer", ["test/libai", f"{__name__}:MyEagerTrainer"])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("trainer", "replicas"), [("test/libai", 2), (f"{__name__}:MyEagerTrainer", 1)]
+)
 def test_eval_only_is_as_the_last_evaluation_of_the_training(
     tmp_path, two_replicas, replicas, trainer
 ):

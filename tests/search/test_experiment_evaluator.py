@@ -74,6 +74,7 @@ def test_pruned_trial_ends_in_order_at_its_evaluation(tmp_path) -> None:
     assert (record["status"], record["global_step"]) == ("done", 10)
 
 
+@pytest.mark.slow
 def test_number_of_parameters_is_a_metric(tmp_path) -> None:
     objectives = {"metric": ["accuracy", "num_parameters"], "direction": ["maximize", "minimize"]}
     space = {"task.model.units": [[8], [16]]}

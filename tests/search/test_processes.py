@@ -72,6 +72,7 @@ def test_output_and_exit_code_are_kept(tmp_path) -> None:
     assert processes.describe_end(failed) == "with the exit code 3"
 
 
+@pytest.mark.slow
 def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
     (tmp_path / "my_hooks.py").write_text("")
     plugins.load_module(str(tmp_path / "my_hooks.py"))

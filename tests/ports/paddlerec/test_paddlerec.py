@@ -89,7 +89,10 @@ def test_epochs_that_are_no_whole_batches_are_trained_to_the_end(tmp_path: pathl
 
 @pytest.mark.parametrize(
     ("devices", "said"),
-    [("null", "single startup"), ("[CPU:0, CPU:1]", "cluster startup of 2 replicas")],
+    [
+        pytest.param("null", "single startup", marks=pytest.mark.slow),
+        ("[CPU:0, CPU:1]", "cluster startup of 2 replicas"),
+    ],
 )
 def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, said: str) -> None:
     args = (HERE / "tdm", tmp_path / "run", f"--set=runtime.devices={devices}")
