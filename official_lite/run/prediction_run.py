@@ -204,7 +204,7 @@ def _patterns(data: Any) -> Iterator[str]:
 
 def _find_remote(pattern: str) -> list[str]:
     try:
-        return [pattern] if files.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
+        return sorted(tf.io.gfile.glob(pattern)) or [pattern] * tf.io.gfile.exists(pattern)
     except tf.errors.UnimplementedError:
         # TensorFlow does not know the file system. The task reads the files in its own way.
         return []

@@ -41,6 +41,7 @@ def test_two_replicas_leave_the_same_bits_as_one(
     assert chaos.differences(one, two) == []
 
 
+@pytest.mark.slow
 def test_run_goes_on_with_another_number_of_replicas(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
