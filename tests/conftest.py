@@ -45,6 +45,29 @@ def two_cpu_devices() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_idle_autotuner() -> Iterator[None]:
+    """Release the iterators of a test at once, although the test does not switch the tuner off.
+
+    The next collection of garbage, in any other test, would wait for as long as they have lived.
+    """
+    import tensorflow as tf
+
+    from official_lite.data import tf_data_options
+
+    settled = tf_data_options.without_idle_autotuner
+    strategy_cls, dataset_cls = tf.distribute.Strategy, tf.data.Dataset
+    iterate, distribute = dataset_cls.__iter__, strategy_cls.experimental_distribute_dataset
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset_cls, "__iter__", lambda self: iterate(settled(self)))
+        patch.setattr(
+            strategy_cls,
+            "experimental_distribute_dataset",
+            lambda self, dataset, *args: distribute(self, settled(dataset), *args),
+        )
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def in_the_foreground() -> None:
     """What a shell starts in the background ignores SIGINT, and so would all that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
