@@ -9,7 +9,7 @@ import gc
 import signal
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gin
 import hypothesis
@@ -54,7 +54,11 @@ def no_idle_autotuner() -> Iterator[None]:
 
     from official_lite.data import tf_data_options
 
-    settled = tf_data_options.without_idle_autotuner
+    def settled(dataset: Any) -> Any:
+        # Inside a function, the runtime releases the iterator.
+        eager = tf.executing_eagerly()
+        return tf_data_options.without_idle_autotuner(dataset) if eager else dataset
+
     strategy_cls, dataset_cls = tf.distribute.Strategy, tf.data.Dataset
     iterate, distribute = dataset_cls.__iter__, strategy_cls.experimental_distribute_dataset
     with pytest.MonkeyPatch.context() as patch:
