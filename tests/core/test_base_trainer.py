@@ -27,14 +27,13 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(
-    "precision",
-    [None, pytest.param("bfloat16", marks=pytest.mark.usefixtures("bfloat16_kernels"))],
-)
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_two_replicas_learn_what_one_learns(
-    experiment, make_trainer, two_replicas, optimizer, precision, accumulation
+    request, experiment, make_trainer, two_replicas, optimizer, precision, accumulation
 ) -> None:
+    if precision:
+        request.getfixturevalue("bfloat16_kernels")
     params = experiment(
         trainer={"optimizer_config": OPTIMIZERS[optimizer], "grad_accum_steps": accumulation},
         runtime={"mixed_precision_dtype": precision},
