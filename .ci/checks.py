@@ -82,7 +82,8 @@ def run_tests(report: Report, name: str, command: str, folder: pathlib.Path) -> 
 
 
 def _pytest(command: str, xml: pathlib.Path, cache: pathlib.Path) -> int:
-    options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junitxml={xml} -o cache_dir={cache}"
+    added = shlex.join([f"--junitxml={xml}", "-o", f"cache_dir={cache}"])
+    options = f"{os.environ.get('PYTEST_ADDOPTS', '')} {added}"
     words = [sys.executable, *shlex.split(command)[1:]]
     print("$", command, flush=True)
     return subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTEST_ADDOPTS": options}).returncode

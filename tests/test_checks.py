@@ -25,7 +25,7 @@ def _report_of(tmp_path: pathlib.Path, *tests: str) -> Any:
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_it.py").write_text("\n\n".join(tests))
     report = CHECKS["Report"]()
-    CHECKS["run_tests"](report, "tests", f"python -m pytest -q {tmp_path}", tmp_path)
+    CHECKS["run_tests"](report, "slow tests", f"python -m pytest -q {tmp_path}", tmp_path)
     CHECKS["check_skips"](report)
     return report
 
@@ -35,9 +35,9 @@ def _report_of(tmp_path: pathlib.Path, *tests: str) -> Any:
     [
         ([PASSES], 0, []),
         ([PASSES, SECOND_TIME], 1, []),
-        ([SECOND_TIME, FAILS], 0, ["tests: tests failed twice"]),
-        (["import no_such_module"], 0, ["tests: pytest ended with exit code 2"]),
-        ([], 0, ["tests: pytest ended with exit code 5"]),
+        ([SECOND_TIME, FAILS], 0, ["slow tests: tests failed twice"]),
+        (["import no_such_module"], 0, ["slow tests: pytest ended with exit code 2"]),
+        ([], 0, ["slow tests: pytest ended with exit code 5"]),
     ],
 )
 def test_tests_that_fail_once_are_unstable_and_others_are_problems(
