@@ -86,7 +86,6 @@ def _launch(tmp_path: pathlib.Path, name: str, hooks: str) -> subprocess.Complet
 
 @pytest.mark.slow
 @pytest.mark.promise
-@pytest.mark.timeout(300)
 def test_48_killed_worker_is_named_and_the_restarted_training_ends_as_an_unbroken_one(
     tmp_path: pathlib.Path,
 ) -> None:

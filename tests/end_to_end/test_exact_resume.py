@@ -44,7 +44,7 @@ class WholeTask(task.DigitsTask):
 class Counter(orbit.Hook):
     """Has a memory, which is in the checkpoint, and reports it."""
 
-    every_n_steps = 10
+    every_n_steps = 5
     calls = 0
 
     def after_step(self):
@@ -64,12 +64,12 @@ def whole():
     params.task = WholeConfig()
     params.trainer.override(
         {
-            "train_steps": 240,
-            "steps_per_loop": 20,
+            "train_steps": 120,
+            "steps_per_loop": 10,
             # Cuts loops, on all workers at the same steps.
-            "summary_interval": 50,
-            "checkpoint_interval": 30,
-            "validation_interval": 40,
+            "summary_interval": 25,
+            "checkpoint_interval": 15,
+            "validation_interval": 20,
             "writers": ["console", "jsonl", "csv", "tensorboard"],
             "hooks": [
                 {"name": "early_stopping", "metric": "accuracy", "direction": "maximize",
@@ -121,16 +121,16 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("execution", "strategy", "workers", "kills", "flags"),
     [
+        pytest.param("graph", "one_device", 1, 1, [], marks=pytest.mark.promise),
         # Twice: what was resumed is resumed once more.
-        pytest.param("graph", "one_device", 1, 2, [], marks=pytest.mark.promise),
-        ("graph", "one_device", 1, 1, ["--noenable_async_checkpointing"]),
+        ("graph", "one_device", 1, 2, ["--noenable_async_checkpointing"]),
         ("xla_loop", "one_device", 1, 1, []),
         ("xla", "mirrored", 1, 1, []),
-        pytest.param("graph", "multi_worker_mirrored", 2, 2, [], marks=pytest.mark.promise),
+        pytest.param("graph", "multi_worker_mirrored", 2, 1, [], marks=pytest.mark.promise),
+        ("graph", "multi_worker_mirrored", 2, 2, []),
     ],
 )
 def test_01_killed_at_random_moments(
@@ -141,7 +141,6 @@ def test_01_killed_at_random_moments(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_48_one_worker_killed_ends_the_others_and_the_same_command_goes_on(run_chaos, tmp_path):
     options = ("--kills=1", "--workers=2", "--kill_one")
     _kill_and_compare(run_chaos, tmp_path, "graph", "multi_worker_mirrored", *options)
