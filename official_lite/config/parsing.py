@@ -150,7 +150,9 @@ class ExperimentParser:
                     "`tf_data_service_address` in the data of each task instead."
                 )
             service = {"enable_tf_data_service": True, "tf_data_service_address": address}
-            params.override({"task": {"train_data": service, "validation_data": service}})
+            blocks = ("train_data", "validation_data")
+            present = [name for name in blocks if getattr(params.task, name) is not None]
+            params.override({"task": dict.fromkeys(present, service)})
         return params
 
     def parse_params_override(self, params: Any) -> Any:

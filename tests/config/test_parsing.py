@@ -48,6 +48,8 @@ def test_data_service_flag_turns_the_service_on() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"
+    task = _parse(tf_data_service="grpc://host:1", params_override="task.validation_data=null").task
+    assert task.validation_data is None
 
 
 def test_result_is_locked_to_the_bottom() -> None:

@@ -138,6 +138,7 @@ class Config(params_dict.ParamsDict):
         del include, exclude  # IPython filters the result.
         return {"text/plain": yaml_io.to_yaml(self.as_dict()).rstrip("\n")}
 
+    @params_dict.method
     def replace(self, **kwargs: Any) -> Self:
         """Return an unlocked copy with some fields overridden; this config does not change."""
         replaced = self._copy()
@@ -175,6 +176,7 @@ class Config(params_dict.ParamsDict):
             )
         return cls(default_params=dict(zip(names, args, strict=False)) | kwargs)
 
+    @params_dict.method
     def validate_fields(self) -> None:
         """Check constraints that annotations cannot express; `validate` calls this method.
 

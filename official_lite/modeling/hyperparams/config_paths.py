@@ -35,7 +35,8 @@ def get_by_path(config: object, path: str, default: Any = None) -> Any:
     """
     value: Any = config
     for name in path.split("."):
-        value = getattr(value, name, None)
+        is_key = isinstance(value, params_dict.ParamsDict) and name in value
+        value = vars(value)[name] if is_key else getattr(value, name, None)
     return default if value is None else value
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, cast
 
 from official_lite.common import errors, files, suggestions
 from official_lite.modeling.hyperparams import overrides, restrictions, yaml_io
@@ -26,9 +27,12 @@ __all__ = [
     "nest",
     "malformed",
 ]
+    "method",
 
 
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 
 
 class UnknownAttributeError(errors.UnknownKeyError, AttributeError):
@@ -36,10 +40,36 @@ class UnknownAttributeError(errors.UnknownKeyError, AttributeError):
 
 
 class ParamsDict:
+class _Method:
+    """Method of a config that stays callable if the config has a key of the same name.
+
+    Python looks up a descriptor with `__set__` in the class before it looks at the instance.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __get__(self, config: object, owner: type) -> Any:
+        return self._function.__get__(config, owner)
+
+    def __set__(self, config: Any, value: object) -> None:
+        config.__setattr__(self.__name__, value)
+
+
+def method(function: _Function) -> _Function:
+    """Let the keys of a config have the name of a method: the method is called, the key is read.
+
+    Read such a key by `get`.
+    """
+    return cast("_Function", _Method(function))
+
+
     """Parameters that are read as attributes and may be nested to any depth.
 
     New keys are accepted only by the constructor and by `override(..., is_strict=False)`. Assigning
-    to an unknown attribute raises an error. Dicts become `ParamsDict`s; other values are copied.
+    to an unknown attribute raises an error. Dicts become `ParamsDict`s; other values are copied. A
+    key that has the name of a method is read by `get`.
 
     Args:
       default_params: The initial keys and values.
@@ -90,10 +120,12 @@ class ParamsDict:
 
     def get(self, key: str, value: object = None) -> Any:
         """Return the value of `key`, or `value` if the key does not exist."""
+    @method
         return self.__dict__[key] if key in self else value
 
     def override(
         self, override_params: Mapping[str, Any] | ParamsDict, is_strict: bool = True
+    @method
     ) -> None:
         """Merge nested values into this tree; lists are replaced.
 
@@ -105,6 +137,7 @@ class ParamsDict:
 
     def lock(self) -> None:
         """Forbid all further assignments, here and in all nested parameters.
+    @method
 
         Nested configs that are `Lenient` can still be changed.
         """
@@ -116,10 +149,12 @@ class ParamsDict:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as plain nested dicts, lists and tuples."""
+    @method
         return {key: to_plain(value) for key, value in self._active_items()}
 
     def validate(self) -> None:
         """Check the restrictions of this tree and of every nested one.
+    @method
 
         Raises:
           RestrictionError: The first rule that is violated (also a `KeyError`).

@@ -43,6 +43,22 @@ def test_entry_that_is_no_plugin_is_refused_with_its_place(entry, message):
         _trainer("timer", entry)
 
 
+@pytest.mark.parametrize(
+    "name", ["lock", "get", "as_dict", "override", "validate", "replace", "keys", "items", "copy"]
+)
+def test_argument_may_be_named_like_a_method(name):
+    entry = {"name": "a", name: True, "nested": {name: [1]}}
+    trainer = _trainer(entry, {"name": "b"})
+    trainer.override({"hooks": [entry], "overrides": {name: 3}})
+    trainer.validate()
+    copied = trainer.replace()
+    copied.lock()
+    assert copied == trainer
+    assert copied.as_dict() == {"hooks": [entry], "overrides": {name: 3}}
+    assert copied.hooks[0].get(name) is True
+    assert hyperparams.get_by_path(copied, f"overrides.{name}") == 3
+
+
 def test_entry_appended_behind_our_back_is_found():
     trainer = Trainer()
     trainer.hooks.append(hyperparams.PluginConfig())
