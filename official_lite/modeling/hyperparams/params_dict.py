@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,20 +25,19 @@ __all__ = [
     "parse_path",
     "nest",
     "malformed",
-]
     "method",
+]
 
 
-_FILE_ENDINGS = (".yaml", ".yml", ".json")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 class UnknownAttributeError(errors.UnknownKeyError, AttributeError):
     """Error for a missing key that was read as an attribute; `hasattr` recognizes it."""
 
 
-class ParamsDict:
 class _Method:
     """Method of a config that stays callable if the config has a key of the same name.
 
@@ -48,13 +46,12 @@ class _Method:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        functools.update_wrapper(self, function)
 
     def __get__(self, config: object, owner: type) -> Any:
         return self._function.__get__(config, owner)
 
-    def __set__(self, config: Any, value: object) -> None:
-        config.__setattr__(self.__name__, value)
+    def __set__(self, config: object, value: object) -> None:
+        raise AttributeError("Configs store their keys themselves; a method can't be replaced.")
 
 
 def method(function: _Function) -> _Function:
@@ -65,6 +62,7 @@ def method(function: _Function) -> _Function:
     return cast("_Function", _Method(function))
 
 
+class ParamsDict:
     """Parameters that are read as attributes and may be nested to any depth.
 
     New keys are accepted only by the constructor and by `override(..., is_strict=False)`. Assigning
@@ -118,14 +116,14 @@ def method(function: _Function) -> _Function:
     def __contains__(self, key: object) -> bool:
         return key in self.__dict__ and key not in self.RESERVED_ATTR
 
+    @method
     def get(self, key: str, value: object = None) -> Any:
         """Return the value of `key`, or `value` if the key does not exist."""
-    @method
         return self.__dict__[key] if key in self else value
 
+    @method
     def override(
         self, override_params: Mapping[str, Any] | ParamsDict, is_strict: bool = True
-    @method
     ) -> None:
         """Merge nested values into this tree; lists are replaced.
 
@@ -135,9 +133,9 @@ def method(function: _Function) -> _Function:
         """
         self._override(override_params, self._cursor()._replace(strict=is_strict))
 
+    @method
     def lock(self) -> None:
         """Forbid all further assignments, here and in all nested parameters.
-    @method
 
         Nested configs that are `Lenient` can still be changed.
         """
@@ -147,14 +145,14 @@ def method(function: _Function) -> _Function:
             if child.IS_LENIENT:
                 child.__dict__["_locked"] = False
 
+    @method
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as plain nested dicts, lists and tuples."""
-    @method
         return {key: to_plain(value) for key, value in self._active_items()}
 
+    @method
     def validate(self) -> None:
         """Check the restrictions of this tree and of every nested one.
-    @method
 
         Raises:
           RestrictionError: The first rule that is violated (also a `KeyError`).
