@@ -7,9 +7,9 @@ fields of the experiment, bind arguments of the configurable `params` in the sco
     task/train_data/params.global_batch_size = 64
     trainer/optimizer_config/optimizer/params.type = 'adamw'
 
-These values are checked in the same way as YAML. `operative_config` writes every field of a
-resolved config in this form, below gin's other bindings. Gin's own `operative_config_str` would
-omit all arguments that were passed explicitly.
+All of them are one override, whose values are checked in the same way as YAML. `operative_config`
+writes every field of a resolved config in this form, below gin's other bindings. Gin's own
+`operative_config_str` would omit all arguments that were passed explicitly.
 """
 
 # Gin uses `importlib.util` without importing it.
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
+from absl import logging
 from gin import config_parser
 
 from official_lite.common import errors, files
@@ -38,6 +39,7 @@ __all__ = [
 
 
 _BLOCK = "params"
+_FULL_NAME = f"official_lite.{_BLOCK}"
 
 _NO_LINE_LIMIT = 10_000
 
@@ -72,7 +74,8 @@ def parse_gin(
         gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
     except errors.ConfigError:
         raise
-    except (OSError, SyntaxError, ValueError, ImportError, AttributeError) as error:
+    except (OSError, SyntaxError, ValueError, ImportError, AttributeError, KeyError) as error:
+        # Gin raises a `KeyError` if a name is ambiguous.
         raise errors.ConfigValueError(f"Gin: {error}") from error
 
 
@@ -83,17 +86,48 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
         errors.ConfigError: As for any other override, for example if a field is unknown or a type
             is wrong.
     """
-    given: set[str] = set()
+    given: dict[str, Any] = {}
     for binding in _own_bindings():
         blocks = binding.scope.split("/") if binding.scope else []
-        path = ".".join([*blocks, binding.arg_name])
         with gin.config_scope(binding.scope):
             # Read the value through the configurable, so that macros are resolved.
             value = _bound_values()[binding.arg_name]
-        mutually_exclusive.refuse_both(params, path, value, given, "gin")
-        hyperparams.override_params_dict(params, _nested(path, value), is_strict=True)
-        given.add(path)
+        given[".".join([*blocks, binding.arg_name])] = value
+    given = _without_outdated(params, given)
+    mutually_exclusive.refuse_both(params, given, "gin")
+    hyperparams.override_by_paths(params, given.items())
     return params
+
+
+def _without_outdated(params: hyperparams.Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bindings without those that another binding leaves without effect, and warn.
+
+    Gin keeps the bindings of all files. If the last file chooses another optimizer, for example,
+    the fields of the first one are still bound.
+    """
+    outdated = {path: why for path in given if (why := _overruled_by(params, path, given))}
+    for path, why in outdated.items():
+        logging.warning(
+            "Gin's binding of `%s` has no effect, because `%s` is bound to %r. Remove one of them.",
+            path,
+            why,
+            given[why],
+        )
+    return {path: value for path, value in given.items() if path not in outdated}
+
+
+def _overruled_by(params: hyperparams.Config, path: str, given: Mapping[str, Any]) -> str:
+    """Return the path of the binding that leaves another one without effect, or ""."""
+    names = path.split(".")
+    for depth in range(1, len(names)):
+        parent, name = ".".join(names[:depth]), names[depth]
+        if parent in given and not isinstance(given[parent], Mapping):
+            return parent
+        block = hyperparams.get_by_path(params, parent)
+        is_choice = isinstance(block, hyperparams.OneOfConfig) and name in block and name != "type"
+        if is_choice and given.get(selector := f"{parent}.type", name) != name:
+            return selector
+    return ""
 
 
 def operative_config(params: hyperparams.Config) -> str:
@@ -102,20 +136,26 @@ def operative_config(params: hyperparams.Config) -> str:
     Raises:
         errors.ConfigValueError: If a value can't be written in gin, or reads back differently.
     """
+    selector = _selector()
     lines = ["# All fields of the experiment. Pass this file as --gin_file to repeat the run.", ""]
     for path, value in hyperparams.flatten(params).items():
         *blocks, name = path.split(".")
-        scope = "/".join([*blocks, _BLOCK])
-        if not _is_stood_in_for(params, blocks, name):
-            lines.append(f"{scope}.{name} = {_literal(path, value)}")
+        scope = "/".join([*blocks, selector])
+        lines.append(f"{scope}.{name} = {_literal(path, value)}")
     return f"{_other_bindings()}\n{chr(10).join(lines)}\n"
 
 
-def _is_stood_in_for(params: hyperparams.Config, blocks: Sequence[str], name: str) -> bool:
-    """Return whether a mutually exclusive field is set, which binding this field would reset."""
-    block = hyperparams.get_by_path(params, ".".join(blocks)) if blocks else params
-    rival = getattr(block, "CLEARS", {}).get(name)
-    return rival is not None and getattr(block, rival) is not None
+def _selector() -> str:
+    """Return the name of `params` in gin, which a function of the user may share."""
+    try:
+        gin.get_configurable(_BLOCK)
+    except KeyError:
+        return _FULL_NAME
+    return _BLOCK
+
+
+def _is_own(selector: str) -> bool:
+    return selector in (_BLOCK, _FULL_NAME)
 
 
 def find_other_bindings() -> list[str]:
@@ -126,7 +166,8 @@ def find_other_bindings() -> list[str]:
         for statement in statements
         if isinstance(statement, config_parser.BindingStatement)
         and statement.arg_name
-        and statement.selector.rpartition(".")[-1] not in (_BLOCK, "macro")
+        and not _is_own(statement.selector)
+        and statement.selector.rpartition(".")[-1] != "macro"
     ]
 
 
@@ -155,16 +196,19 @@ class _SafeDelegate(_Delegate):
 
 def _own_bindings() -> Iterator[config_parser.BindingStatement]:
     for statement in config_parser.ConfigParser(gin.config_str(), _Delegate()):
-        if isinstance(statement, config_parser.BindingStatement):
-            if statement.selector.rpartition(".")[-1] == _BLOCK:
-                yield statement
+        if isinstance(statement, config_parser.BindingStatement) and _is_own(statement.selector):
+            yield statement
 
 
 def _other_bindings() -> str:
     """Return gin's config without the sections of experiment fields, which are written in full."""
-    sections = bindings().split("\n# Parameters for ")
-    kept = [s for s in sections if s.partition(":")[0].rpartition("/")[-1] != _BLOCK]
-    return "\n# Parameters for ".join(kept)
+    sections = re.split(r"^(?=# Parameters for )", bindings(), flags=re.MULTILINE)
+    titles = [re.match(r"# Parameters for (?:.*/)?(.*):", section) for section in sections]
+    return "".join(
+        section
+        for section, title in zip(sections, titles, strict=True)
+        if title is None or not _is_own(title[1])
+    )
 
 
 def _texts(gin_files: Sequence[str], gin_params: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -179,7 +223,7 @@ def _refuse_code(source: str, text: str) -> None:
     for statement in config_parser.ConfigParser(text, _SafeDelegate()):
         # A macro (`rate = 0.1`) has no argument name.
         if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
-            if statement.selector.rpartition(".")[-1] != _BLOCK:
+            if not _is_own(statement.selector):
                 raise errors.ConfigValueError(
                     f"{source} line {statement.location.line_num}: `{statement.selector}."
                     f"{statement.arg_name}` is an argument of a function, and --safe_config was "
@@ -190,12 +234,6 @@ def _refuse_code(source: str, text: str) -> None:
                 f"{source} line {statement.location.line_num}: `import` and `include` can run "
                 "code, and --safe_config was given."
             )
-
-
-def _nested(path: str, value: Any) -> dict[str, Any]:
-    for name in reversed(path.split(".")):
-        value = {name: value}
-    return dict(value)
 
 
 def _literal(path: str, value: Any) -> str:

@@ -6,7 +6,7 @@ sources set them, the later one applies, as for any field, and the replaced valu
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -15,6 +15,9 @@ from official_lite.common import errors
 from official_lite.modeling import hyperparams
 
 __all__ = ["log_replaced", "refuse_both"]
+
+
+_NOTHING = (None, "null", "~", "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,33 +35,29 @@ class _Pair:
         return self.values[1] is not None
 
 
-def refuse_both(
-    params: hyperparams.Config, path: str, value: Any, given: Collection[str], source: str
-) -> None:
+def refuse_both(params: hyperparams.Config, given: Mapping[str, Any], source: str) -> None:
     """Raise an error if the same source sets two mutually exclusive fields.
 
+    The default of a field does not conflict with the field that replaces it, because a gin file
+    that a run exports has both.
+
     Args:
-        params: The config before the field is set.
-        path: The path of the field to be set.
-        value: The new value. None, or null in YAML, does not conflict with the other field.
-        given: The paths that the source has set so far.
+        params: The config before the fields are set.
+        given: The values that the source sets, by path. None, or null in YAML, does not conflict
+            with the other field.
         source: The name of the source in messages.
 
     Raises:
-        errors.ConfigValueError: If both fields were set.
+        errors.ConfigValueError: If both fields are set.
     """
-    if value in (None, "null", "~", ""):
-        return
     for pair in _pairs(params):
-        other, had = {
-            pair.steps: (pair.rival, pair.values[1]),
-            pair.rival: (pair.steps, pair.values[0]),
-        }.get(path, ("", None))
-        if other in given and had is not None:
-            raise errors.ConfigValueError(
-                f"{source} has both `{other}` ({_meaning(other, had)}) and `{path}` "
-                f"({_meaning(path, value)}), which are mutually exclusive. Set only one of them."
-            )
+        steps, rival = (given.get(path) for path in (pair.steps, pair.rival))
+        if steps in (*_NOTHING, pair.default) or rival in _NOTHING:
+            continue
+        raise errors.ConfigValueError(
+            f"{source} has both `{pair.steps}` ({_meaning(pair.steps, steps)}) and `{pair.rival}` "
+            f"({_meaning(pair.rival, rival)}), which are mutually exclusive. Set only one of them."
+        )
 
 
 @contextlib.contextmanager

@@ -59,6 +59,10 @@ _FEW_STEPS = {
     "trainer.validation_steps": 2,
     "trainer.checkpoint_interval": 20,
     "trainer.log_interval": 1,
+    # A phase may set these, which the fields above replace.
+    "trainer.train_epochs": None,
+    "trainer.validate_every_epochs": None,
+    "trainer.checkpoint_every_epochs": None,
 }
 
 
@@ -166,23 +170,12 @@ class ExperimentParser:
         return params
 
     def parse_set(self, params: Any) -> Any:
-        """Apply each `--set path=value`, in order; together they count as one source."""
+        """Apply each `--set path=value`, all at once; of two for one path, the later one counts."""
+        values = dict(map(_split, _flag(self._flags_obj, "set") or []))
+        mutually_exclusive.refuse_both(params, values, "--set")
         with mutually_exclusive.log_replaced(params, "--set"):
-            self._set_all(params)
+            hyperparams.set_by_paths(params, values.items())
         return params
-
-    def _set_all(self, params: Any) -> None:
-        given: set[str] = set()
-        for assignment in _flag(self._flags_obj, "set") or []:
-            path, separator, value = assignment.partition("=")
-            if not separator:
-                raise errors.ConfigValueError(
-                    f"--set={assignment} has no `=`. Expected --set=path=value, such as "
-                    "--set=trainer.train_steps=100."
-                )
-            mutually_exclusive.refuse_both(params, path.strip(), value, given, "--set")
-            hyperparams.set_by_path(params, path.strip(), value)
-            given.add(path.strip())
 
     def _override_by_file(self, params: Any, config_file: str) -> None:
         values = yaml_io.read_yaml(config_file)
@@ -224,6 +217,16 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
             extra=terminal.DETAIL,
         )
     return params
+
+
+def _split(assignment: str) -> tuple[str, str]:
+    path, separator, value = assignment.partition("=")
+    if not separator:
+        raise errors.ConfigValueError(
+            f"--set={assignment} has no `=`. Expected --set=path=value, such as "
+            "--set=trainer.train_steps=100."
+        )
+    return path.strip(), value
 
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:

@@ -160,10 +160,9 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
 
 
 def _override(params: Any, overrides: dict[str, Any]) -> None:
-    for path, value in overrides.items():
-        if path == "phases":
-            raise errors.ConfigValueError("The `overrides` of a phase can't contain `phases`.")
-        hyperparams.override_by_path(params, path, value)
+    if "phases" in overrides:
+        raise errors.ConfigValueError("The `overrides` of a phase can't contain `phases`.")
+    hyperparams.override_by_paths(params, overrides.items())
 
 
 def _source(params: Any, index: int, model_dir: str) -> str:

@@ -1,11 +1,17 @@
+import copy
+import dataclasses
+import itertools
+import operator
 import pathlib
+from typing import Any
 
 import gin
 import pytest
 
 from official_lite.common import errors
-from official_lite.config import gin_config
+from official_lite.config import epochs, gin_config
 from official_lite.core import config_definitions as cfg
+from official_lite.modeling import hyperparams
 
 
 def _bound(*bindings: str) -> cfg.ExperimentConfig:
@@ -65,6 +71,106 @@ def test_operative_config_fed_back_gives_the_same_config(tmp_path: pathlib.Path)
     again = gin_config.apply_bindings(cfg.ExperimentConfig())
     assert again.as_dict() == params.as_dict()
     assert "half = 0.5" in gin_config.bindings()
+
+
+def _choices(config: hyperparams.OneOfConfig) -> list[dict[str, Any]]:
+    """Return each choice of a block, with other values than the defaults where there are any."""
+    rows: list[dict[str, Any]] = [{"type": None}]
+    for field in dataclasses.fields(config):
+        if field.name != "type":
+            block = getattr(config, field.name)
+            values = {
+                name: {bool: not value, int: 3, float: 0.25}[type(value)]
+                for name in map(operator.attrgetter("name"), dataclasses.fields(block))
+                if isinstance(value := getattr(block, name), bool | int | float)
+            }
+            values |= {
+                ratio: [0.5] if ratio == "boundary_ratios" else 0.5
+                for ratio in block.CLEARS.values()
+            }
+            for steps in block.CLEARS:
+                values.pop(steps, None)
+            rows.append({"type": field.name, field.name: values})
+    return rows
+
+
+def _of_schedules(optimizer: Any, learning_rate: Any, warmup: Any) -> dict[str, Any]:
+    blocks = {"optimizer": optimizer, "learning_rate": learning_rate, "warmup": warmup}
+    return {"trainer": {"train_steps": 100, "optimizer_config": blocks}}
+
+
+_OPTIMIZATION = cfg.OptimizationConfig()
+_BLOCKS = [
+    _choices(_OPTIMIZATION.optimizer)[1:],
+    _choices(_OPTIMIZATION.learning_rate),
+    _choices(_OPTIMIZATION.warmup),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "clears"),
+    [
+        # Each choice of each block, beside the bindings of all runs before.
+        (list(zip(*map(itertools.cycle, _BLOCKS), range(len(_BLOCKS[0])), strict=False)), False),
+        pytest.param(list(itertools.product(*_BLOCKS)), True, marks=pytest.mark.slow),
+    ],
+    ids=["each", "all"],
+)
+def test_exported_file_repeats_every_optimizer_schedule_and_warmup(
+    rows: list[tuple[Any, ...]], clears: bool
+) -> None:
+    registered = cfg.ExperimentConfig()
+    for row in rows:
+        given = registered.replace(**_of_schedules(*row[:3]))
+        params = epochs.resolve(given)
+        gin_config.parse_gin([], [gin_config.operative_config(params)])
+        # The registered types are those of the run before.
+        again = gin_config.apply_bindings(registered)
+        assert again.as_dict() == params.as_dict()
+        if clears:
+            gin.clear_config()
+
+
+def test_exported_file_is_read_beside_functions_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gin.config, "_REGISTRY", copy.deepcopy(gin.config._REGISTRY))
+
+    @gin.configurable("params", module="mine")
+    def params_of_the_user(size: int = 1) -> int:
+        return size
+
+    with pytest.raises(errors.ConfigValueError, match="Ambiguous selector"):
+        gin_config.parse_gin([], ["trainer/params.train_steps = 3"])
+    gin_config.parse_gin([], ["official_lite.params.workspace = '/w'", "mine.params.size = 3"])
+    gin_config.parse_gin([], ["trainer/mine.params.size = 4"])
+    params = gin_config.apply_bindings(cfg.ExperimentConfig())
+    assert params.workspace == "/w"
+    assert gin_config.find_other_bindings() == ["mine.params.size"] * 2
+    text = gin_config.operative_config(params)
+    assert text.count("workspace = '/w'") == 1
+    gin.clear_config()
+    gin_config.parse_gin([], [text])
+    assert gin_config.apply_bindings(cfg.ExperimentConfig()).as_dict() == params.as_dict()
+    assert params_of_the_user() == 3
+
+
+def test_binding_that_a_later_file_overrules_is_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    adam = "trainer/optimizer_config/optimizer/params.type = 'adam'"
+    rate = "trainer/optimizer_config/optimizer/adam/params.beta_1 = 0.5"
+    data = "task/validation_data/params.input_path = 'x'"
+    params = _bound(rate, adam, data)
+    assert params.trainer.optimizer_config.optimizer.adam.beta_1 == 0.5
+    params = _bound(adam.replace("adam", "sgd"), "task/params.validation_data = None")
+    assert params.trainer.optimizer_config.optimizer.type == "sgd"
+    assert params.task.validation_data is None
+    warned = [r.message for r in caplog.records if "has no effect" in r.message]
+    assert len(warned) == 2
+    gin.clear_config()
+    with pytest.raises(errors.ConfigValueError, match="would have no effect"):
+        _bound(rate)
 
 
 def test_epochs_fed_back_are_not_taken_back_by_the_steps_beside_them() -> None:

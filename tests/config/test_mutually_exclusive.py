@@ -28,6 +28,20 @@ def test_both_in_one_source_are_refused_with_what_each_would_mean(given) -> None
         _trainer()
 
 
+def test_order_within_a_source_does_not_matter(tmp_path: pathlib.Path) -> None:
+    rate = "trainer.optimizer_config.learning_rate"
+    given = [f"{rate}.constant.learning_rate=0.5", f"{rate}.type=constant", "trainer.hooks=[a, b]"]
+    given += ["trainer.hooks[1].seconds=3", "trainer.hooks[1].name=c", "task.name=010"]
+    trainers = [_trainer(set=given), _trainer(set=given[::-1])]
+    assert trainers[0] == trainers[1]
+    assert trainers[0].optimizer_config.learning_rate.get().learning_rate == 0.5
+    assert trainers[0].hooks[0] == "a"
+    assert trainers[0].hooks[1].as_dict() == {"name": "c", "seconds": 3}
+    for contradiction in (["task.name=a", "task.name.x=1"], ["task.name.x=1", "task.name=a"]):
+        with pytest.raises(errors.ConfigValueError, match="also a part of it"):
+            _trainer(set=contradiction)
+
+
 def test_later_source_counts_and_the_log_says_what_it_replaces(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -93,10 +93,12 @@ def test_fast_dev_run_is_a_few_steps_whatever_the_config_says() -> None:
         "task.train_data.num_examples=1000",
         "task.train_data.global_batch_size=10",
         "phases[0]={name: a, overrides: {trainer.train_steps: 500}}",
+        "phases[1]={name: b, overrides: {trainer: {train_epochs: 5, checkpoint_every_epochs: 1}}}",
     ]
     flags = Flags(fast_dev_run=True, set=settings)
     params = parsing.parse_configuration(flags, print_return=False)
-    for trainer in (params.trainer, phase_configs.resolve(params, 0).trainer):
+    phases = [phase_configs.resolve(params, index) for index in range(2)]
+    for trainer in (params.trainer, *(phase.trainer for phase in phases)):
         assert (trainer.train_steps, trainer.validation_interval) == (20, 10)
         assert (trainer.validation_steps, trainer.log_interval) == (2, 1)
         assert trainer.train_epochs is trainer.validate_every_epochs is None

@@ -22,6 +22,16 @@ def test_phase_is_the_experiment_with_its_overrides() -> None:
     assert phase_configs.directory(params, 1, "/run") == "/run/b"
 
 
+def test_order_of_the_overrides_does_not_matter() -> None:
+    block = "trainer.optimizer_config.optimizer"
+    overrides = {f"{block}.sgd.momentum": 0.5, f"{block}.type": "sgd"}
+    overrides["trainer"] = {"train_steps": 7, "optimizer_config": {"warmup": {"type": "linear"}}}
+    for one in (overrides, dict(reversed(overrides.items()))):
+        trainer = phase_configs.resolve(_params({"name": "a", "overrides": one}), 0).trainer
+        assert trainer.optimizer_config.optimizer.get().momentum == 0.5
+        assert (trainer.train_steps, trainer.optimizer_config.warmup.type) == (7, "linear")
+
+
 @pytest.mark.parametrize(
     ("init_from", "path"),
     [

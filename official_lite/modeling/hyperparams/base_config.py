@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from absl import logging
 
 from official_lite.common import errors, suggestions
-from official_lite.modeling.hyperparams import field_types, params_dict, yaml_io
+from official_lite.modeling.hyperparams import field_types, overrides, params_dict, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
 from official_lite.modeling.hyperparams.restrictions import Restriction
 
@@ -182,6 +182,9 @@ class Config(params_dict.ParamsDict):
 
         Subclasses override it and raise a `ConfigValueError` that names the field.
         """
+
+    def _read(self, key: str, value: overrides.Text) -> Any:
+        return self._field_types().get(key, _UNDECLARED).read(value)
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
         self._refuse_rivals(params, cursor)

@@ -1,10 +1,10 @@
 """Configs as flat lists of `a.b.c = value`: functions to set, list, compare and rewrite them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from official_lite.common import errors, nested_dict
-from official_lite.modeling.hyperparams import params_dict, yaml_io
+from official_lite.modeling.hyperparams import overrides, params_dict, yaml_io
 
 
 def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
@@ -16,15 +16,18 @@ def set_by_path(config: params_dict.ParamsDict, path: str, value: str) -> None:
     Raises:
       ConfigError: An unknown key, a wrong type or a locked config, as for `override`.
     """
-    steps = params_dict.parse_path(path)
-    try:
-        parsed = yaml_io.parse_value(value, f"`{path}`")
-        config.override(params_dict.nest(steps, parsed))
-    except (errors.ConfigTypeError, errors.ConfigValueError) as error:
-        try:
-            config.override(params_dict.nest(steps, value))
-        except (errors.ConfigTypeError, errors.ConfigValueError):
-            raise error from None
+    set_by_paths(config, [(path, value)])
+
+
+def set_by_paths(config: params_dict.ParamsDict, values: Iterable[tuple[str, str]]) -> None:
+    """Apply several `--set path=value` as one override, so that their order does not matter.
+
+    Of two values for the same path, the later one counts.
+
+    Raises:
+      ConfigError: As for `set_by_path`.
+    """
+    override_by_paths(config, [(path, _text(path, value)) for path, value in values])
 
 
 def get_by_path(config: object, path: str, default: Any = None) -> Any:
@@ -46,14 +49,25 @@ def override_by_path(config: params_dict.ParamsDict, path: str, value: object) -
     Raises:
       ConfigError: As for `set_by_path`.
     """
-    config.override(params_dict.nest(params_dict.parse_path(path), value))
+    override_by_paths(config, [(path, value)])
+
+
+def override_by_paths(config: params_dict.ParamsDict, values: Iterable[tuple[str, object]]) -> None:
+    """Override the values at several paths with Python values, all at once.
+
+    Raises:
+      ConfigError: As for `set_by_path`.
+    """
+    steps = [(params_dict.parse_path(path), value) for path, value in values]
+    config.override(params_dict.nest_all(steps, config._cursor()))
 
 
 def flatten(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any]:
     """Return a dict from dotted path to plain value, in the order of the fields.
 
     Lists and tuples are values (configs in them become dicts). So are empty dicts and dicts with a
-    key that is not a Python identifier. A `OneOfConfig` contributes only its selected alternative.
+    key that is not a Python identifier in ASCII. A `OneOfConfig` contributes only its selected
+    alternative.
     """
     return nested_dict.flatten_nested_dict(params_dict.to_plain(config), ".", _is_leaf)
 
@@ -89,6 +103,13 @@ def texts(value: object) -> Iterator[str]:
             yield from texts(element)
 
 
+def _text(path: str, value: str) -> overrides.Text:
+    try:
+        return overrides.Text(value, yaml_io.parse_value(value, f"`{path}`"))
+    except errors.ConfigValueError as error:
+        return overrides.Text(value, problem=error)
+
+
 def _rewrite(value: object, function: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return function(value)
@@ -101,7 +122,9 @@ def _rewrite(value: object, function: Callable[[str], str]) -> Any:
 
 
 def _is_leaf(value: Any) -> bool:
-    return not isinstance(value, dict) or not value or not all(map(str.isidentifier, value))
+    if not isinstance(value, dict) or not value:
+        return True
+    return not all(key.isascii() and key.isidentifier() for key in value)
 
 
 def _as_read_back(config: params_dict.ParamsDict | Mapping[str, Any]) -> dict[str, Any]:

@@ -129,6 +129,20 @@ class FieldType(abc.ABC):
           UnknownKeyError: A nested dict contains a key that its config does not have.
         """
 
+    def read(self, value: object) -> Any:
+        """Return the value that this type takes from a text on a command line.
+
+        Raises:
+          ConfigValueError: The text is no YAML, and this type does not accept a text.
+        """
+        if not isinstance(value, overrides.Text):
+            return value
+        if value.problem is None and (self.accepts(value.parsed) or not self.accepts(value.text)):
+            return value.parsed
+        if value.problem is not None and not self.accepts(value.text):
+            raise value.problem
+        return value.text
+
     def mismatch(self, value: object, cursor: Cursor) -> errors.ConfigTypeError:
         return errors.ConfigTypeError(
             f"{cursor}: expected {self.name}, got {describe(value)}.{_hint(self.name, value)}"
@@ -191,7 +205,9 @@ class ScalarType(FieldType):
     def accepts(self, value: object) -> bool:
         if type(value) is self._kind:
             return True
-        return isinstance(value, self._abstract) and not isinstance(value, bool)
+        value = overrides.unboxed(value)
+        is_bool = isinstance(value, bool)
+        return is_bool if self._kind is bool else isinstance(value, self._abstract) and not is_bool
 
     def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not self.accepts(value):
@@ -208,12 +224,13 @@ class LiteralType(FieldType):
         self._choices = choices
 
     def accepts(self, value: object) -> bool:
+        value = overrides.unboxed(value)
         return any(value == choice and type(value) is type(choice) for choice in self._choices)
 
     def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not self.accepts(value):
             raise errors.ConfigValueError(f"{cursor}: expected {self.name}, got {describe(value)}.")
-        return value
+        return overrides.unboxed(value)
 
 
 class ConfigType(FieldType):
@@ -237,12 +254,20 @@ class ConfigType(FieldType):
         if not _is_mapping(value):
             hint = self._class._explain_mismatch(value, cursor.path)
             raise errors.ConfigTypeError(f"{self.mismatch(value, cursor)}{hint}")
-        target = current if isinstance(current, params_dict.ParamsDict) else self._class()
+        target = (
+            current if isinstance(current, params_dict.ParamsDict) else self._new(value, current)
+        )
         is_new = target is not current
         takes_any_key = target._is_open() or target.IS_LENIENT
         is_strict = cursor.strict and not (is_new and takes_any_key)
         target._override(value, cursor._replace(strict=is_strict))
         return target
+
+    def _new(self, value: object, current: object) -> params_dict.ParamsDict:
+        replaced = current.value if isinstance(current, overrides.Replaced) else None
+        if isinstance(replaced, self._class) and isinstance(value, Mapping):
+            return replaced._of_same_classes(value)
+        return self._class()
 
 
 class MappingType(FieldType):
@@ -262,7 +287,9 @@ class MappingType(FieldType):
         given = cast("Mapping[str, Any] | params_dict.ParamsDict", value)
         mapping = given.as_dict() if isinstance(given, params_dict.ParamsDict) else given
         converted = {
-            key: self._value_type.convert(element, None, cursor.key(key, mapping))
+            key: self._value_type.convert(
+                self._value_type.read(element), None, cursor.key(key, mapping)
+            )
             for key, element in mapping.items()
         }
         return self._open.convert(converted, current, cursor._replace(strict=False))
@@ -357,13 +384,13 @@ def _convert_pairs(
     pairs: list[tuple[Any, Any]], type_of: Callable[[int], FieldType], cursor: Cursor
 ) -> list[Any]:
     return [
-        type_of(position).convert(value, current, cursor.item(position))
+        type_of(position).convert(type_of(position).read(value), current, cursor.item(position))
         for position, (value, current) in enumerate(pairs)
     ]
 
 
 def _is_scalar(value: object) -> TypeGuard[_Scalar]:
-    return value is None or isinstance(value, str | numbers.Real)
+    return value is None or isinstance(overrides.unboxed(value), str | numbers.Real)
 
 
 def _is_sequence(value: object) -> TypeGuard[_Elements]:
@@ -379,6 +406,7 @@ def _is_mapping(value: object) -> bool:
 
 def _plain_scalar(value: _Scalar, cursor: Cursor) -> yaml_io.Scalar:
     """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
+    value = overrides.unboxed(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

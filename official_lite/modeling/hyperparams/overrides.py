@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import numbers
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -45,6 +48,33 @@ class ListItems(dict[int, Any]):
         return pairs
 
 
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Value on a command line: a field takes it as YAML, or as text if it only accepts that.
+
+    Attributes:
+      text: The text.
+      parsed: The value that the text is in YAML.
+      problem: Why the text is no YAML; None if it is.
+    """
+
+    text: str
+    parsed: Any = None
+    problem: errors.ConfigValueError | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value for a key of any type."""
+        return self.parsed if self.problem is None else self.text
+
+
+@dataclasses.dataclass(frozen=True)
+class Replaced:
+    """Current value that a new value replaces: only the classes of its configs are kept."""
+
+    value: Any
+
+
 class Cursor(NamedTuple):
     """Position in a config tree where an override applies, and whether it is strict.
 
@@ -79,16 +109,63 @@ class Cursor(NamedTuple):
 def pair_elements(
     value: list[Any] | tuple[Any, ...] | ListItems, current: object, cursor: Cursor
 ) -> list[tuple[Any, Any]]:
-    """Pair each new element with the current element to merge it into, or with None.
+    """Pair each new element with the current element that it changes or replaces, or with None.
 
-    Lists of equal length are merged element by element. Otherwise the new list replaces the old
-    one.
+    `ListItems` are merged into the elements at their positions. A list replaces the old one.
     """
     if isinstance(value, ListItems):
         return value.over(current, cursor)
-    if isinstance(current, list | tuple) and len(current) == len(value):
-        return list(zip(value, current, strict=True))
-    return [(element, None) for element in value]
+    current = current.value if isinstance(current, Replaced) else current
+    replaced = [Replaced(old) for old in current] if isinstance(current, list | tuple) else []
+    rest = [None] * max(0, len(value) - len(replaced))
+    return list(zip(value, [*replaced, *rest], strict=False))
+
+
+def merge(old: Any, new: Any, cursor: Cursor) -> Any:
+    """Return one override with the effect of two, whose order does not matter.
+
+    Of two values for the same field, the new one counts.
+
+    Raises:
+      ConfigValueError: One override sets a value below a path, to which the other one sets a value
+          that has nothing below it.
+    """
+    if not isinstance(old, Mapping) and not isinstance(new, Mapping):
+        return new
+    old, new = (one.value if isinstance(one, Text) else one for one in (old, new))
+    if isinstance(old, ListItems) and isinstance(new, list | tuple):
+        old, new = new, old
+    if isinstance(old, list | tuple) and isinstance(new, ListItems):
+        return [
+            merge(present, value, cursor) if _are_mergeable(present, value) else value
+            for value, present in new.over(old, cursor)
+        ]
+    if not _are_mergeable(old, new):
+        raise errors.ConfigValueError(
+            f"{cursor}: the same override sets it and also a part of it. Set only one of them."
+        )
+    is_of_items = isinstance(old, ListItems)
+    merged: dict[Any, Any] = ListItems(old) if is_of_items else dict(old)
+    for key, value in new.items():
+        below = cursor.item(key) if is_of_items else cursor.key(key)
+        merged[key] = merge(merged[key], value, below) if key in merged else value
+    return merged
+
+
+def _are_mergeable(old: object, new: object) -> bool:
+    is_each = isinstance(old, Mapping) and isinstance(new, Mapping)
+    return is_each and isinstance(old, ListItems) == isinstance(new, ListItems)
+
+
+def unboxed(value: Any) -> Any:
+    """Return a scalar of NumPy as the same scalar of Python, and any other value unchanged."""
+    # A program that has not imported NumPy has none of its scalars.
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    plain = value.item()
+    # Python has no counterpart of `longdouble`.
+    return float(plain) if isinstance(plain, numbers.Real) and type(plain) is type(value) else plain
 
 
 def rename(

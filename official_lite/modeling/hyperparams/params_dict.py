@@ -24,6 +24,7 @@ __all__ = [
     "parse_csv",
     "parse_path",
     "nest",
+    "nest_all",
     "malformed",
     "method",
 ]
@@ -74,7 +75,8 @@ class ParamsDict:
       restrictions: Rules that `validate` checks; see `restrictions.Restriction`.
     """
 
-    RESERVED_ATTR = ("_locked", "_restrictions")
+    # `config.epochs` stores the last one.
+    RESERVED_ATTR = ("_locked", "_restrictions", "_conversions")
     ALIASES: ClassVar[Mapping[str, str]] = {}
     IS_LENIENT: ClassVar[bool] = False
     UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = {}
@@ -175,7 +177,15 @@ class ParamsDict:
                 f"An override must be a dict, got {type(params).__name__}. For strings and files "
                 "use `override_params_dict`."
             )
-        self._merge(overrides.rename(params, type(self).ALIASES, cursor), cursor)
+        params = overrides.rename(params, type(self).ALIASES, cursor)
+        if texts := {k: v for k, v in params.items() if isinstance(v, overrides.Text)}:
+            params = {**params, **{key: self._read(key, text) for key, text in texts.items()}}
+        self._merge(params, cursor)
+
+    def _read(self, key: str, value: overrides.Text) -> Any:
+        """Return the value that a key takes from a text on a command line."""
+        del key
+        return value.value
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
         for key, value in params.items():
@@ -216,6 +226,24 @@ class ParamsDict:
         """Return a hint, with a space before it, for a value given in place of this config."""
         del value, path
         return ""
+
+    def _of_same_classes(self: _Params, given: Mapping[str, Any]) -> _Params:
+        """Return a new config of this class.
+
+        Nested configs that `given` sets have the classes of those in this config, which may be
+        subclasses of their annotations. All values are defaults.
+        """
+        new = type(self)()
+        for name, value in given.items():
+            key = type(self).ALIASES.get(name, name)
+            current = self.__dict__.get(key)
+            if isinstance(current, ParamsDict) and isinstance(value, Mapping):
+                if not current._is_open():
+                    new.__dict__[key] = current._of_same_classes(value)
+            elif isinstance(current, list | tuple) and isinstance(value, list | tuple):
+                # Replaced by `given`, element by element.
+                new.__dict__[key] = current
+        return new
 
     def _copy(self: _Params) -> _Params:
         """Return an unlocked deep copy of the same class; private, because `copy` may be a key."""
@@ -297,13 +325,15 @@ def to_plain(value: object) -> Any:
     """Return a deep copy that contains no `ParamsDict`: only dicts, lists, tuples and scalars."""
     if isinstance(value, ParamsDict):
         return value.as_dict()
+    if isinstance(value, overrides.Text):
+        return value.value
     if isinstance(value, overrides.ListItems):
         return [to_plain(new) for new, _ in value.over(None, Cursor("list"))]
     if isinstance(value, Mapping):
         return {key: to_plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
         return _sequence_like(value, [to_plain(element) for element in value])
-    return value
+    return overrides.unboxed(value)
 
 
 def override_params_dict(
@@ -434,6 +464,18 @@ def nest(steps: list[str | int], value: object) -> Any:
     for step in reversed(steps):
         value = overrides.ListItems({step: value}) if isinstance(step, int) else {step: value}
     return value
+
+
+def nest_all(values: Iterable[tuple[list[str | int], object]], cursor: Cursor) -> dict[str, Any]:
+    """Return one nested override for several paths, given as steps; their order does not matter.
+
+    Raises:
+      ConfigValueError: One path is a part of another one whose value is no mapping or list.
+    """
+    merged: dict[str, Any] = {}
+    for steps, value in values:
+        merged = overrides.merge(merged, nest(steps, value), cursor)
+    return merged
 
 
 def malformed(text: str, position: int) -> errors.ConfigValueError:

@@ -121,6 +121,11 @@ def test_unusable_value_of_the_right_type_is_a_value_error(field, value):
         ("rate", 1, 1.0),
         ("rate", np.float32(0.5), 0.5),
         ("count", np.int64(3), 3),
+        ("rate", np.int32(3), 3.0),
+        ("rate", np.longdouble(0.5), 0.5),
+        ("flag", np.bool_(True), True),
+        ("color", np.str_("red"), "red"),
+        ("anything", [np.bool_(False), np.float16(0.5)], [False, 0.5]),
         ("name", Color.BLUE, "blue"),
         ("number", 1, 1),
         ("number", 1.5, 1.5),
@@ -160,10 +165,14 @@ def test_dicts_are_merged_into_the_class_that_is_there():
     assert config.leaves == [WiderLeaf(y=7), Leaf(x=8)]
 
 
-def test_lists_of_other_length_are_replaced():
-    config = Everything(leaves=[Leaf(x=5)])
-    config.override({"leaves": [{}, {"x": 2}]})
-    assert config.leaves == [Leaf(), Leaf(x=2)]
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_lists_of_configs_are_replaced_whatever_their_length(length):
+    config = Everything(leaves=[Leaf(x=5), WiderLeaf(x=6, y=7)])
+    config.override({"leaves": [{"x": 2}, {}, {}][:length]})
+    # The new values have the classes of the old ones, so that the file of a run can be applied.
+    assert config.leaves == [Leaf(x=2), WiderLeaf(), Leaf()][:length]
+    hyperparams.override_params_dict(config, "leaves[0].x=3", is_strict=True)
+    assert config.leaves[0] == Leaf(x=3), "a single element is changed"
 
 
 def test_configs_are_copied_and_unlocked_when_assigned():

@@ -25,12 +25,6 @@ def test_cursor_names_path_and_line():
     assert str(overrides.Cursor("Top")) == "Top"
 
 
-def test_lists_of_equal_length_are_paired():
-    assert overrides.pair_elements([1, 2], (3, 4), HERE) == [(1, 3), (2, 4)]
-    assert overrides.pair_elements([1], (3, 4), HERE) == [(1, None)]
-    assert overrides.pair_elements([1, 2], "ab", HERE) == [(1, None), (2, None)]
-
-
 def test_renamed_mapping_keeps_its_lines():
     mapping = overrides.LocatedDict("a.yaml")
     mapping["old"] = 1
