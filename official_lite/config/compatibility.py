@@ -1,8 +1,9 @@
 """The check whether a run may resume from the checkpoints of an earlier run, given their configs.
 
 A field counts as changed if its value differs both from the value given to the earlier run and from
-the resolved value (epochs are resolved to steps, `auto` to an execution mode). This module does not
-need TensorFlow.
+the resolved value (epochs are resolved to steps, `auto` to an execution mode). A schedule counts as
+changed if its steps would have been others in a training as long as the earlier one. This module
+does not need TensorFlow.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.common import errors, escapes, files, nested_dict, suggestions
+from official_lite.config import epochs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -35,17 +37,17 @@ __all__ = [
 
 
 # Fields that may change between two starts of a run: its length, intervals, outputs and speed. All
-# other fields affect the training itself.
+# other fields affect the training itself. A pattern matches one block or field, with all that is
+# below it; `*` matches no dot.
 HARMLESS = (
-    "phases*",
-    "pipeline.*",
-    "prediction.*",
-    "runtime.*",
+    "phases",
+    "pipeline",
+    "prediction",
+    "runtime",
     "task.allow_image_summary",
     "task.init_checkpoint*",
-    "task.predict_data*",
-    "task.validation_data*",
-    "task.*_data.cycle_length",
+    "task.predict_data",
+    "task.validation_data",
     "task.*_data.prefetch_buffer_size",
     "task.*_data.ram_budget",
     "task.*_data.*tf_data_service*",
@@ -59,7 +61,7 @@ HARMLESS = (
     "trainer.allow_tpu_summary",
     "trainer.best_checkpoint_*",
     "trainer.continuous_eval_timeout",
-    "trainer.hooks*",
+    "trainer.hooks",
     "trainer.loss_upper_bound",
     "trainer.max_to_keep",
     "trainer.preemption_on_demand_checkpoint",
@@ -67,7 +69,7 @@ HARMLESS = (
     "trainer.remat*",
     "trainer.steps_per_*",
     "trainer.validation_summary_subdir",
-    "trainer.writers*",
+    "trainer.writers",
     "workspace",
 )
 
@@ -78,6 +80,9 @@ _HARMFUL = (
     "runtime.loss_scale",
     "trainer.grad_accum_steps",
 )
+
+# The block of the schedules, whose steps may follow from the length of the training.
+_SCHEDULES = "trainer.optimizer_config."
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
 
@@ -95,7 +100,7 @@ class Change:
     @property
     def is_harmless(self) -> bool:
         """Whether a run may resume despite the change."""
-        return _fits(self.path, HARMLESS) and not _fits(self.path, _HARMFUL)
+        return _matches(self.path, HARMLESS) and not _matches(self.path, _HARMFUL)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.old} -> {self.new}"
@@ -177,18 +182,23 @@ def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     """Return the fields that have changed since the last run in a directory, sorted by path."""
-    new = flatten(params.as_dict())
     became = _read_params(model_dir)
     given = _read_given(model_dir) or became
     if not became or not given:
         return []
+    own = epochs.given(params)
+    new = flatten(own.as_dict())
+    if isinstance(train_steps := became.get("trainer.train_steps"), int):
+        new |= flatten(epochs.schedule_steps(own, train_steps))
     changes = []
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and _is_default(params, path):
             # The version of the earlier run did not have this field.
             continue
-        if value not in (given.get(path, MISSING), became.get(path, MISSING)):
+        # A schedule that was given by a ratio ran with the steps that it became.
+        olds = [became] if path.startswith(_SCHEDULES) else [given, became]
+        if value not in [old.get(path, MISSING) for old in olds]:
             changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
     return changes
 
@@ -245,5 +255,11 @@ def _experiment_of(argv: Any) -> str:
     return found
 
 
-def _fits(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a pattern matches the beginning of a path, name by name."""
+    names = path.split(".")
+    return any(
+        len(parts) <= len(names)
+        and all(fnmatch.fnmatchcase(*pair) for pair in zip(names, parts, strict=False))
+        for parts in (pattern.split(".") for pattern in patterns)
+    )

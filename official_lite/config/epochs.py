@@ -5,14 +5,19 @@ A run is measured only in steps. Values in epochs (`trainer.train_epochs`, …) 
 fields become None. The resolved config therefore has the same meaning when it is read back, even if
 the data has changed.
 
+A resolved config and its copies remember which values were converted. `given` restores them, and
+`resolve` begins with them. A copy with another `train_steps` or batch size, as in a trial of a
+study, is therefore resolved for its own values.
+
 The length of an epoch in steps is `num_examples / global_batch_size` of `task.train_data`, which
 need not be an integer; or `trainer.steps_per_epoch`; or the number of batches in the training
 dataset. It is an error if the first two contradict each other, as they do if the data of a resolved
 config changes. This module needs TensorFlow only if the dataset has to be built.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -21,7 +26,7 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling import hyperparams
 
-__all__ = ["resolve"]
+__all__ = ["given", "resolve", "schedule_steps"]
 
 
 # Fields in steps, and the fields in epochs that replace them.
@@ -32,6 +37,46 @@ _IN_EPOCHS = {
 }
 
 _SEVERAL_TASKS = "With several tasks, it can't be derived from the data."
+
+# The attribute in which a resolved config and its copies remember their conversions.
+_CONVERSIONS = "_conversions"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Conversion:
+    """A field that was set to a number of steps, and the value from which the steps follow."""
+
+    block: str
+    steps: str
+    value: Any
+    given: str
+    given_value: Any
+
+
+def given(params: Any) -> Any:
+    """Return the config as it was given, with the epochs and ratios that `resolve` has converted.
+
+    A copy of a resolved config keeps the steps that were changed since.
+
+    Args:
+        params: An experiment's config, resolved or not.
+
+    Returns:
+        An unlocked copy, or `params` itself if nothing was converted.
+    """
+    conversions: tuple[_Conversion, ...] = vars(params).get(_CONVERSIONS, ())
+    if not conversions:
+        return params
+    restored = params.replace()
+    del restored.__dict__[_CONVERSIONS]
+    for conversion in conversions:
+        block = hyperparams.get_by_path(restored, conversion.block)
+        present = {
+            name: getattr(block, name, None) for name in (conversion.steps, conversion.given)
+        }
+        if present == {conversion.given: None, conversion.steps: conversion.value}:
+            setattr(block, conversion.given, conversion.given_value)
+    return restored
 
 
 def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
@@ -50,6 +95,20 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     Raises:
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
+    resolved = _resolve(given(params), task, own_config)
+    if resolved == params:
+        return params
+    _log(vars(resolved).get(_CONVERSIONS, ()))
+    resolved.lock()
+    return resolved
+
+
+def schedule_steps(params: Any, train_steps: int) -> dict[str, Any]:
+    """Return the override that converts the ratios of a config's schedules for a length."""
+    return _override_of(_schedules(params, train_steps))
+
+
+def _resolve(params: Any, task: Any, own_config: str) -> Any:
     in_epochs: dict[str, float] = {
         steps: epochs
         for steps, name in _IN_EPOCHS.items()
@@ -61,48 +120,56 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     if in_epochs and length is None:
         _require_data_to_ask(params)
         return params
-    changes = _trainer_changes(params, in_epochs, length)
-    train_steps = changes.get(
-        "train_steps", hyperparams.get_by_path(params, "trainer.train_steps", 0)
+    conversions = list(_trainer_fields(params, in_epochs, length))
+    train_steps = next(
+        (one.value for one in conversions if one.steps == "train_steps"),
+        hyperparams.get_by_path(params, "trainer.train_steps", 0),
     )
-    changes |= _schedule_changes(params, train_steps)
-    if not changes:
+    conversions += _schedules(params, train_steps)
+    if not conversions:
         return params
-    _log(in_epochs, changes)
-    resolved = params.replace(trainer=changes)
-    resolved.lock()
+    resolved = params.replace(**_override_of(conversions))
+    resolved.__dict__[_CONVERSIONS] = tuple(conversions)
     return resolved
 
 
-def _trainer_changes(
+def _override_of(conversions: Iterable[_Conversion]) -> dict[str, Any]:
+    override: dict[str, Any] = {}
+    for one in conversions:
+        block = override
+        for name in one.block.split("."):
+            block = block.setdefault(name, {})
+        block |= {one.given: None, one.steps: one.value}
+    return override
+
+
+def _trainer_fields(
     params: Any, in_epochs: dict[str, float], length: Fraction | None
-) -> dict[str, Any]:
+) -> Iterator[_Conversion]:
     if length is None:
-        return {}
-    changes: dict[str, Any] = {}
+        return
     for name, epochs in in_epochs.items():
         # Convert through the text, so that 0.1 epochs are exactly a tenth.
         steps = Fraction(str(epochs)) * length
         # Intervals are rounded down, so that the last interval ends within the training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
-        changes |= {name: max(whole, 1), _IN_EPOCHS[name]: None}
-    if hyperparams.get_by_path(params, "trainer.steps_per_epoch") == 0:
-        changes["steps_per_epoch"] = _whole_steps(length)
-    return changes
+        yield _Conversion("trainer", name, max(whole, 1), _IN_EPOCHS[name], epochs)
+    name = "steps_per_epoch"
+    if hyperparams.get_by_path(params, f"trainer.{name}") == 0:
+        yield _Conversion("trainer", name, _whole_steps(length), name, 0)
 
 
-def _schedule_changes(params: Any, train_steps: int) -> dict[str, Any]:
-    """Return the override of the schedules that are in use."""
-    changes: dict[str, Any] = {}
+def _schedules(params: Any, train_steps: int) -> Iterator[_Conversion]:
+    """Yield the conversions of the schedules that are in use."""
     for block in ("learning_rate", "warmup"):
-        choice = hyperparams.get_by_path(params, f"trainer.optimizer_config.{block}")
+        path = f"trainer.optimizer_config.{block}"
+        choice = hyperparams.get_by_path(params, path)
         schedule = choice.get() if choice is not None else None
         for steps, ratio_name in getattr(schedule, "CLEARS", {}).items():
             ratio = getattr(schedule, ratio_name)
             if ratio is not None:
-                values = {steps: _steps_of(ratio, train_steps, steps), ratio_name: None}
-                changes.setdefault(block, {})[choice.type] = values
-    return {"optimizer_config": changes} if changes else {}
+                value = _steps_of(ratio, train_steps, steps)
+                yield _Conversion(f"{path}.{choice.type}", steps, value, ratio_name, ratio)
 
 
 def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
@@ -178,15 +245,15 @@ def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigV
     )
 
 
-def _log(in_epochs: dict[str, float], changes: dict[str, Any]) -> None:
-    parts = [
-        f"{epochs:g} epoch{'s' * (epochs != 1)} = {changes[name]} steps"
-        if name == "train_steps"
-        else f"`{name}` = {changes[name]} ({epochs:g} epoch{'s' * (epochs != 1)})"
-        for name, epochs in in_epochs.items()
-    ]
-    for block in changes.get("optimizer_config", {}).values():
-        for values in block.values():
-            parts += [f"`{name}` = {value}" for name, value in values.items() if value is not None]
+def _log(conversions: Iterable[_Conversion]) -> None:
+    parts = []
+    for one in conversions:
+        epochs = one.given_value
+        is_in_epochs = one.given == _IN_EPOCHS.get(one.steps)
+        of_epochs = f"{epochs:g} epoch{'s' * (epochs != 1)}" if is_in_epochs else ""
+        if one.steps == "train_steps":
+            parts.append(f"{of_epochs} = {one.value} steps")
+        elif one.given != one.steps:
+            parts.append(f"`{one.steps}` = {one.value}" + (f" ({of_epochs})" if of_epochs else ""))
     if parts:
         logging.info("Converted to steps: %s.", ", ".join(parts))

@@ -270,6 +270,7 @@ def _plans(
 ) -> Iterator[_Plan]:
     phases = params.phases
     if not phases:
+        params = epochs.resolve(params)
         found = find_stages(params, stages)
         yield _Plan(params=params, mode=mode, model_dir=model_dir, stages=found)
     for index, phase in enumerate(phases):

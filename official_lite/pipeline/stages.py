@@ -60,8 +60,8 @@ class Prepare(Stage):
     """The stage that runs before the strategy, precision and task are set. It is empty by default.
 
     Override it to download data, set environment variables or change `ctx.params`. If the config
-    gives the length of an epoch, epochs have already been converted to steps; see `docs/stages.md`
-    for how to change them here.
+    gives the length of an epoch, epochs have already been converted to steps; `build` converts them
+    again if this stage changes the data.
     """
 
     def __call__(self, ctx: ExperimentContext) -> str | None:

@@ -47,7 +47,7 @@ from absl import logging
 
 from official_lite.checkpoint import chain
 from official_lite.common import error_report, errors, escapes, files, run_mode, terminal
-from official_lite.config import compatibility, gin_config, parsing
+from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.data import input_paths
 from official_lite.modeling import hyperparams
@@ -248,7 +248,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "platform": platform.platform(),
             "versions": versions(),
             # The config as it was given; `params.yaml` has the resolved config.
-            "params": compatibility.flatten(self._params.as_dict()),
+            "params": compatibility.flatten(epochs.given(self._params).as_dict()),
         }
         self._publish()
 

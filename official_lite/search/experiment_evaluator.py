@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_lite.common import errors, nested_dict
-from official_lite.config import compatibility, phase_configs
+from official_lite.config import compatibility, epochs, phase_configs
 from official_lite.core import config_definitions as cfg
-from official_lite.modeling.hyperparams import params_dict
+from official_lite.modeling.hyperparams import overrides, params_dict
 from official_lite.search import space as space_lib
 from official_lite.search.trial_run import TrialRun
 
@@ -35,17 +35,18 @@ class ExperimentEvaluator:
             raise errors.ConfigValueError(
                 "An experiment with `phases` can't be searched. Search each phase separately."
             )
-        self._params = params.replace(search=None)
+        # Each trial resolves epochs and ratios for its own values.
+        self._params = epochs.given(params).replace(search=None)
         self._allow_config_change = allow_config_change
 
     def check(self, space: space_lib.Space) -> None:
-        """Check that the config accepts the bounds of each range and each choice.
+        """Check that the config accepts and resolves the bounds of each range and each choice.
 
         Raises:
             errors.ConfigError: If the config rejects a value.
         """
         for example in space.examples():
-            self.trial_params(example)
+            epochs.resolve(self.trial_params(example))
 
     def origin(self) -> dict[str, Any]:
         """Return the config fields that must be equal for two studies to be comparable."""
@@ -101,11 +102,9 @@ def apply_params(params: cfg.ExperimentConfig, tried: Mapping[str, Any]) -> cfg.
         errors.ConfigError: If a path is unknown or does not accept its value.
     """
     changed = params.replace()
-    merged: dict[Any, Any] = {}
-    for name, value in tried.items():
-        _merge(merged, params_dict.nest(space_lib.path_of(name), copy.deepcopy(value)))
+    values = [(space_lib.path_of(name), copy.deepcopy(value)) for name, value in tried.items()]
     try:
-        changed.override(merged)
+        changed.override(params_dict.nest_all(values, overrides.Cursor(type(params).__name__)))
     except errors.ConfigError as error:
         raise type(error)(f"In `search.space`: {error}") from error
     return changed
@@ -118,11 +117,3 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     leaves = nested_dict.flatten_nested_dict(logs, "/")
     flat = {name: np.asarray(value) for name, value in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}
-
-
-def _merge(into: dict[Any, Any], new: Mapping[Any, Any]) -> None:
-    for key, value in new.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), Mapping):
-            _merge(into[key], value)
-        else:
-            into[key] = value

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_lite.common import errors, suggestions
-from official_lite.config import compatibility, parsing
+from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import exp_factory
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.reports import run_reading
@@ -24,7 +24,7 @@ class ConfigSource:
         name: The name as given.
         kind: `experiment`, `file` or `run`.
         config: Nested plain values. A file may contain only some of the fields.
-        given: For a run: the fields by path, before `auto` and epochs were resolved.
+        given: The fields by path, before `auto`, epochs and ratios were resolved; empty for a file.
     """
 
     name: str
@@ -56,7 +56,8 @@ def read(name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = (
             experiment=name, config_file=[*config_files], set=[*sets]
         )
         params = _parse(options)
-        return ConfigSource(name=name, kind="experiment", config=params.as_dict())
+        given = compatibility.flatten(epochs.given(params).as_dict())
+        return ConfigSource(name=name, kind="experiment", config=params.as_dict(), given=given)
     if config_files or sets:
         raise errors.ConfigValueError(
             f"--config_file and --set require an experiment, but {name} is a {source.kind}."

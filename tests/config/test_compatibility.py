@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from official_lite.common import errors
-from official_lite.config import compatibility, parsing
+from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.run import run_record
 
@@ -68,6 +68,7 @@ def test_harmless_change_is_taken(model_dir: str, overrides: Any) -> None:
         ),
         ({"trainer": {"grad_accum_steps": 2}}, "trainer.grad_accum_steps: 1 -> 2"),
         ({"trainer": {"freeze": ["x"]}}, "trainer.freeze"),
+        ({"task": {"train_data": {"cycle_length": 2}}}, "train_data.cycle_length: None -> 2"),
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}, "optimizer.type"),
     ],
 )
@@ -78,6 +79,51 @@ def test_harmful_change_is_shown_and_refused(model_dir: str, overrides: Any, lin
     assert line in str(error.value)
     assert "trainer.train_steps" not in str(error.value), "only what matters"
     assert compatibility.check(params, model_dir, is_allowed=True)
+
+
+_RATIOS = {
+    "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 1.0}},
+    "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
+}
+
+
+def _scheduled(steps: int = 40, **schedules: Any) -> cfg.ExperimentConfig:
+    trainer = {"train_steps": steps, "optimizer_config": _RATIOS}
+    params = _params(trainer=trainer).replace(trainer={"optimizer_config": schedules})
+    return epochs.resolve(params)
+
+
+def test_schedule_may_only_follow_from_the_length_by_its_ratio(tmp_path: pathlib.Path) -> None:
+    first = _scheduled(20)
+    with run_record.RunRecord(first, "train", str(tmp_path)):
+        pass
+    (tmp_path / "ckpt-20.index").touch()
+    assert compatibility.check(first, str(tmp_path)) == []
+    changes = compatibility.check(_scheduled(40), str(tmp_path))
+    assert [change.path for change in changes] == ["trainer.train_steps"]
+    read = cfg.ExperimentConfig()
+    read.override(yaml.safe_load((tmp_path / "params.yaml").read_text()))
+    assert compatibility.check(read, str(tmp_path)) == []
+    default = cfg.OptimizationConfig().warmup.linear.warmup_steps
+    for other in (
+        {"learning_rate": {"cosine": {"decay_steps": 40}}},
+        {"learning_rate": {"cosine": {"decay_ratio": 0.5}}},
+        {"warmup": {"linear": {"warmup_steps": 1}}},
+        {"warmup": {"linear": {"warmup_steps": default, "warmup_ratio": None}}},
+        {"warmup": {"type": None}},
+    ):
+        with pytest.raises(errors.ConfigValueError, match=r"_steps: |decay_ratio: |type: "):
+            compatibility.check(_scheduled(40, **other), str(tmp_path))
+
+
+def test_pattern_matches_whole_names() -> None:
+    def is_harmless(path: str) -> bool:
+        return compatibility.Change(path=path, old=1, new=2).is_harmless
+
+    harmless = "trainer.train_steps", "runtime.num_gpus", "task.validation_data.cycle_length"
+    assert all(map(is_harmless, harmless))
+    harmful = "trainer.one_shot.warmup_steps", "trainer.optimizer_config.optimizer.muon.ns_steps"
+    assert not any(map(is_harmless, harmful))
 
 
 def test_without_a_checkpoint_everything_may_change(tmp_path: pathlib.Path) -> None:

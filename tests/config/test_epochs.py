@@ -34,7 +34,9 @@ def test_epochs_become_steps_and_one_line_says_so(caplog: pytest.LogCaptureFixtu
     assert (trainer.checkpoint_interval, trainer.steps_per_epoch) == (5, 10)
     assert trainer.train_epochs is trainer.validate_every_epochs is None
     assert trainer.checkpoint_every_epochs is None
-    assert [r.message for r in caplog.records if "3 epochs = 30 steps" in r.message]
+    epochs.resolve(epochs.resolve(params))
+    messages = [r.message for r in caplog.records if "3 epochs = 30 steps" in r.message]
+    assert len(messages) == 2, "once for each time that something is converted"
 
 
 @pytest.mark.parametrize(
@@ -117,13 +119,42 @@ def test_contradiction_is_an_error_with_both_numbers(given: dict[str, float]) ->
         epochs.resolve(params)
 
 
-def test_resolved_config_does_not_go_stale_with_other_data() -> None:
-    resolved = epochs.resolve(_params(train_epochs=3))
+def test_copy_of_a_resolved_config_is_resolved_for_its_own_values() -> None:
+    schedules = {
+        "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 1.0}},
+        "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
+    }
+    resolved = epochs.resolve(
+        _params(train_epochs=3, validate_every_epochs=1, optimizer_config=schedules)
+    )
+
+    def steps(params: cfg.ExperimentConfig) -> tuple[int | None, ...]:
+        trainer = epochs.resolve(params).trainer
+        config = trainer.optimizer_config
+        decay, warmup = config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps
+        return (trainer.train_steps, trainer.validation_interval, decay, warmup)
+
+    assert steps(resolved) == (30, 10, 30, 3)
+    assert steps(resolved.replace(trainer={"train_steps": 100})) == (100, 10, 100, 10)
+    data = {"task": {"train_data": {"global_batch_size": 20}}}
+    assert steps(resolved.replace(**data)) == (15, 5, 15, 2)
+    assert steps(resolved.replace(trainer={"train_epochs": 1}).replace(**data)) == (5, 5, 5, 0)
+    assigned = resolved.replace()
+    assigned.trainer.train_steps = 50
+    assigned.trainer.optimizer_config.warmup.linear.warmup_steps = 4
+    assert steps(assigned) == (50, 10, 50, 4)
+    given = epochs.given(resolved).trainer
+    assert (given.train_epochs, given.validate_every_epochs, given.steps_per_epoch) == (3, 1, 0)
+
+
+def test_resolved_config_of_a_file_does_not_go_stale_with_other_data() -> None:
+    read = cfg.ExperimentConfig(task=_params().task)
+    read.override(epochs.resolve(_params(train_epochs=3)).as_dict())
     more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
     with pytest.raises(errors.ConfigValueError, match="`steps_per_epoch: 0`"):
-        epochs.resolve(resolved.replace(**more))
+        epochs.resolve(read.replace(**more))
     more["trainer"]["steps_per_epoch"] = 0
-    assert epochs.resolve(resolved.replace(**more)).trainer.train_steps == 400
+    assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
 def test_resolved_config_counts_other_epochs_as_the_first_one_did() -> None:

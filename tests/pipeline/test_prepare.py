@@ -23,13 +23,17 @@ def test_prepare_runs_before_anything_is_there_and_the_data_see_its_environment(
     assert -5.1 < float(model.layers[0].kernel[0, 0]) < -4.9
 
 
-def test_prepare_that_finds_other_data_says_the_epochs_anew(experiment, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "steps"), [({}, 8), ({"train_epochs": 3, "steps_per_epoch": 0}, 12)]
+)
+def test_prepare_may_find_other_data_and_set_other_epochs(
+    experiment, tmp_path, trainer, steps
+) -> None:
     class Prepare(pipeline.Prepare):
         def __call__(self, ctx):
             seen.append((ctx.params.trainer.train_steps, ctx.params.trainer.train_epochs))
             ctx.params = ctx.params.replace(
-                task={"train_data": {"num_examples": 32}},
-                trainer={"train_epochs": 3, "steps_per_epoch": 0},
+                task={"train_data": {"num_examples": 32}}, trainer=trainer
             )
 
     class Finalize(pipeline.Finalize):
@@ -42,7 +46,7 @@ def test_prepare_that_finds_other_data_says_the_epochs_anew(experiment, tmp_path
     )
     stages = {"prepare": Prepare, "finalize": Finalize}
     pipeline.RunPipeline(params, "train", str(tmp_path), stages).run()
-    assert seen == [(4, None), (12, 4)]
+    assert seen == [(4, None), (steps, 4)]
 
 
 def test_prepare_may_fetch_what_is_to_be_evaluated(experiment, tmp_path) -> None:

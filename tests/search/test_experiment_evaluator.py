@@ -1,15 +1,19 @@
 """Trials that are runs of an experiment."""
 
 import json
+import math
+import pathlib
 
 import pytest
 
 from experiments.vision.digits import configs
 from official_lite import pipeline, search
 from official_lite.common import errors
+from official_lite.config import epochs
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import runtime
 from official_lite.search import experiment_evaluator
+from official_lite.search.space import Space
 from tests.search import hooks
 
 RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
@@ -30,6 +34,9 @@ TINY = {
     },
     "runtime": {"execution": "graph"},
 }
+
+# The decay covers the whole training.
+RATIO = {"trainer": {"optimizer_config": {"learning_rate": {"cosine": {"decay_ratio": 1.0}}}}}
 
 
 def digits(**fields):
@@ -100,6 +107,44 @@ def test_trial_that_was_stopped_goes_on_from_its_checkpoint(tmp_path) -> None:
     assert steps == [5, 10, 15, 20]
     attributes = study.trials[0].user_attrs
     assert (attributes["starts"], attributes["stops"]) == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def study_of_lengths(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A study over the length of the training, from a config whose schedules are ratios of it."""
+    study_dir = tmp_path_factory.mktemp("study")
+    space = {"trainer.train_steps": [4, 8]}
+    params = digits(space=space, strategy="grid", num_trials=2).replace(**RATIO)
+    search.run_search(epochs.resolve(params), str(study_dir))
+    return study_dir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_schedules_fit_the_length_of_each_trial(study_of_lengths, number) -> None:
+    model_dir = study_of_lengths / "trials" / f"{number:04d}"
+    trainer = yaml_io.read_yaml(model_dir / "params.yaml")["trainer"]
+    assert trainer["train_steps"] in (4, 8)
+    schedules = trainer["optimizer_config"]
+    assert schedules["learning_rate"]["cosine"]["decay_steps"] == trainer["train_steps"]
+    assert (model_dir / f"ckpt-{trainer['train_steps']}.index").exists()
+
+
+@pytest.mark.parametrize("batch_size", [16, 64, 256])
+def test_epochs_fit_the_batch_size_of_each_trial(batch_size) -> None:
+    data = {"train_data": {"num_examples": 1437, "global_batch_size": 32}}
+    given = digits().replace(task=data).replace(**RATIO).replace(trainer={"train_epochs": 10})
+    evaluator = experiment_evaluator.ExperimentEvaluator(epochs.resolve(given))
+    tried = {"task.train_data.global_batch_size": batch_size}
+    evaluator.check(Space({path: [value] for path, value in tried.items()}))
+    trial = epochs.resolve(evaluator.trial_params(tried))
+    data["train_data"]["global_batch_size"] = batch_size
+    assert trial.trainer.train_steps == math.ceil(14370 / batch_size)
+    assert trial.trainer.steps_per_epoch == 1437 // batch_size
+    decay_steps = trial.trainer.optimizer_config.learning_rate.cosine.decay_steps
+    assert decay_steps == trial.trainer.train_steps
+    same = epochs.resolve(given.replace(task=data))
+    assert trial.trainer.optimizer_config == same.trainer.optimizer_config
 
 
 def test_config_of_a_trial_may_select_and_set_at_once() -> None:
