@@ -12,6 +12,7 @@ import tensorflow as tf
 from official_lite import orbit, pipeline
 from official_lite.common import errors
 from official_lite.core import base_trainer
+from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.run import preemption
 from official_lite.tools.tuning import trial_training
 
@@ -90,19 +91,20 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _measure(ctx.require("trainer"), num_steps, rates, losses)
 
-    schedule = {
-        "initial_learning_rate": min_rate,
-        "decay_rate": max_rate / min_rate,
-        "decay_steps": num_steps - 1,
-    }
+    # All fields are given, because the schedule of the experiment may have set any of them.
+    schedule = learning_rate_config.ExponentialLrConfig(
+        initial_learning_rate=min_rate,
+        decay_rate=max_rate / min_rate,
+        decay_steps=num_steps - 1,
+        staircase=False,
+    )
     trial_training.train(
         params,
         sweep,
         trainer={
             "train_steps": num_steps,
-            "train_epochs": None,
             "optimizer_config": {
-                "learning_rate": {"type": "exponential", "exponential": schedule},
+                "learning_rate": {"type": "exponential", "exponential": schedule.as_dict()},
                 "warmup": {"type": None},
             },
         },

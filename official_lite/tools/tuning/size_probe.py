@@ -34,6 +34,7 @@ class Probe:
         unit: Batch sizes must be a multiple of this: the number of replicas times the number of
             micro-batches.
         problem: Why the data or config do not allow such steps; empty if they do.
+        is_of_config: Whether the problem is an error in the config.
         is_exhausted: Whether the process ran out of memory.
     """
 
@@ -41,6 +42,7 @@ class Probe:
     memory: int = 0
     unit: int = 1
     problem: str = ""
+    is_of_config: bool = False
     is_exhausted: bool = False
 
 
@@ -61,7 +63,7 @@ def probe(args: argparse.Namespace, batch_size: int) -> Probe:
         trial_training.train(
             params,
             measure,
-            trainer={"train_steps": 10**6, "train_epochs": None},
+            trainer={"train_steps": 10**6},
             task={"train_data": {"global_batch_size": batch_size}},
         )
     except errors.PreemptedError:
@@ -69,7 +71,11 @@ def probe(args: argparse.Namespace, batch_size: int) -> Probe:
     except (tf.errors.ResourceExhaustedError, MemoryError):
         return Probe(memory=_peak_memory(), is_exhausted=True)
     except errors.OfficialLiteError as error:
-        return Probe(memory=_peak_memory(), problem=f"{type(error).__name__}: {error}")
+        return Probe(
+            memory=_peak_memory(),
+            problem=f"{type(error).__name__}: {error}",
+            is_of_config=isinstance(error, errors.ConfigError),
+        )
     return found[0]
 
 

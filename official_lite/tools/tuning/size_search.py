@@ -91,7 +91,7 @@ class SizeSearch:
         """Describe the result in one or two sentences."""
         limit = self.memory_limit / 10**9
         is_limit = any(trial.batch_size > self.largest for trial in self.trials)
-        word = "that fits" if is_limit else "that was tried"
+        word = "that fits" if is_limit else "that was tried fits"
         return (
             f"The largest batch {word} into {limit:.3g} GB: {self.largest}. The fastest size: "
             f"{self.fastest}."
@@ -147,10 +147,10 @@ def find_largest(
     """
     low, high = 0, start
     if fits(start):
-        low, high = start, 2 * start
-        while high <= most and fits(high):
-            low, high = high, 2 * high
-        if high > most:
+        low, top = start, _multiple(most, unit())
+        while low < (high := min(2 * low, top)) and fits(high):
+            low = high
+        if low >= high:
             return low
     else:
         while low == 0 and (size := _multiple(high // 2, unit())):
@@ -223,7 +223,9 @@ class _Trials:
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "size_probe.Probe") -> SizeTrial:
-        if probe.problem and not self.by_size:
+        # If no size has fit yet, the smaller sizes need not be multiples of the unit.
+        is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
+        if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
         if probe.problem or probe.is_exhausted:
             result = probe.problem or "out of memory"

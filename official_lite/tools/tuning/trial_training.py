@@ -9,8 +9,13 @@ from official_lite.common import errors
 
 __all__ = ["train"]
 
-# Disables all output, and the handling of non-finite values, which are expected here.
-_LEFT_OUT = {
+# Disables all output, the handling of non-finite values, which are expected here, and epochs, which
+# do not matter for a few steps.
+_LEFT_OUT: dict[str, Any] = {
+    "train_epochs": None,
+    "validate_every_epochs": None,
+    "checkpoint_every_epochs": None,
+    "steps_per_epoch": 0,
     "hooks": [],
     "writers": [],
     "recovery_max_trials": -1,

@@ -79,6 +79,17 @@ def test_experiment_is_swept_until_it_blows_up_and_drawn(tmp_path):
         rate_sweep.draw(sweep, str(tmp_path / "rates.gif"))
 
 
+def test_schedule_of_the_experiment_is_ignored():
+    schedule = {"decay_steps": 5, "decay_rate": 0.5, "offset": 1000, "staircase": True}
+    schedule["initial_learning_rate"] = 0.1
+    rate = {"type": "exponential", "exponential": schedule}
+    params = _params().replace(trainer={"optimizer_config": {"learning_rate": rate}})
+    sweep = rate_sweep.run_sweep(params, min_rate=1e-4, max_rate=1e-2, num_steps=30)
+    rates = sweep.learning_rates
+    assert (rates[0], rates[-1]) == pytest.approx((1e-4, 1e-2), rel=1e-3)
+    assert len(set(rates)) == 30
+
+
 def test_task_that_does_not_take_its_rate_from_the_config_is_told(monkeypatch):
     def fixed(cls, optimizer_config, runtime_config=None):
         return keras.optimizers.SGD(0.01)

@@ -28,9 +28,18 @@ def test_size_is_trained_and_nothing_is_left(monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_size_of_an_experiment_in_epochs_is_trained(monkeypatch):
+    monkeypatch.setattr(size_probe, "_SECONDS", 0.05)
+    sets = ["trainer.train_epochs=2", "trainer.validate_every_epochs=1"]
+    sets.append("task.train_data.num_examples=1437")
+    found = size_probe.probe(_args(*(f"--set={one}" for one in sets)), 512)
+    assert (found.problem, found.examples_per_second > 0) == ("", True)
+
+
 def test_why_a_size_can_not_be_trained():
     found = size_probe.probe(_args("--set=trainer.grad_accum_steps=2"), 33)
     assert "expected a multiple of 2" in found.problem
+    assert found.is_of_config
 
 
 def test_memory_that_has_ended_is_no_mistake(monkeypatch):

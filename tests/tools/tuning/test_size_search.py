@@ -1,4 +1,5 @@
 import argparse
+import multiprocessing
 import os
 import time
 
@@ -31,6 +32,14 @@ def test_sizes_are_multiples_of_what_the_replicas_and_micro_batches_need():
 
     assert size_search.find_largest(fits, start=12, most=10**6, unit=lambda: 6) == 72
     assert not [size for size in tried if size % 6]
+
+
+@pytest.mark.parametrize("most", [96, 100, 128, 150])
+def test_largest_size_that_may_be_tried_is_tried(most):
+    tried = []
+    fits = lambda size: tried.append(size) or True  # noqa: E731
+    assert size_search.find_largest(fits, start=32, most=most, unit=lambda: 4) == most // 4 * 4
+    assert max(tried) <= most
 
 
 def test_nothing_fits():
@@ -87,6 +96,17 @@ def test_config_that_can_not_be_trained_at_all_is_an_error_at_once(monkeypatch):
         size_search.search(args, start=4, most=64)
     with pytest.raises(errors.ConfigValueError, match="global_batch_size` is 0"):
         size_search.search(args, start=0, most=64)
+
+
+def test_mistake_in_the_config_is_not_taken_for_a_size_that_does_not_fit(monkeypatch):
+    def judge(sender, args, size):
+        is_wrong = size > 4
+        sender.send(size_probe.Probe(problem="wrong" if is_wrong else "", is_of_config=is_wrong))
+
+    monkeypatch.setattr(size_search, "_run", judge)
+    monkeypatch.setattr(size_search, "_context", lambda: multiprocessing.get_context("fork"))
+    with pytest.raises(errors.ConfigValueError, match="Can't train with batches of 8: wrong"):
+        size_search.search(argparse.Namespace(), start=4, most=64)
 
 
 def test_free_memory_is_that_of_this_machine():
