@@ -5,7 +5,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -13,6 +13,7 @@ from optuna import distributions
 
 from official_lite.common import errors, nested_dict, suggestions
 from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import params_dict
 
 __all__ = ["Space", "path_of"]
 
@@ -42,7 +43,7 @@ class Space:
     """
 
     def __init__(self, entries: Mapping[str, Any] | hyperparams.FreeConfig) -> None:
-        plain = entries.as_dict() if isinstance(entries, hyperparams.ParamsDict) else entries
+        plain = params_dict.to_plain(entries)
         definitions = nested_dict.flatten_nested_dict(
             plain, ".", lambda v: not isinstance(v, Mapping) or isinstance(v.get("type"), str)
         )
@@ -107,12 +108,10 @@ class Space:
             return _checked(name, lambda: distributions.FloatDistribution(**arguments))
         return _checked(name, lambda: distributions.IntDistribution(**arguments))
 
-    def _categorical(self, name: str, choices: Iterable[object]) -> _Distribution:
-        self._choices[name] = {_key(_encode(choice)): choice for choice in choices}
-        return _checked(
-            name,
-            lambda: distributions.CategoricalDistribution([_encode(choice) for choice in choices]),
-        )
+    def _categorical(self, name: str, choices: Sequence[object]) -> _Distribution:
+        encoded = _encode(choices)
+        self._choices[name] = dict(zip(map(_key, encoded), choices, strict=True))
+        return _checked(name, lambda: distributions.CategoricalDistribution(encoded))
 
 
 def path_of(name: str) -> list[str | int]:
@@ -156,8 +155,19 @@ def _ends(one: _Distribution) -> list[Any]:
     return [one.low, one.high]
 
 
-def _encode(choice: object) -> optuna.distributions.CategoricalChoiceType:
-    return choice if isinstance(choice, str | int | float | None) else json.dumps(choice)
+def _encode(choices: Sequence[object]) -> list[optuna.distributions.CategoricalChoiceType]:
+    """Return the choices as Optuna stores them: lists and dicts as JSON, others as they are.
+
+    Optuna tells choices apart by `==`, so a choice that equals an earlier one, such as False after
+    0, or a text after a list with this JSON, is stored as JSON, too.
+    """
+    encoded: list[optuna.distributions.CategoricalChoiceType] = []
+    for choice in choices:
+        code = choice if isinstance(choice, str | int | float | None) else json.dumps(choice)
+        while code in encoded:
+            code = json.dumps(code)
+        encoded.append(code)
+    return encoded
 
 
 def _key(choice: object) -> tuple[type, object]:

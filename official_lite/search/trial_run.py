@@ -11,6 +11,7 @@ import optuna
 from absl import logging
 
 from official_lite.common import error_report, errors, files, suggestions
+from official_lite.modeling.hyperparams import params_dict
 from official_lite.search import search_config
 
 __all__ = [
@@ -255,4 +256,5 @@ _current: TrialRun | None = None
 
 
 def _metrics(result: object) -> dict[str, float]:
-    return dict(result) if isinstance(result, Mapping) else {}
+    plain = params_dict.to_plain(result) if isinstance(result, Mapping) else {}
+    return dict(plain)

@@ -1,8 +1,12 @@
 """What a study may try."""
 
+import json
+
+import numpy as np
 import optuna
 import pytest
 
+from official_lite import search
 from official_lite.common import errors
 from official_lite.search import space as space_lib
 
@@ -41,6 +45,26 @@ def test_numbers_and_booleans_among_choices_stay_what_they_are() -> None:
     space = space_lib.Space({"x": [1, True, 1.0, "1"]})
     values = [space.decode({"x": choice})["x"] for choice in (1, True, 1.0, "1")]
     assert [type(value) for value in values] == [int, bool, float, str]
+
+
+def test_choices_that_are_equal_in_python_are_told_apart(tmp_path) -> None:
+    choices = [0, False, 1, True, 1.0, "[1]", [1], "false", {"a": 1}, None]
+    seen = []
+
+    def evaluate(trial: search.TrialRun) -> float:
+        seen.append(trial.params["x"])
+        return float(len(seen))
+
+    config = {"space": {"x": choices}, "direction": "maximize", "strategy": "grid"}
+    config = search.SearchConfig({**config, "num_trials": len(choices)})
+    study = search.run_study(evaluate, config, str(tmp_path))
+    shown = sorted(map(repr, choices))
+    assert sorted(map(repr, seen)) == shown
+    stored = [space_lib.Space(config.space).decode(trial.params)["x"] for trial in study.trials]
+    assert list(map(repr, stored)) == list(map(repr, seen))
+    assert sorted(repr(json.loads(json.dumps(v))) for v in seen) == shown
+    numbers = space_lib.Space({"x": [np.int64(1), np.bool_(True)]}).examples()
+    assert [repr(one["x"]) for one in numbers] == ["1", "True"]
 
 
 def test_size_is_the_number_of_points() -> None:
