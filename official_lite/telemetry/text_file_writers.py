@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any
+from urllib import parse
 
 from absl import logging
 
@@ -142,7 +143,8 @@ class CsvWriter(writer.Writer):
 
     Args:
       path: Path from which the table paths are derived: `runs/mnist/metrics.csv` creates
-        `runs/mnist/metrics_train.csv` and so on.
+        `runs/mnist/metrics_train.csv` and so on. Special characters of a split are escaped as in
+        URLs: `eval/digits` is written to `metrics_eval%2Fdigits.csv`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -152,7 +154,8 @@ class CsvWriter(writer.Writer):
         self._rewound_to: int | None = None
 
     def write(self, record: Record) -> None:
-        split = re.sub(r"[^\w.-]", "_", record.split)
+        # Escaped rather than replaced, so that `a/b` and `a_b` are two tables.
+        split = re.sub(r"[^\w.-]", lambda found: parse.quote(found[0], safe=""), record.split)
         table = self._table(f"{self._stem}_{split}{self._extension}")
         key, values = {"step": record.step}, record.flat()
         if record.step == self._rewound_to:

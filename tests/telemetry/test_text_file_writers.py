@@ -31,6 +31,14 @@ def test_each_split_is_a_table(tmp_path):
     assert read(tmp_path / "new" / "m_validation.csv") == [{"step": "2", "loss": "2"}]
 
 
+def test_splits_of_similar_names_have_tables_of_their_own(tmp_path):
+    splits = ["a/b", "a_b", "a b", "a%2Fb", "é.1-x"]
+    write(tmp_path / "m.csv", *((1, split, {"x": n}) for n, split in enumerate(splits)))
+    tables = sorted(tmp_path.iterdir())
+    assert sorted(read(table)[0]["x"] for table in tables) == list("01234")
+    assert {"m_a_b.csv", "m_a%2Fb.csv", "m_é.1-x.csv"} <= {table.name for table in tables}
+
+
 def test_late_column_is_empty_before(tmp_path):
     write(
         tmp_path / "m.csv",
