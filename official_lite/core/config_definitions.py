@@ -445,7 +445,7 @@ class ExperimentConfig(base_config.Config):
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:
-    """Log a warning for each field that is set but, unlike in the Model Garden, has no effect."""
+    """Log a warning for each field that is set but has no effect."""
     for path, value, hint in _dead_fields_in_use(params):
         logging.warning("`%s: %s` has no effect here: %s.", path, value, hint)
 
@@ -457,3 +457,12 @@ def _dead_fields_in_use(params: hyperparams.Config) -> Iterator[tuple[str, Any, 
         for name, hint in fields.items():
             if name in defaults and getattr(block, name) != defaults[name]:
                 yield f"{block_name}.{name}", getattr(block, name), hint
+    path = "trainer.optimizer_config.optimizer"
+    choice = hyperparams.get_by_path(params, path)
+    optimizer = choice.get() if choice is not None else None
+    limit = hyperparams.get_by_path(optimizer, "gradient_clip_norm", 0.0)
+    for name in ("clipnorm", "global_clipnorm", "clipvalue"):
+        value = hyperparams.get_by_path(optimizer, name)
+        if value is not None and 0 < limit <= value:
+            hint = f"`gradient_clip_norm: {limit:g}` clips all gradients first; 0 disables it"
+            yield f"{path}.{choice.type}.{name}", value, hint

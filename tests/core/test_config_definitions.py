@@ -36,12 +36,19 @@ def test_defaults_are_valid() -> None:
 
 def test_field_without_effect_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     params = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(per_gpu_thread_count=2))
+    optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 5.0}}
+    params.override({"trainer": {"optimizer_config": {"optimizer": optimizer}}})
     cfg.warn_about_dead_fields(params)
     assert "runtime.per_gpu_thread_count: 2" in caplog.text
+    assert "optimizer.adamw.global_clipnorm: 5.0` has no effect" in caplog.text
+    assert "gradient_clip_norm: 1` clips all gradients first" in caplog.text
 
 
 def test_nothing_is_said_of_fields_that_are_not_set(caplog: pytest.LogCaptureFixture) -> None:
-    cfg.warn_about_dead_fields(cfg.ExperimentConfig())
+    params = cfg.ExperimentConfig()
+    optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 0.5}}
+    params.override({"trainer": {"optimizer_config": {"optimizer": optimizer}}})
+    cfg.warn_about_dead_fields(params)
     assert not caplog.records
 
 
