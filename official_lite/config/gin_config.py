@@ -27,6 +27,7 @@ from gin import config_parser
 from official_lite.common import errors, files
 from official_lite.config import mutually_exclusive
 from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import config_paths
 
 __all__ = [
     "apply_bindings",
@@ -95,7 +96,7 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
         given[".".join([*blocks, binding.arg_name])] = value
     given = _without_outdated(params, given)
     mutually_exclusive.refuse_both(params, given, "gin")
-    hyperparams.override_by_paths(params, given.items())
+    config_paths.override_by_paths(params, given.items())
     return params
 
 

@@ -26,7 +26,7 @@ from official_lite.common import (
 from official_lite.config import epochs, gin_config, mutually_exclusive, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import yaml_io
+from official_lite.modeling.hyperparams import config_paths, yaml_io
 
 __all__ = [
     "ExperimentParser",
@@ -174,7 +174,7 @@ class ExperimentParser:
         values = dict(map(_split, _flag(self._flags_obj, "set") or []))
         mutually_exclusive.refuse_both(params, values, "--set")
         with mutually_exclusive.log_replaced(params, "--set"):
-            hyperparams.set_by_paths(params, values.items())
+            config_paths.set_by_paths(params, values.items())
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:

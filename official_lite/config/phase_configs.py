@@ -18,7 +18,7 @@ from typing import Any
 
 from official_lite.common import errors, flags, suggestions
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import field_checks
+from official_lite.modeling.hyperparams import config_paths, field_checks
 
 __all__ = [
     "PhaseConfig",
@@ -162,7 +162,7 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
 def _override(params: Any, overrides: dict[str, Any]) -> None:
     if "phases" in overrides:
         raise errors.ConfigValueError("The `overrides` of a phase can't contain `phases`.")
-    hyperparams.override_by_paths(params, overrides.items())
+    config_paths.override_by_paths(params, overrides.items())
 
 
 def _source(params: Any, index: int, model_dir: str) -> str:

@@ -25,9 +25,7 @@ from official_lite.modeling.hyperparams.config_paths import (
     get_by_path as get_by_path,
     map_texts as map_texts,
     override_by_path as override_by_path,
-    override_by_paths as override_by_paths,
     set_by_path as set_by_path,
-    set_by_paths as set_by_paths,
     texts as texts,
 )
 from official_lite.modeling.hyperparams.oneof import OneOfConfig as OneOfConfig
