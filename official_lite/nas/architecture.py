@@ -7,6 +7,7 @@ import contextvars
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -209,12 +210,12 @@ def write_arch(
         "metric": dict(metric or {}),
         "step": step,
     }
-    files.write_text(os.path.join(directory, ARCH_FILE), json.dumps(content, indent=2) + "\n")
+    files.write_text(os.path.join(directory, ARCH_FILE), files.to_json(content, indent=2) + "\n")
 
 
 def to_history_line(step: int, probs: Mapping[str, Sequence[float]]) -> str:
     """Return a line of `arch_history.jsonl`, with the probabilities at a step."""
-    return json.dumps({"step": step, "probs": _rounded(probs)})
+    return files.to_json({"step": step, "probs": _rounded(probs)})
 
 
 def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
@@ -232,8 +233,8 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
     for line in lines:
         try:
             entry = files.parse_json(line)
-            step, probs = int(entry["step"]), dict(entry["probs"])
-        except (KeyError, TypeError, ValueError):
+            step, probs = int(entry["step"]), _with_nan(entry["probs"])
+        except (AttributeError, KeyError, TypeError, ValueError):
             # The last line may be incomplete because it is being written.
             continue
         while found and found[-1][0] >= step:
@@ -259,6 +260,11 @@ def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]
 @contextlib.contextmanager
 def _active(decision: _Decision) -> Iterator[None]:
     token = _current.set(decision)
+def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    # JSON knows no NaN, so it is written as null.
+    return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
+
+
     try:
         yield
     finally:
