@@ -8,6 +8,7 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
+from official_lite.config import epochs
 from official_lite.core import train_lib, trainer_factory
 from tests import rounding
 
@@ -74,6 +75,22 @@ def test_arch_json_is_what_a_plain_training_takes(name, experiment, toy_task, tm
     assert model.count_params() == 5 + sum(sizes[op] for op in content["arch"].values())
     model.save(tmp_path / "found.keras")
     assert not (tmp_path / "found/arch.json").exists()
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_epochs_are_those_of_the_data_that_the_weights_read(name, experiment) -> None:
+    def steps(**overrides):
+        epochs_given = {"train_epochs": 3, "validate_every_epochs": 1}
+        trainer = {**epochs_given, **overrides.pop("trainer", {})}
+        task = {"train_data": {"num_examples": 64, **overrides.pop("train_data", {})}, **overrides}
+        resolved = epochs.resolve(experiment(name, trainer=trainer, task=task)).trainer
+        return resolved.train_steps, resolved.validation_interval, resolved.steps_per_epoch
+
+    whole = (24, 8, 8)
+    assert steps() == (12, 4, 4)
+    assert steps(arch={"first": "tanh", "second": "tanh"}) == whole
+    assert steps(trainer={"one_shot": {"arch_data": {"global_batch_size": 8}}}) == whole
+    assert steps(train_data={"sharding": False}) == whole
 
 
 def test_model_without_choices_is_refused(experiment, toy_task) -> None:
