@@ -21,6 +21,7 @@ __all__ = [
     "Arch",
     "ask_for",
     "different_options",
+    "file_of",
     "fixed_arch",
     "is_fixed",
     "is_same_option",
@@ -162,7 +163,7 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
         errors.ConfigValueError: If the file is missing or is not an architecture.
     """
     path = os.fspath(path)
-    file = path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
+    file = file_of(path)
     if not files.exists(file):
         raise errors.ConfigValueError(
             f"`arch` is {path!r}, which contains no architecture. Expected the `{ARCH_FILE}` of a "
@@ -183,6 +184,11 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
 
 
 def write_arch(
+def file_of(path: str) -> str:
+    """Return the path of the file that `read_arch` reads."""
+    return path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
+
+
     directory: str,
     arch: Mapping[str, Any],
     *,

@@ -10,6 +10,7 @@ from official_lite.checkpoint import latest
 from official_lite.common import errors
 from official_lite.config import epochs
 from official_lite.core import train_lib, trainer_factory
+from official_lite.modeling.hyperparams import yaml_io
 from tests import rounding
 
 TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
@@ -75,6 +76,29 @@ def test_arch_json_is_what_a_plain_training_takes(name, experiment, toy_task, tm
     assert model.count_params() == 5 + sum(sizes[op] for op in content["arch"].values())
     model.save(tmp_path / "found.keras")
     assert not (tmp_path / "found/arch.json").exists()
+
+
+def test_edited_arch_json_never_changes_a_run(experiment, toy_task, tmp_path) -> None:
+    arch, found = tmp_path / "arch.json", tmp_path / "found"
+    arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "linear"}}))
+
+    def params(steps=4):
+        return experiment(None, task={"arch": str(arch)}, trainer={"train_steps": steps})
+
+    _, before = _run(params(), toy_task, found, mode="train_and_eval", run_post_eval=True)
+    recorded = yaml_io.read_yaml(found / "params.yaml")
+    assert recorded["task"]["arch"] == {"first": "tanh", "second": "linear"}
+    arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "zero"}}))
+    for mode, steps in (("train", 8), ("eval", 4)):
+        with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
+            _run(params(steps), toy_task, found, mode=mode)
+    own = params()
+    own.override(recorded)
+    _, after = _run(own, toy_task, found, mode="eval", run_post_eval=True)
+    assert after["validation_loss"] == before["validation_loss"]
+    arch.write_text(json.dumps({"arch": {"second": "linear", "first": "tanh"}, "step": 9}))
+    _run(params(8), toy_task, found)
+    assert latest.latest_checkpoint(str(found)).endswith("ckpt-8")
 
 
 @pytest.mark.parametrize("name", TRAINERS)
