@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from official_lite.common import errors, files, suggestions
@@ -28,6 +28,7 @@ __all__ = [
     "read_arch",
     "read_history",
     "record_space",
+    "require_labels",
     "space_hash",
     "to_history_line",
     "write_arch",
@@ -183,12 +184,12 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
     return arch
 
 
-def write_arch(
 def file_of(path: str) -> str:
     """Return the path of the file that `read_arch` reads."""
     return path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
 
 
+def write_arch(
     directory: str,
     arch: Mapping[str, Any],
     *,
@@ -259,6 +260,11 @@ def _rounded(probs: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return {label: [round(float(p), 6) for p in ps] for label, ps in probs.items()}
 
 
+def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    # JSON knows no NaN, so it is written as null.
+    return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
+
+
 def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]:
     return dict(arch.as_dict() if hasattr(arch, "as_dict") else arch)
 
@@ -266,11 +272,6 @@ def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]
 @contextlib.contextmanager
 def _active(decision: _Decision) -> Iterator[None]:
     token = _current.set(decision)
-def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
-    # JSON knows no NaN, so it is written as null.
-    return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
-
-
     try:
         yield
     finally:
@@ -278,13 +279,37 @@ def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[flo
 
 
 def _require_fit(decision: _Decision, described: str) -> None:
-    given, asked = set(decision.arch or ()), set(decision.asked)
-    problems = list(dict.fromkeys(decision.wrong))
-    if missing := sorted(asked - given):
+    asked = set(decision.asked)
+    wrong = list(dict.fromkeys(decision.wrong))
+    require_labels(decision.arch or {}, needed=asked, known=asked, described=described, wrong=wrong)
+
+
+def require_labels(
+    arch: Mapping[str, Any],
+    *,
+    needed: Set[str],
+    known: Set[str],
+    described: str = "The architecture",
+    wrong: Sequence[str] = (),
+) -> None:
+    """Check that an architecture has the labels of a model.
+
+    Args:
+        arch: The chosen option by label.
+        needed: The labels that it must have.
+        known: The labels that it may have.
+        described: The architecture, for the error message.
+        wrong: Further problems, one sentence each.
+
+    Raises:
+        errors.ConfigValueError: If a label is missing or unknown, or if there are further problems.
+    """
+    problems = list(wrong)
+    if missing := sorted(needed - arch.keys()):
         problems.append(f"There is no choice for {', '.join(missing)}.")
-    for label in sorted(given - asked):
+    for label in sorted(arch.keys() - known):
         problems.append(
-            f"The model has no choice `{label}`. {suggestions.did_you_mean(label, asked)}".strip()
+            f"The model has no choice `{label}`. {suggestions.did_you_mean(label, known)}".strip()
         )
     if problems:
         raise errors.ConfigValueError(f"{described} does not match the model. {' '.join(problems)}")
