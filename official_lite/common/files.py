@@ -4,12 +4,14 @@ import contextlib
 import errno
 import itertools
 import json
+import math
+import numbers
 import os
 import re
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import IO, Any
 
@@ -35,6 +37,7 @@ __all__ = [
     "set_aside",
     "size",
     "sync",
+    "to_json",
     "truncate",
     "write_bytes",
     "write_text",
@@ -199,6 +202,26 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, got {type(content).__name__}")
     return content
+
+
+def to_json(value: object, *, indent: int | None = None, ensure_ascii: bool = True) -> str:
+    """Return a value as valid JSON, which knows neither NaN nor infinity: they become `null`.
+
+    NumPy's numbers become numbers. Other objects that JSON does not know become text.
+    """
+    plain = _to_plain(value)
+    return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii, default=str)
+
+
+def _to_plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _to_plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_plain(inner) for inner in value]
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return float(value) if math.isfinite(value) else None
+    is_numpy_integer = isinstance(value, numbers.Integral) and not isinstance(value, int)
+    return int(value) if is_numpy_integer else value
 
 
 def set_aside(path: str, reason: object) -> None:

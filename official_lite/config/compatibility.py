@@ -13,13 +13,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from official_lite.common import errors, escapes, files, nested_dict, suggestions
-from official_lite.config import epochs
+from official_lite.config import epochs, model_files
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -28,11 +28,11 @@ __all__ = [
     "MISSING",
     "Change",
     "check",
+    "check_model",
     "find_changes",
     "flatten",
     "other_experiment",
     "own_config",
-    "warn_of_another",
 ]
 
 
@@ -83,6 +83,12 @@ _HARMFUL = (
 
 # The block of the schedules, whose steps may follow from the length of the training.
 _SCHEDULES = "trainer.optimizer_config."
+
+# The field of an architecture, whose options are fields below it.
+_ARCHITECTURE = "task.arch"
+
+# The last part of the path of a change in a file that a field names.
+_CONTENT = "(sha256 of the file)"
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
 
@@ -167,17 +173,31 @@ def own_config(model_dir: str) -> str:
     return path if files.exists(path) else ""
 
 
-def warn_of_another(params: hyperparams.Config, model_dir: str) -> None:
-    """Warn if a config that does not train differs from that of the training in what matters."""
+def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> None:
+    """Compare a config that does not train with that of the training, and warn of what matters.
+
+    Args:
+        params: The config.
+        model_dir: The model directory of the training.
+        is_allowed: Whether any change is allowed.
+
+    Raises:
+        errors.ConfigValueError: If the architecture or a file of the model has changed and
+            `is_allowed` is false. The weights may fit the other model, too.
+    """
     harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
-    if harmful:
-        logging.warning(
-            "The config of this command differs from the one that %s was trained with:\n%s\nTo "
-            "use the config of the training, apply its file: %s",
-            model_dir,
-            "\n".join(f"  {change}" for change in harmful),
-            suggestions.config_file(own_config(model_dir)),
-        )
+    if not harmful:
+        return
+    message = (
+        f"The config of this command differs from the one that {model_dir} was trained with:\n"
+        + "\n".join(f"  {change}" for change in harmful)
+        + "\nTo use the config of the training, apply its file: "
+        + suggestions.config_file(own_config(model_dir))
+    )
+    of_model = [c for c in harmful if c.path.startswith(_ARCHITECTURE) or c.path.endswith(_CONTENT)]
+    if of_model and not is_allowed:
+        raise errors.ConfigValueError(message)
+    logging.warning("%s", message)
 
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
@@ -196,11 +216,23 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
         if path not in given and path not in became and _is_default(params, path):
             # The version of the earlier run did not have this field.
             continue
+        if path.startswith(_ARCHITECTURE) and became.get(_ARCHITECTURE):
+            # The version of the earlier run recorded the name of a file, not its content.
+            continue
         # A schedule that was given by a ratio ran with the steps that it became.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]
         if value not in [old.get(path, MISSING) for old in olds]:
             changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
-    return changes
+    return [*changes, *_changed_files(params, model_dir)]
+
+
+def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:
+    """Yield the fields whose file has other contents than in the last run in a directory."""
+    recorded = _read_run(model_dir).get("model_files")
+    known = recorded if isinstance(recorded, dict) else {}
+    for path, new in model_files.checksums(params).items():
+        if (old := known.get(path, new)) != new:
+            yield Change(path=f"{path}.{_CONTENT}", old=old, new=new)
 
 
 def _is_default(params: hyperparams.Config, path: str) -> bool:

@@ -11,8 +11,9 @@ study, is therefore resolved for its own values.
 
 The length of an epoch in steps is `num_examples / global_batch_size` of `task.train_data`, which
 need not be an integer; or `trainer.steps_per_epoch`; or the number of batches in the training
-dataset. It is an error if the first two contradict each other, as they do if the data of a resolved
-config changes. This module needs TensorFlow only if the dataset has to be built.
+dataset. An architecture search that divides its training data counts the half from which the
+weights learn. It is an error if the first two contradict each other, as they do if the data of a
+resolved config changes. This module needs TensorFlow only if the dataset has to be built.
 """
 
 import dataclasses
@@ -35,6 +36,9 @@ _IN_EPOCHS = {
     "validation_interval": "validate_every_epochs",
     "checkpoint_interval": "checkpoint_every_epochs",
 }
+
+# The trainers of `official_lite.nas`.
+_SEARCHES = ("darts", "enas", "gumbel", "proxyless", "spos")
 
 _SEVERAL_TASKS = "With several tasks, it can't be derived from the data."
 
@@ -194,10 +198,12 @@ def _stated_length(params: Any) -> Fraction | None:
     num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
     batch_size = hyperparams.get_by_path(params, "task.train_data.global_batch_size", 0)
     is_known = batch_size and num_examples not in (None, 0, -1)
-    counted = Fraction(num_examples, batch_size) if is_known else None
-    if counted is None:
+    of_all = Fraction(num_examples, batch_size) if is_known else None
+    if of_all is None:
         return Fraction(stated) if stated else None
-    if stated and stated != _whole_steps(counted):
+    counted = of_all * _share_of_data(params)
+    # Runs of earlier versions, and the config of a search with `task.arch` set, count all data.
+    if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
             f"{num_examples}, which makes {float(counted):g} batches of {batch_size}: "
@@ -227,7 +233,23 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
         raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty.")
-    return Fraction(num_batches)
+    return num_batches * _share_of_data(params)
+
+
+def _share_of_data(params: Any) -> Fraction:
+    """Return the share of the training data from which the weights learn.
+
+    A search divides the data: one half trains the weights, the other half the architecture.
+    """
+    name = hyperparams.get_by_path(params, "trainer.name")
+    has_search = hyperparams.get_by_path(params, "trainer.one_shot") is not None
+    divides = (
+        (name in _SEARCHES or (name and has_search))
+        and hyperparams.get_by_path(params, "trainer.one_shot.arch_data") is None
+        and not hyperparams.get_by_path(params, "task.arch")
+        and hyperparams.get_by_path(params, "task.train_data.sharding", True)
+    )
+    return Fraction(1, 2) if divides else Fraction(1)
 
 
 def _require_data_to_ask(params: Any) -> None:

@@ -23,7 +23,7 @@ from official_lite.common import (
     plugins,
     terminal,
 )
-from official_lite.config import epochs, gin_config, mutually_exclusive, phase_configs
+from official_lite.config import epochs, gin_config, model_files, mutually_exclusive, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import config_paths, yaml_io
@@ -204,7 +204,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     phase_configs.check(params)
     if not hyperparams.get_by_path(params, "phases"):
         # A phase may change the length of an epoch, so its epochs are converted when it begins.
-        params = epochs.resolve(params)
+        params = epochs.resolve(model_files.read(params))
     config_definitions.warn_about_dead_fields(params)
     if lock_return:
         params.lock()

@@ -410,6 +410,18 @@ class TaskConfig(base_config.Config):
     init_checkpoint_strict: bool = True
     init_checkpoint_modules: str | list[str] = "all"
 
+    # Fields with the path of a file on which the model depends, such as a vocabulary. A run is not
+    # resumed or evaluated with other contents of these files.
+    MODEL_FILES: ClassVar[tuple[str, ...]] = ()
+
+    def read_model_files(self) -> dict[str, Any]:
+        """Return the contents of small files on which the model depends, by the field's name.
+
+        A run records them in place of the names of the files. Files that do not exist yet are
+        skipped.
+        """
+        return {}
+
 
 @dataclasses.dataclass
 class ExperimentConfig(base_config.Config):

@@ -13,7 +13,7 @@ from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
 from official_lite.common import distribute_utils, errors, terminal
 from official_lite.common.run_mode import Mode
-from official_lite.config import epochs
+from official_lite.config import epochs, model_files
 from official_lite.core import (
     actions,
     base_task,
@@ -92,7 +92,7 @@ class OrbitExperimentRunner:
             reads_files = restore and trainer is None
             _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
         worker_consistency.require_agreement(params, self.strategy, mode)
-        self._params = params
+        self._params = params = model_files.read(params)
         self._model_dir = model_dir
         self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
@@ -560,7 +560,7 @@ def run_experiment(
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
-    params = epochs.resolve(params, task)
+    params = epochs.resolve(model_files.read(params), task)
     return execute(
         lambda: OrbitExperimentRunner(
             distribution_strategy=distribution_strategy,

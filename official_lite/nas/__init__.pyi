@@ -27,6 +27,7 @@ from official_lite.nas.export_arch import ExportArch as ExportArch
 from official_lite.nas.found_model import (
     fixed_model as fixed_model,
     inherit_weights as inherit_weights,
+    rebuilt_model as rebuilt_model,
 )
 from official_lite.nas.gumbel import GumbelTrainer as GumbelTrainer
 from official_lite.nas.input_choice import InputChoice as InputChoice

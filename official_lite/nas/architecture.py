@@ -7,8 +7,9 @@ import contextvars
 import dataclasses
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from official_lite.common import errors, files, suggestions
@@ -20,12 +21,14 @@ __all__ = [
     "Arch",
     "ask_for",
     "different_options",
+    "file_of",
     "fixed_arch",
     "is_fixed",
     "is_same_option",
     "read_arch",
     "read_history",
     "record_space",
+    "require_labels",
     "space_hash",
     "to_history_line",
     "write_arch",
@@ -161,7 +164,7 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
         errors.ConfigValueError: If the file is missing or is not an architecture.
     """
     path = os.fspath(path)
-    file = path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
+    file = file_of(path)
     if not files.exists(file):
         raise errors.ConfigValueError(
             f"`arch` is {path!r}, which contains no architecture. Expected the `{ARCH_FILE}` of a "
@@ -179,6 +182,11 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
             "`{'arch': {label: choice}}`."
         )
     return arch
+
+
+def file_of(path: str) -> str:
+    """Return the path of the file that `read_arch` reads."""
+    return path if path.endswith(".json") else os.path.join(path, ARCH_FILE)
 
 
 def write_arch(
@@ -209,12 +217,12 @@ def write_arch(
         "metric": dict(metric or {}),
         "step": step,
     }
-    files.write_text(os.path.join(directory, ARCH_FILE), json.dumps(content, indent=2) + "\n")
+    files.write_text(os.path.join(directory, ARCH_FILE), files.to_json(content, indent=2) + "\n")
 
 
 def to_history_line(step: int, probs: Mapping[str, Sequence[float]]) -> str:
     """Return a line of `arch_history.jsonl`, with the probabilities at a step."""
-    return json.dumps({"step": step, "probs": _rounded(probs)})
+    return files.to_json({"step": step, "probs": _rounded(probs)})
 
 
 def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
@@ -232,8 +240,8 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
     for line in lines:
         try:
             entry = files.parse_json(line)
-            step, probs = int(entry["step"]), dict(entry["probs"])
-        except (KeyError, TypeError, ValueError):
+            step, probs = int(entry["step"]), _with_nan(entry["probs"])
+        except (AttributeError, KeyError, TypeError, ValueError):
             # The last line may be incomplete because it is being written.
             continue
         while found and found[-1][0] >= step:
@@ -252,6 +260,11 @@ def _rounded(probs: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return {label: [round(float(p), 6) for p in ps] for label, ps in probs.items()}
 
 
+def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    # JSON knows no NaN, so it is written as null.
+    return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
+
+
 def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]:
     return dict(arch.as_dict() if hasattr(arch, "as_dict") else arch)
 
@@ -266,13 +279,37 @@ def _active(decision: _Decision) -> Iterator[None]:
 
 
 def _require_fit(decision: _Decision, described: str) -> None:
-    given, asked = set(decision.arch or ()), set(decision.asked)
-    problems = list(dict.fromkeys(decision.wrong))
-    if missing := sorted(asked - given):
+    asked = set(decision.asked)
+    wrong = list(dict.fromkeys(decision.wrong))
+    require_labels(decision.arch or {}, needed=asked, known=asked, described=described, wrong=wrong)
+
+
+def require_labels(
+    arch: Mapping[str, Any],
+    *,
+    needed: Set[str],
+    known: Set[str],
+    described: str = "The architecture",
+    wrong: Sequence[str] = (),
+) -> None:
+    """Check that an architecture has the labels of a model.
+
+    Args:
+        arch: The chosen option by label.
+        needed: The labels that it must have.
+        known: The labels that it may have.
+        described: The architecture, for the error message.
+        wrong: Further problems, one sentence each.
+
+    Raises:
+        errors.ConfigValueError: If a label is missing or unknown, or if there are further problems.
+    """
+    problems = list(wrong)
+    if missing := sorted(needed - arch.keys()):
         problems.append(f"There is no choice for {', '.join(missing)}.")
-    for label in sorted(given - asked):
+    for label in sorted(arch.keys() - known):
         problems.append(
-            f"The model has no choice `{label}`. {suggestions.did_you_mean(label, asked)}".strip()
+            f"The model has no choice `{label}`. {suggestions.did_you_mean(label, known)}".strip()
         )
     if problems:
         raise errors.ConfigValueError(f"{described} does not match the model. {' '.join(problems)}")

@@ -6,11 +6,13 @@ search trainers, such as `trainer.name: darts`. To train the resulting architect
 """
 
 import dataclasses
+from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import errors, files
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import field_checks
+from official_lite.nas import architecture
 
 __all__ = [
     "ArchTaskConfig",
@@ -214,11 +216,20 @@ class ArchTaskConfig(cfg.TaskConfig):
 
     Attributes:
         arch: The architecture to train: the `arch.json` of a search, the directory that contains
-            it, or the chosen option of each label. Empty leaves the choices open, as required by
-            trainers that search.
+            it, or the chosen option of each label. A run records the options, also if a file was
+            given. Empty leaves the choices open, as required by trainers that search.
     """
 
     arch: str | hyperparams.FreeConfig = ""
+
+    def read_model_files(self) -> dict[str, Any]:
+        found = super().read_model_files()
+        path = self.arch if isinstance(self.arch, str) else ""
+        is_there = bool(path) and files.exists(architecture.file_of(path))
+        # An empty mapping would leave the choices of a model open.
+        if is_there and (arch := architecture.read_arch(path)):
+            found["arch"] = arch
+        return found
 
     def validate_fields(self) -> None:
         super().validate_fields()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -27,6 +27,8 @@ __all__ = ["EnasTrainer"]
 _WEIGHTS = 2
 # Salt of the first architecture that an update samples; the others use the following numbers.
 _FIRST_SAMPLE = 10
+# The baseline before the first reward. NaN would not pass for a sound state of a checkpoint.
+_NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
 _LEAST = 1e-6
 
@@ -104,7 +106,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
             self.sampled_paths(step, _FIRST_SAMPLE + number) for number in range(config.samples)
         ]
         rewarded = [self._rate(path, inputs[train_val_streams.VAL]) for path in paths]
-        baseline = self._update_baseline(tf.reduce_mean(rewarded))
+        baseline = self._update_baseline(rewarded)
+        rewarded = self._finite_rewards(rewarded, baseline)
         with tf.GradientTape() as tape:
             loss = tf.constant(0.0)
             for path, reward in zip(paths, rewarded, strict=True):
@@ -123,14 +126,32 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         one_hot = {label: tf.one_hot(paths[label], len(o)) for label, o in self.space.items()}
         return reward - tf.cast(self.arch_cost(one_hot), tf.float32)
 
-    def _update_baseline(self, reward: tf.Tensor) -> tf.Tensor:
+    def _update_baseline(self, rewards: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Update the moving average by the mean of the finite rewards, and return it."""
         decay = self.one_shot.enas.baseline_decay
         before = self._baseline.read_value()
+        is_finite = tf.math.is_finite(tf.stack(rewards))
+        finite = tf.where(is_finite, tf.stack(rewards), 0.0)
+        num_finite = tf.reduce_sum(tf.cast(is_finite, tf.float32))
+        reward = tf.math.divide_no_nan(tf.reduce_sum(finite), num_finite)
         # Initialize the baseline with the reward of the first architectures.
-        is_first = tf.equal(tf.convert_to_tensor(self.arch_optimizer.iterations), 0)
+        is_first = tf.equal(before, _NO_REWARD)
         after = tf.where(is_first, reward, decay * before + (1.0 - decay) * reward)
+        after = tf.where(num_finite > 0.0, after, before)
         self._baseline.assign(after)
-        return after
+        return tf.where(tf.equal(after, _NO_REWARD), 0.0, after)
+
+    def _finite_rewards(self, rewards: Sequence[tf.Tensor], baseline: tf.Tensor) -> list[tf.Tensor]:
+        """Replace the rewards that are not finite by a bad one.
+
+        The controller learns to avoid these architectures: their reward is below that of all others
+        in this update, and below the baseline by its magnitude or at least by 1.
+        """
+        stacked = tf.stack(rewards)
+        is_finite = tf.math.is_finite(stacked)
+        lowest = tf.reduce_min(tf.where(is_finite, stacked, baseline))
+        worst = tf.minimum(lowest, baseline - tf.maximum(tf.abs(baseline), 1.0))
+        return tf.unstack(tf.where(is_finite, stacked, worst))
 
     def _preferred(self) -> enas_controllers.Walk:
         return self._controller.walk(lambda label, logits: _largest(logits))
@@ -164,7 +185,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
     def _checkpoint_items(self) -> dict[str, Any]:
         self._baseline = tf.Variable(
-            0.0,
+            _NO_REWARD,
             name="enas_baseline",
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,

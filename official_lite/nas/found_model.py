@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from official_lite.common import errors
-from official_lite.nas import choices, input_choice, resolution
+from official_lite.nas import architecture, choices, input_choice, resolution
 
-__all__ = ["fixed_model", "inherit_weights"]
+__all__ = ["fixed_model", "inherit_weights", "rebuilt_model"]
 
 
 def fixed_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
@@ -33,6 +34,42 @@ def fixed_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
     """
     fixed: keras.Model = _Fixing(resolution.decided_by(model, arch)).fix(model)
     return fixed
+
+
+def rebuilt_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
+    """Return a new model from the config of `model`, with new weights and without any choices.
+
+    Args:
+        model: A model with choices.
+        arch: The chosen option by label. It may contain labels inside candidates that are not
+            chosen.
+
+    Returns:
+        The model without choices.
+
+    Raises:
+        errors.ConfigError: If `arch` does not match the model, or if the model has no config.
+    """
+    on_path = resolution.active_choices(model, resolution.decided_by(model, arch))
+    active = {choice.label for choice in on_path}
+    architecture.require_labels(arch, needed=active, known=resolution.space_of(model).keys())
+    if _is_functional(model) and not isinstance(model, keras.Sequential):
+        return fixed_model(keras.models.clone_model(model), arch)
+    try:
+        config = model.get_config()
+        accepted = inspect.signature(type(model).__init__).parameters.values()
+        if all(one.kind is not one.VAR_KEYWORD for one in accepted):
+            # Keras adds these, also for a constructor that does not take them.
+            unknown = {"name", "trainable", "dtype"} - {one.name for one in accepted}
+            config = {name: value for name, value in config.items() if name not in unknown}
+        with architecture.fixed_arch({label: arch[label] for label in active}):
+            rebuilt: keras.Model = type(model).from_config(config)
+    except (NotImplementedError, TypeError) as error:
+        raise errors.ConfigTypeError(
+            f"{type(model).__name__} can't be built again from its `get_config()`: {error} Pass "
+            "the class or a function that builds the model instead of the model."
+        ) from error
+    return rebuilt
 
 
 def inherit_weights(model: keras.Model, searched: keras.Model, arch: Mapping[str, Any]) -> None:

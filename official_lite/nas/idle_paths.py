@@ -13,16 +13,19 @@ import keras
 import tensorflow as tf
 
 from official_lite.modeling import distributed_gradients
-from official_lite.nas import resolution
+from official_lite.nas import choices
 
 __all__ = ["IdlePaths"]
 
-# A weight is used if, for each label here, the step uses one of these options.
-_Conditions = tuple[tuple[str, frozenset[int]], ...]
+# A place in the model is used if, for each label here, the step uses one of these options.
+_Place = tuple[tuple[str, frozenset[int]], ...]
 
 
 class IdlePaths:
     """The weights inside candidates, together with their optimizer slots.
+
+    Weights that are also used outside of all choices are not part of it. This includes the weights
+    of a layer that is both a candidate and an attribute of a model or layer.
 
     Call both methods in the cross-replica context.
 
@@ -32,13 +35,14 @@ class IdlePaths:
     """
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        conditions = _conditions(model)
-        # Group variables by their conditions, so a step evaluates each condition only once.
-        self._variables: dict[_Conditions, list[Any]] = {}
+        places = _places_of_weights(model)
+        # Group variables by their places, so a step evaluates each condition only once.
+        self._variables: dict[tuple[_Place, ...], list[Any]] = {}
         for weight in model.trainable_variables:
-            if id(weight) in conditions:
-                found = [weight, *_slots_of(weight, optimizer)]
-                self._variables.setdefault(conditions[id(weight)], []).extend(found)
+            found = tuple(places.get(id(weight), ()))
+            if all(found) and found:
+                own = [weight, *_slots_of(weight, optimizer)]
+                self._variables.setdefault(found, []).extend(own)
 
     def keep(self) -> list[list[tf.Tensor]]:
         """Return copies of the current values, for `put_back`."""
@@ -49,29 +53,45 @@ class IdlePaths:
 
     def put_back(self, kept: Sequence[Sequence[tf.Tensor]], paths: Mapping[str, tf.Tensor]) -> None:
         """Restore the values of the variables that a step with these paths did not use."""
-        for (conditions, variables), values in zip(self._variables.items(), kept, strict=True):
-            is_used = tf.reduce_all(
-                [
-                    tf.reduce_any(tf.equal(paths[label], sorted(indices)))
-                    for label, indices in conditions
-                ]
-            )
+        for (places, variables), values in zip(self._variables.items(), kept, strict=True):
+            is_used = tf.reduce_any([_is_used(place, paths) for place in places])
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(tf.where(is_used, tf.convert_to_tensor(variable.value), value))
 
 
-def _conditions(model: keras.Model) -> dict[int, _Conditions]:
-    """Return the conditions under which each weight inside choices is used, by the weight's id."""
-    found: dict[int, list[tuple[str, frozenset[int]]]] = {}
-    for choice in resolution.find_choices(model):
-        used: dict[int, set[int]] = {}
-        for index in range(len(choice.options)):
-            for layer in choice.layers_of(index):
-                for weight in layer.weights:
-                    used.setdefault(id(weight), set()).add(index)
-        for key, indices in used.items():
-            found.setdefault(key, []).append((choice.label, frozenset(indices)))
-    return {key: tuple(conditions) for key, conditions in found.items()}
+def _is_used(place: _Place, paths: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_all(
+        [tf.reduce_any(tf.equal(paths[label], sorted(indices))) for label, indices in place]
+    )
+
+
+def _places_of_weights(model: keras.Model) -> dict[int, list[_Place]]:
+    """Return the places where each weight is used, by the weight's id.
+
+    A layer has several places if choices share it. The place outside of all choices is empty.
+    """
+    found: dict[int, list[_Place]] = {}
+    seen: set[tuple[int, _Place]] = set()
+
+    def visit(layer: keras.layers.Layer, place: _Place) -> None:
+        if (id(layer), place) in seen:
+            return
+        seen.add((id(layer), place))
+        if not isinstance(layer, choices.Choice):
+            for weight in layer._trainable_variables:
+                found.setdefault(id(weight), []).append(place)
+            for inner in layer._layers:
+                visit(inner, place)
+            return
+        users: dict[int, tuple[keras.layers.Layer, set[int]]] = {}
+        for index in range(len(layer.options)):
+            for inner in layer.layers_of(index):
+                users.setdefault(id(inner), (inner, set()))[1].add(index)
+        for inner, indices in users.values():
+            visit(inner, (*place, (layer.label, frozenset(indices))))
+
+    visit(model, ())
+    return found
 
 
 def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> list[Any]:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, keras_variables, types, user_code
 from official_lite.core import base_task, base_trainer, model_building, train_data
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, hyperparams
@@ -158,7 +159,18 @@ class OneShotTrainer(base_trainer.Trainer):
         """Return the preferred option of each active label. The result is never a sample.
 
         A label is inactive if all its choices are inside candidates that are not chosen.
+
+        Raises:
+            errors.DivergedError: If an architecture parameter is not finite, so that no option is
+                preferred.
         """
+        for alpha in self.alphas:
+            if not np.isfinite(tf.convert_to_tensor(alpha)).all():
+                raise errors.DivergedError(
+                    f"The architecture parameter `{keras_variables.path_of(alpha)}` is not finite, "
+                    "so no option is preferred. Lower `one_shot.arch_learning_rate`, or remove the "
+                    "candidate whose output is not finite."
+                )
         return self.describe(self.picks())
 
     def picks(self) -> dict[str, int]:

@@ -26,8 +26,9 @@ class Penalty:
         config: The kind and weight of the cost.
 
     Raises:
-        errors.ConfigValueError: If the table does not match the model, or `resource` is `flops` and
-            a candidate contains choices.
+        errors.ConfigValueError: If the table does not match the model or has a cost that is not
+            finite, or if `resource` is `flops` and the operations of a candidate can't be counted:
+            it contains choices, or the size of its input is unknown.
     """
 
     def __init__(self, model: keras.Model, config: configs.PenaltyConfig) -> None:
@@ -108,6 +109,11 @@ def _from_table(choice: choices.Choice, table: Mapping[str, Any]) -> list[float]
             raise errors.ConfigValueError(
                 f"`penalty.table.{choice.label}` has no cost for {option!r}."
             )
+        if not math.isfinite(row[str(option)]):
+            raise errors.ConfigValueError(
+                f"`penalty.table.{choice.label}` is {row[str(option)]} for {option!r}; expected a "
+                "finite cost. To rule an option out, remove it from the model."
+            )
     return [row[str(option)] for option in choice.options]
 
 
@@ -127,14 +133,31 @@ def _count_operations(choice: choices.Choice, index: int) -> int:
     if not layers:
         return 0
     if any(_choices_below(layer) for layer in layers):
-        raise errors.ConfigValueError(
-            f"Can't count the operations of {choice.label!r}, because it contains other choices. "
-            "Set the costs in `penalty.table`."
+        raise _uncountable(choice, "it contains other choices")
+    shape = choice.input_shape_built
+    if unknown := [axis for axis, size in enumerate(shape) if axis and size is None]:
+        raise _uncountable(
+            choice,
+            f"the size of its input {shape} is unknown in the axes {unknown}",
+            "Give the model inputs of a fixed size, or set",
         )
-    inputs = outputs = keras.Input(batch_shape=(1, *choice.input_shape_built[1:]))
+    inputs = outputs = keras.Input(batch_shape=(1, *shape[1:]))
     for layer in layers:
         outputs = layer(outputs)
-    return model_summary.try_count_flops(keras.Model(inputs, outputs)) or 0
+    count = model_summary.try_count_flops(keras.Model(inputs, outputs))
+    if count is None:
+        option = choice.options[index]
+        raise _uncountable(choice, f"its option {option!r} can't be traced on inputs of {shape}")
+    return count
+
+
+def _uncountable(
+    choice: choices.Choice, reason: str, remedy: str = "Set"
+) -> errors.ConfigValueError:
+    return errors.ConfigValueError(
+        f"Can't count the operations of {choice.label!r}, because {reason}. {remedy} "
+        "`penalty.resource: table` and the costs in `penalty.table`."
+    )
 
 
 def _require_known(config: configs.PenaltyConfig, model: keras.Model) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import types
+from official_lite.common import errors, types
 from official_lite.data import position
 from official_lite.nas import (
     choices,
@@ -32,7 +32,7 @@ _PARENTS = 0.25
 _MUTATION = 0.1
 
 Ranked = tuple[float, dict[str, Any]]
-"""The rating of an architecture (larger is better) and the architecture itself."""
+"""The rating of an architecture (larger is better, -inf if it is unknown) and the architecture."""
 
 
 class SposTrainer(one_shot_trainer.OneShotTrainer):
@@ -62,8 +62,19 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def export(self) -> dict[str, Any]:
-        """Return the best architecture of `rank`."""
-        return self.rank()[0][1]
+        """Return the best architecture of `rank`.
+
+        Raises:
+            errors.DivergedError: If no architecture has a finite rating.
+        """
+        rating, arch = self.rank()[0]
+        if not math.isfinite(rating):
+            raise errors.DivergedError(
+                f"None of the {len(self.rank())} rated architectures has a finite rating, so none "
+                "of them is the best. Check the metric of `one_shot.reward`, or lower the learning "
+                "rate."
+            )
+        return arch
 
     def picks(self) -> dict[str, int]:
         """Return the index of the option that is computed outside of a step, by label."""
@@ -87,7 +98,8 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         continues, evaluations and `picks` use the best architecture.
 
         Returns:
-            The rated architectures, best first.
+            The rated architectures, best first. A rating that is not finite becomes -inf, the
+            worst one.
         """
         step = int(self.global_step.numpy())
         ranking = self._ranking
@@ -160,8 +172,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     ) -> float:
         self._take(picks)
         num_batches = self.one_shot.spos.calibration_batches
+        cost = self.arch_cost.of(picks)
         if statistics.is_empty or not num_batches:
-            return self._rate_batches(batches) - self.arch_cost.of(picks)
+            return self._rate_batches(batches) - cost
         variables = [
             v
             for layer in self.model._flatten_layers()
@@ -170,7 +183,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         ]
         with batch_norm_statistics.unchanged(variables):
             statistics.update(num_batches)
-            return self._rate_batches(batches) - self.arch_cost.of(picks)
+            return self._rate_batches(batches) - cost
 
     def _rate_batches(self, batches: list[Any]) -> float:
         if self.__dict__["_rate_batch"] is None:
@@ -182,7 +195,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
                 return self.strategy.experimental_local_results(rewarded)[0]
 
             self.__dict__["_rate_batch"] = rate_batch
-        return float(np.mean([float(self.__dict__["_rate_batch"](batch)) for batch in batches]))
+        rating = float(np.mean([float(self.__dict__["_rate_batch"](batch)) for batch in batches]))
+        # NaN would be neither better nor worse than any other rating.
+        return rating if math.isfinite(rating) else -math.inf
 
     def _take(self, picks: Mapping[str, int]) -> None:
         for label, resolver in self.resolvers.items():

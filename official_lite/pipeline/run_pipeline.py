@@ -11,7 +11,7 @@ from absl import logging
 from official_lite.checkpoint import latest
 from official_lite.cluster import task_server
 from official_lite.common import distribute_utils, errors, run_mode, suggestions, terminal
-from official_lite.config import epochs, phase_configs
+from official_lite.config import epochs, model_files, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
@@ -43,6 +43,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         BaseException: The first error; later errors are only logged. A `sys.exit()` without an exit
             code becomes one with the exit code 1.
     """
+    # Earlier phases may have created such files.
+    ctx.params = model_files.read(ctx.params)
     chief = context.is_chief(ctx.params.runtime)
     # Wait before catching signals: there is nothing to save yet.
     context.meet_workers(ctx.params.runtime)

@@ -47,7 +47,7 @@ from absl import logging
 
 from official_lite.checkpoint import chain
 from official_lite.common import error_report, errors, escapes, files, run_mode, terminal
-from official_lite.config import compatibility, epochs, gin_config, parsing
+from official_lite.config import compatibility, epochs, gin_config, model_files, parsing
 from official_lite.core import config_definitions
 from official_lite.data import input_paths
 from official_lite.modeling import hyperparams
@@ -84,6 +84,7 @@ _OF_START = (
     "platform",
     "versions",
     "params",
+    "model_files",
     "code",
     "environment",
     "inputs",
@@ -192,7 +193,9 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             self._log_handler = _log_to_file(self.path("log", "txt"))
             on_failure.callback(self._close_log)
             if not self._is_training:
-                compatibility.warn_of_another(self._params, self._model_dir)
+                compatibility.check_model(
+                    self._params, self._model_dir, is_allowed=self._allow_config_change
+                )
             self._write_start(changes)
             on_failure.pop_all()
         return self
@@ -249,6 +252,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "versions": versions(),
             # The config as it was given; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
+            "model_files": model_files.checksums(self._params),
         }
         self._publish()
 

@@ -1,5 +1,6 @@
 """Regularized evolution, the one strategy that Optuna does not provide."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
     Implements Real et al., "Regularized Evolution for Image Classifier Architecture Search", 2019.
     The population consists of the latest `population_size` trials that completed or were pruned, so
     every trial leaves it by age, however good it was. Pruned trials count with their last value;
-    failed trials are not part of the population. Until the population is full, trials are random.
+    failed trials, and those whose last value is not finite, are not part of the population. Until
+    the population is full, trials are random.
 
     Args:
         population_size: Number of trials in the population.
@@ -110,13 +112,18 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
 
     def _parent(self, study: optuna.Study) -> trial.FrozenTrial | None:
         ended = (trial.TrialState.COMPLETE, trial.TrialState.PRUNED)
-        trials = [t for t in study.get_trials(deepcopy=False, states=ended) if t.values]
+        trials = [t for t in study.get_trials(deepcopy=False, states=ended) if _has_value(t)]
         if len(trials) < self._population_size:
             return None
         population = trials[-self._population_size :]
         drawn = self._random.choice(len(population), self._sample_size, replace=False)
         sign = 1 if study.direction == optuna.study.StudyDirection.MINIMIZE else -1
         return min((population[index] for index in drawn), key=lambda t: sign * t.values[0])
+
+
+def _has_value(trial: trial.FrozenTrial) -> bool:
+    # A pruned trial may have ended with a value that is not finite.
+    return bool(trial.values) and math.isfinite(trial.values[0])
 
 
 def _require_one_objective(study: optuna.Study) -> None:

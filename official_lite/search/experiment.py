@@ -18,7 +18,7 @@ import optuna
 
 from official_lite.common import errors
 from official_lite.search import results, search_config, study_runner
-from official_lite.search.functional import ModelEvaluator
+from official_lite.search.functional import ModelEvaluator, space_of
 from official_lite.search.space import Space
 from official_lite.search.trial_run import TrialRun
 
@@ -29,23 +29,27 @@ class Experiment:
     """A study with the four parts of an NNI experiment: base model, trainer, mutators, strategy.
 
     Args:
-        base_model: Function that takes a dict of choices by label and returns the model.
+        base_model: Function or class that takes a dict of choices by label and returns the model;
+            or, with the choices of `official_lite.nas`, a function or class without arguments, or a
+            Keras model. See `ModelEvaluator`.
         trainer: A `FunctionalTrainer`, a `TaskTrainer`, or any callable that takes the model and
             the trial.
-        mutators: The search space: the values that each label may take.
+        mutators: The search space: the values that each label may take. None means all choices of
+            `official_lite.nas` in the base model.
         strategy: The strategy, in the same form as `search.strategy`.
         **config: Further fields of `SearchConfig`; `direction` is required.
     """
 
     def __init__(
         self,
-        base_model: Callable[[Mapping[str, Any]], Any],
+        base_model: Any,
         trainer: Callable[[Any, TrialRun], Any],
-        mutators: Mapping[str, Any],
+        mutators: Mapping[str, Any] | None,
         strategy: str | Mapping[str, Any],
         **config: Any,
     ) -> None:
         self._evaluator = ModelEvaluator(base_model, trainer)
+        mutators = space_of(base_model) if mutators is None else mutators
         self._config = search_config.SearchConfig(
             {"space": mutators, "strategy": strategy, **config}
         )

@@ -73,23 +73,31 @@ class ExperimentEvaluator:
             The metrics of the last evaluation by name, plus `num_parameters`. The names of nested
             metrics are joined by `/`.
         """
-        params = self.trial_params(trial.params)
+        return self.run(trial, trial.params, trial.config.mode)
+
+    def run(
+        self,
+        trial: TrialRun,
+        tried: Mapping[str, Any],
+        mode: str,
+        stages: Mapping[str, Any] | None = None,
+    ) -> dict[str, float]:
+        """Run the trial with the values `tried` in the config and, optionally, custom stages."""
+        params = self.trial_params(tried)
         # Import late: a process that only starts the processes of trials needs no TensorFlow.
         from official_lite import pipeline
-        from official_lite.modeling import model_summary
         from official_lite.run import runtime
+        from official_lite.search.report_hook import with_num_parameters
 
         runtime.forget_last_run()
         model, logs = pipeline.RunPipeline(
             params,
-            trial.config.mode,
+            mode,
             trial.model_dir,
+            stages,
             allow_config_change=self._allow_config_change,
         ).run()
-        metrics = metrics_of(logs)
-        if model is not None:
-            metrics["num_parameters"] = float(model_summary.try_count_params(model) or 0)
-        return metrics
+        return metrics_of(with_num_parameters(logs, model))
 
 
 def apply_params(params: cfg.ExperimentConfig, tried: Mapping[str, Any]) -> cfg.ExperimentConfig:

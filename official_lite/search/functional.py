@@ -12,17 +12,28 @@ values that `fit` reports, and an interrupted trial restarts from the beginning 
 and restores its own state.
 """
 
+import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from official_lite import nas
 from official_lite.common import plugins
 from official_lite.core import config_definitions as cfg
 from official_lite.search import search_config
-from official_lite.search.experiment_evaluator import apply_params, metrics_of
+from official_lite.search.experiment_evaluator import ExperimentEvaluator, apply_params
 from official_lite.search.trial_run import TrialRun
 
-__all__ = ["FunctionalTrainer", "ModelEvaluator", "TaskModel", "TaskTrainer", "evaluator_of"]
+__all__ = [
+    "Candidate",
+    "FunctionalTrainer",
+    "ModelEvaluator",
+    "TaskModel",
+    "TaskTrainer",
+    "evaluator_of",
+    "space_of",
+]
 
 
 class FunctionalTrainer:
@@ -53,7 +64,8 @@ class TaskTrainer:
 
     This corresponds to NNI's Lightning evaluator: each trial creates a new task and calls
     `set_model` with the candidate before it calls any other method. The task may own further parts
-    of what is trained.
+    of what is trained. Task and candidate are built in the scope of the trial's run: under its
+    strategy, seed and precision.
 
     Args:
         task_cls: Callable that builds the task from `params.task`. The task must have a method
@@ -66,44 +78,103 @@ class TaskTrainer:
         self._params = params
 
     def __call__(self, model: object, trial: TrialRun) -> Any:
-        """Train in the trial's model directory and return the metrics of the last evaluation."""
-        from official_lite.core import train_lib
-        from official_lite.run import runtime
-        from official_lite.search.report_hook import ReportTrial
+        """Train in the trial's model directory and return the metrics of the last evaluation.
 
-        runtime.forget_last_run()
-        task = self._task_cls(self._params.task, logging_dir=trial.model_dir)
-        task.set_model(model)
-        _, logs = train_lib.run_experiment(
-            runtime.build_strategy(self._params.runtime),
-            task,
-            trial.config.mode,
-            self._params,
-            trial.model_dir,
-            run_post_eval=True,
-            hooks=[ReportTrial()],
-        )
-        return metrics_of(logs)
+        Args:
+            model: The candidate, which may be a `Candidate` that is not built yet.
+            trial: The trial.
+        """
+        from official_lite import pipeline
+
+        task_cls = self._task_cls
+
+        class Build(pipeline.Build):
+            def make_task(self, ctx: pipeline.ExperimentContext) -> Any:
+                task = task_cls(ctx.params.task, logging_dir=ctx.model_dir)
+                task.set_model(model.build() if isinstance(model, Candidate) else model)
+                return task
+
+        # A mode that only trains has no metrics.
+        mode = "train_and_post_eval" if trial.config.mode == "train" else trial.config.mode
+        evaluator = ExperimentEvaluator(self._params)
+        return evaluator.run(trial, {}, mode, {"build": Build})
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """The model of a trial, before it is built.
+
+    Attributes:
+        base_model: See `build_model` of `ModelEvaluator`.
+        values: The trial's values by name.
+    """
+
+    base_model: Any
+    values: Mapping[str, Any]
+
+    def build(self) -> Any:
+        """Build the model, with new weights."""
+        if _is_model(self.base_model):
+            return nas.rebuilt_model(self.base_model, self.values)
+        if _takes_values(self.base_model):
+            return self.base_model(self.values)
+        with nas.fixed_arch(self.values):
+            return self.base_model()
 
 
 class ModelEvaluator:
     """An evaluator that builds the model of a trial and passes it to a trainer.
 
+    A `TaskTrainer` builds the model itself, in the scope of its run.
+
     Args:
-        build_model: Function that takes the trial's values by name and returns the model.
+        build_model: One of these:
+
+            * A function, a class or another callable that takes the trial's values by name and
+              returns the model.
+            * A callable without arguments that builds a model with the choices of
+              `official_lite.nas`. It is called with the choices made.
+            * A Keras model with such choices. Each trial has a copy with weights of its own.
         trainer: Callable that takes the model and the trial and returns the result.
     """
 
-    def __init__(
-        self,
-        build_model: Callable[[Mapping[str, Any]], Any],
-        trainer: Callable[[Any, TrialRun], Any],
-    ) -> None:
+    def __init__(self, build_model: Any, trainer: Callable[[Any, TrialRun], Any]) -> None:
         self._build_model = build_model
         self._trainer = trainer
 
     def __call__(self, trial: TrialRun) -> Any:
-        return self._trainer(self._build_model(trial.params), trial)
+        candidate = Candidate(self._build_model, trial.params)
+        is_lazy = isinstance(self._trainer, TaskTrainer)
+        return self._trainer(candidate if is_lazy else candidate.build(), trial)
+
+
+def space_of(base_model: Any) -> dict[str, list[Any]]:
+    """Return the labels and options of the choices in a base model; see `ModelEvaluator`.
+
+    Choices inside of candidates are found only if `base_model` is a model.
+    """
+    if _is_model(base_model):
+        return nas.space_of(base_model)
+    if _takes_values(base_model):
+        return {}
+    with nas.record_space() as space:
+        base_model()
+    return space
+
+
+def _is_model(base_model: object) -> bool:
+    # A process that has not imported Keras has no model.
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(base_model, keras.Model)
+
+
+def _takes_values(base_model: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(base_model).parameters.values()
+    except (TypeError, ValueError):
+        # Some functions of C have no signature.
+        return True
+    return any(p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters)
 
 
 class TaskModel:
@@ -118,9 +189,11 @@ class TaskModel:
 
     def __call__(self, tried: Mapping[str, Any]) -> Any:
         from official_lite.core import task_factory, trainer_factory
+        from official_lite.run import runtime
 
-        task = task_factory.get_task(apply_params(self._params, tried).task)
-        return trainer_factory.build_model(task)
+        params = apply_params(self._params, tried)
+        with runtime.seed_and_precision(params.runtime):
+            return trainer_factory.build_model(task_factory.get_task(params.task))
 
 
 def evaluator_of(

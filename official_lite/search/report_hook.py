@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
+from official_lite.modeling import model_summary
+from official_lite.orbit import runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.hooks.watched_metric import WatchedMetric
 from official_lite.search import trial_run
 
-__all__ = ["ReportTrial"]
+__all__ = ["ReportTrial", "with_num_parameters"]
 
 
 class ReportTrial(Hook):
@@ -39,7 +43,8 @@ class ReportTrial(Hook):
         # Optuna does not support intermediate values with several objectives.
         if len(config.metrics) == 1:
             watched = WatchedMetric(config.metrics[0], config.directions[0])
-            self._trial.report(watched.value(logs))
+            sized = with_num_parameters(logs, runner.model_of(self.trainer))
+            self._trial.report(watched.value(sized))
 
     def after_train(self, success: bool) -> None:
         if self._trial is not None:
@@ -50,3 +55,10 @@ class ReportTrial(Hook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._was_pruned = bool(state["is_pruned"])
+
+
+def with_num_parameters(logs: Mapping[str, Any], model: keras.Model | None) -> Mapping[str, Any]:
+    """Return the metrics of an evaluation, plus `num_parameters` if there is a model."""
+    if model is None:
+        return logs
+    return {"num_parameters": float(model_summary.try_count_params(model) or 0), **logs}

@@ -1,6 +1,6 @@
 """The results of a study: its best trials, and a table of all trials."""
 
-import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,9 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
     """
     if len(study.directions) > 1:
         return sorted(study.best_trials, key=lambda trial: trial.number)
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    # Earlier versions completed trials with infinite values.
+    complete = [trial for trial in ended if math.isfinite(trial.values[0])]
     sign = 1 if study.direction == StudyDirection.MINIMIZE else -1
     return sorted(complete, key=lambda trial: (sign * trial.values[0], trial.number))
 
@@ -35,7 +37,7 @@ def write(
 ) -> None:
     """Write the best `config.top_k` trials to `top_k.json` in the directory of the study."""
     top = [_record(trial, space, config) for trial in best_trials(study)[: config.top_k]]
-    files.write_text(os.path.join(study_dir, _TOP_K), json.dumps(top, indent=2) + "\n")
+    files.write_text(os.path.join(study_dir, _TOP_K), files.to_json(top, indent=2) + "\n")
 
 
 def records(

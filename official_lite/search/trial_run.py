@@ -1,7 +1,6 @@
 """A running trial: its parameters, its model directory and its reports."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +59,7 @@ class Outcome:
         record = {"number": trial.number, "params": trial.params, **dataclasses.asdict(self)}
         files.makedirs(trial.model_dir)
         path = os.path.join(trial.model_dir, _OUTCOME)
-        files.write_text(path, json.dumps(record, indent=2, default=str) + "\n")
+        files.write_text(path, files.to_json(record, indent=2) + "\n")
 
     @classmethod
     def read(cls, model_dir: str) -> "Outcome | None":
@@ -155,15 +154,18 @@ class TrialRun:
         if self.is_pruned:
             return Outcome(state="pruned", metrics=_metrics(result))
         values = self._values(self.final_result if self.final_result is not None else result)
-        if any(math.isnan(value) for value in values):
+        if not all(math.isfinite(value) for value in values):
             return Outcome(state="fail", metrics=_metrics(result), reason=f"the value is {values}")
         return Outcome(state="complete", values=values, metrics=_metrics(result))
 
     def _values(self, result: object) -> list[float]:
         if self.config.final_value == "best":
-            finite = [value for value in self._reported().values() if math.isfinite(value)]
-            if finite:
+            values = [*self._reported().values(), *([] if result is None else self._given(result))]
+            if finite := [value for value in values if math.isfinite(value)]:
                 return [min(finite) if self.config.directions == ["minimize"] else max(finite)]
+        return self._given(result)
+
+    def _given(self, result: object) -> list[float]:
         values: list[Any] = list(result) if isinstance(result, Sequence) else [result]
         if isinstance(result, Mapping):
             values = [self._metric(result, name) for name in self.config.metrics]

@@ -3,8 +3,6 @@
 import contextlib
 import csv
 import io
-import json
-import math
 import os
 import re
 import time
@@ -323,10 +321,4 @@ def _is_repeated(line: bytes, record: Record) -> bool:
 
 def to_json(values: Mapping[str, Any]) -> str:
     """Return `values` as one line of valid JSON, with `null` for non-finite numbers."""
-    return json.dumps({name: _finite_or_none(value) for name, value in values.items()})
-
-
-def _finite_or_none(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite_or_none(inner) for name, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return files.to_json(values)

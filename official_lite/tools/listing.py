@@ -6,7 +6,6 @@ NaN values are `-` in a table and null in JSON.
 
 import argparse
 import datetime
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from official_lite.common import escapes
+from official_lite.common import escapes, files
 
 __all__ = [
     "Format",
@@ -43,7 +42,7 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 def print_json(document: Any) -> None:
     """Print a JSON document, with null for numbers that are not finite."""
-    print(json.dumps(_plain(document), indent=2, default=str, ensure_ascii=False))
+    print(files.to_json(document, indent=2, ensure_ascii=False))
 
 
 def print_table(
@@ -123,11 +122,3 @@ def share_text(share: float | None) -> str:
 def _cell(text: str) -> rich.text.Text:
     # Not a str, which rich would search for markup.
     return rich.text.Text(" ".join(escapes.escape_controls(text).split()))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

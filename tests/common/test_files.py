@@ -1,7 +1,10 @@
+import json
+import math
 import os
 import pathlib
 import threading
 
+import numpy as np
 import pytest
 
 from official_lite.common import errors, files
@@ -131,3 +134,17 @@ def test_what_is_removed_is_a_file_a_directory_or_a_link_itself(tmp_path):
 def test_errors_of_a_remote_file_system_are_those_of_python(act) -> None:
     with pytest.raises(OSError, match="nowhere"):
         act("nowhere://bucket/file")
+
+
+def test_json_is_valid_whatever_the_numbers() -> None:
+    value = {
+        "nan": [math.nan, {"inf": -math.inf}],
+        "numpy": [np.float32(0.5), np.int64(3), np.float64("inf")],
+        "others": [True, 2, "é", None, ("a",)],
+    }
+    expected = {
+        "nan": [None, {"inf": None}],
+        "numpy": [0.5, 3, None],
+        "others": [True, 2, "é", None, ["a"]],
+    }
+    assert json.loads(files.to_json(value)) == expected

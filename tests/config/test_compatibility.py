@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -166,3 +167,27 @@ def test_refused_run_writes_nothing(model_dir: str) -> None:
     with pytest.raises(errors.ConfigValueError), record:
         pass
     assert contents() == before
+
+
+@dataclasses.dataclass
+class _Vocabulary(cfg.TaskConfig):
+    MODEL_FILES = ("vocab_path",)
+
+    vocab_path: str = ""
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "predict"])
+def test_run_is_not_continued_with_another_vocabulary(mode: str, tmp_path: pathlib.Path) -> None:
+    vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "run"
+    vocab.write_text("a b")
+    params = cfg.ExperimentConfig(task=_Vocabulary(vocab_path=str(vocab)))
+    with run_record.RunRecord(params, "train", str(model_dir)):
+        (model_dir / "ckpt-3.index").touch()
+    with run_record.RunRecord(params, mode, str(model_dir)):
+        pass
+    vocab.write_text("b a")
+    record = run_record.RunRecord(params, mode, str(model_dir))
+    with pytest.raises(errors.ConfigValueError, match=r"task\.vocab_path\.\(sha256"), record:
+        pass
+    with run_record.RunRecord(params, mode, str(model_dir), allow_config_change=True):
+        pass

@@ -1,3 +1,5 @@
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -63,12 +65,28 @@ def test_number_of_inputs_is_drawn_to_its_target(make_trainer, toy_task, experim
 
 
 def test_baseline_begins_with_the_first_reward(experiment, make_trainer) -> None:
-    trainer = _bandit(experiment, make_trainer, lambda paths: tf.constant(7.0))
+    def reward_of(paths):
+        return tf.constant(7.0)
+
+    trainer = _bandit(experiment, make_trainer, reward_of, entropy_weight=0.0)
     start = [alpha.numpy() for alpha in trainer.alphas]
     trainer.train(tf.constant(1))
     assert float(trainer._baseline.numpy()) == 7.0
-    # Nothing was better than expected; only the entropy moved them, and hardly.
-    np.testing.assert_allclose([a.numpy() for a in trainer.alphas], start, atol=0.06)
+    # Nothing was better than expected, so nothing was learned.
+    np.testing.assert_array_equal([alpha.numpy() for alpha in trainer.alphas], start)
+
+
+def test_controller_avoids_what_has_no_finite_reward(experiment, make_trainer) -> None:
+    def reward_of(paths):
+        reward = tf.gather([math.nan, math.inf, -math.inf], paths["second"])
+        return tf.where(tf.equal(paths["first"], 0), reward, 0.5)
+
+    trainer = _bandit(experiment, make_trainer, reward_of, entropy_weight=0.0)
+    trainer.alphas[0].assign([1.0, 0.0, 0.0])
+    trainer.train(tf.constant(60))
+    assert float(trainer._baseline.numpy()) == 0.5
+    assert trainer.export()["first"] != "tanh"
+    assert trainer.probs()["first"][0] < 0.2
 
 
 def test_controller_has_its_turn_every_so_many_steps(experiment, make_trainer) -> None:

@@ -49,3 +49,27 @@ def test_weights_and_moments_off_the_path_come_back() -> None:
     }.items():
         step(*map(tf.constant, path))
         assert moved() == expected * 3
+
+
+def test_weights_with_several_users_come_back_only_if_none_was_used() -> None:
+    shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
+    inputs = keras.Input((2,))
+    x = inputs
+    for label, layers in {"a": [shared], "b": [shared, outside]}.items():
+        options = dict(enumerate([*layers, keras.layers.Identity()]))
+        x = nas.LayerChoice({str(k): v for k, v in options.items()}, label=label)(x)
+    model = keras.Model(inputs, outside(x))
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    idle = idle_paths.IdlePaths(model, optimizer)
+    for a, b in [(0, 0), (0, 2), (1, 0), (1, 2)]:
+        kept = idle.keep()
+        before = [layer.kernel.numpy() for layer in (shared, outside)]
+        for weight in model.trainable_variables:
+            weight.assign(weight + 1.0)
+        idle.put_back(kept, {"a": tf.constant(a), "b": tf.constant(b)})
+        moved = [
+            not np.array_equal(layer.kernel.numpy(), value)
+            for layer, value in zip((shared, outside), before, strict=True)
+        ]
+        assert moved == [0 in (a, b), True], (a, b)

@@ -8,7 +8,9 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
+from official_lite.config import epochs
 from official_lite.core import train_lib, trainer_factory
+from official_lite.modeling.hyperparams import yaml_io
 from tests import rounding
 
 TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
@@ -74,6 +76,45 @@ def test_arch_json_is_what_a_plain_training_takes(name, experiment, toy_task, tm
     assert model.count_params() == 5 + sum(sizes[op] for op in content["arch"].values())
     model.save(tmp_path / "found.keras")
     assert not (tmp_path / "found/arch.json").exists()
+
+
+def test_edited_arch_json_never_changes_a_run(experiment, toy_task, tmp_path) -> None:
+    arch, found = tmp_path / "arch.json", tmp_path / "found"
+    arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "linear"}}))
+
+    def params(steps=4):
+        return experiment(None, task={"arch": str(arch)}, trainer={"train_steps": steps})
+
+    _, before = _run(params(), toy_task, found, mode="train_and_eval", run_post_eval=True)
+    recorded = yaml_io.read_yaml(found / "params.yaml")
+    assert recorded["task"]["arch"] == {"first": "tanh", "second": "linear"}
+    arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "zero"}}))
+    for mode, steps in (("train", 8), ("eval", 4)):
+        with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
+            _run(params(steps), toy_task, found, mode=mode)
+    own = params()
+    own.override(recorded)
+    _, after = _run(own, toy_task, found, mode="eval", run_post_eval=True)
+    assert after["validation_loss"] == before["validation_loss"]
+    arch.write_text(json.dumps({"arch": {"second": "linear", "first": "tanh"}, "step": 9}))
+    _run(params(8), toy_task, found)
+    assert latest.latest_checkpoint(str(found)).endswith("ckpt-8")
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_epochs_are_those_of_the_data_that_the_weights_read(name, experiment) -> None:
+    def steps(**overrides):
+        epochs_given = {"train_epochs": 3, "validate_every_epochs": 1}
+        trainer = {**epochs_given, **overrides.pop("trainer", {})}
+        task = {"train_data": {"num_examples": 64, **overrides.pop("train_data", {})}, **overrides}
+        resolved = epochs.resolve(experiment(name, trainer=trainer, task=task)).trainer
+        return resolved.train_steps, resolved.validation_interval, resolved.steps_per_epoch
+
+    whole = (24, 8, 8)
+    assert steps() == (12, 4, 4)
+    assert steps(arch={"first": "tanh", "second": "tanh"}) == whole
+    assert steps(trainer={"one_shot": {"arch_data": {"global_batch_size": 8}}}) == whole
+    assert steps(train_data={"sharding": False}) == whole
 
 
 def test_model_without_choices_is_refused(experiment, toy_task) -> None:

@@ -1,3 +1,5 @@
+import math
+
 import keras
 import pytest
 import tensorflow as tf
@@ -79,6 +81,10 @@ def test_table_has_costs_by_label_and_option() -> None:
         _cost(_model(), picks, resource="table", table={**table, "outt": {"a": 1}})
     with pytest.raises(errors.ConfigValueError, match="no cost for 'skip'"):
         _cost(_model(), picks, resource="table", table={**table, "in": {"big": 2}})
+    with pytest.raises(errors.ConfigValueError, match="expected a finite cost"):
+        _cost(
+            _model(), picks, resource="table", table={**table, "in": {"big": 2, "skip": math.inf}}
+        )
 
 
 def test_operations_are_counted() -> None:
@@ -92,6 +98,14 @@ def test_operations_are_counted() -> None:
     assert _cost(model, {"op": 1}, resource="flops") == 0
     with pytest.raises(errors.ConfigValueError, match="it contains other choices"):
         _cost(_model(), {}, resource="flops")
+
+
+def test_operations_on_inputs_of_unknown_size_are_refused_by_name() -> None:
+    inputs = keras.Input((None, 8, 2))
+    ops = {"conv": keras.layers.Conv2D(2, 3, padding="same"), "skip": keras.layers.Identity()}
+    model = keras.Model(inputs, nas.LayerChoice(ops, label="op")(inputs))
+    with pytest.raises(errors.ConfigValueError, match=r"'op'.* unknown in the axes \[1\]"):
+        _cost(model, {"op": 0}, resource="flops")
 
 
 def test_penalty_turns_a_search_to_what_is_cheap(experiment, make_trainer) -> None:

@@ -1,6 +1,13 @@
+import math
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from official_lite import nas
+from official_lite.common import errors
+from official_lite.core import train_lib
 
 
 def _spos(**settings):
@@ -70,3 +77,51 @@ def test_momentum_moves_idle_weights_unless_they_are_frozen(mode, experiment, ma
         if path != 0:
             moved.append(not all(map(np.array_equal, before, after)))
     assert any(moved) == (mode == "update")
+
+
+class Undefined(keras.layers.Layer):
+    """Multiplies by a number in an evaluation only."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x, training=False):
+        return x if training else x * self.factor
+
+
+def _with_undefined_options(toy_task, *options):
+    class Task(toy_task):
+        def build_model(self):
+            inputs = x = keras.Input((4,))
+            for label in ("first", "second"):
+                ops = {"nan": Undefined(math.nan), "inf": Undefined(math.inf)}
+                ops["defined"] = keras.layers.Dense(4)
+                x = nas.LayerChoice({name: ops[name] for name in options}, label=label)(x)
+            return keras.Model(inputs, keras.layers.Dense(1)(x))
+
+    return Task
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize("spos", [{}, {"max_exhaustive": 1, "population": 16, "generations": 2}])
+def test_architecture_without_a_finite_rating_never_wins(
+    direction, spos, experiment, toy_task, make_trainer
+) -> None:
+    params = experiment("spos", trainer=_spos(spos=spos, reward_direction=direction))
+    options = ("nan", "inf", "defined")
+    trainer = make_trainer(params, task_cls=_with_undefined_options(toy_task, *options))
+    trainer.train(tf.constant(2))
+    assert trainer.export() == {"first": "defined", "second": "defined"}
+    ratings = [rating for rating, _ in trainer.rank()]
+    assert set(ratings[1:]) == {-math.inf}
+
+
+def test_search_without_any_finite_rating_ends_with_an_error(
+    experiment, toy_task, tmp_path
+) -> None:
+    task = _with_undefined_options(toy_task, "nan", "inf")
+    params = experiment("spos", trainer={"train_steps": 2})
+    with pytest.raises(errors.DivergedError, match="None of the 4 rated architectures"):
+        train_lib.run_experiment(None, task(params.task), "train", params, str(tmp_path))
+    assert not (tmp_path / "arch.json").exists()

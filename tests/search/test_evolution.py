@@ -1,5 +1,8 @@
 """Regularized evolution."""
 
+import itertools
+import math
+
 import optuna
 import pytest
 from optuna import distributions
@@ -35,6 +38,23 @@ def test_parent_is_the_best_of_the_sample() -> None:
     for index, trial in enumerate(trials[5:], start=5):
         best = max(trials[index - 5 : index], key=lambda t: t.values)
         assert sum(trial.params[name] != best.params[name] for name in SPACE) == 1
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> None:
+    sampler = evolution.RegularizedEvolutionSampler(population_size=3, sample_size=3, seed=0)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    for number in range(8):
+        trial = study.ask(SPACE)
+        if number == 2:
+            trial.report(value, 1)
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, float(number))
+    (pruned, *others) = study.trials[2:]
+    assert sum(pruned.params[name] != others[-1].params[name] for name in SPACE) > 1
+    for parent, child in itertools.pairwise(others[2:]):
+        assert sum(parent.params[name] != child.params[name] for name in SPACE) == 1
 
 
 def test_it_finds_better_trials_than_chance() -> None:

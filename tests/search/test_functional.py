@@ -3,8 +3,15 @@
 import dataclasses
 from typing import Any
 
-from official_lite import search
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import nas, search
+from official_lite.core import base_task
 from official_lite.core import config_definitions as cfg
+from official_lite.data import arrays
 from tests.search import toys
 
 CHOICES = {"width": [1.0, 2.0, 3.0]}
@@ -81,3 +88,135 @@ class NumberTask:
 
     def build_model(self) -> float:
         return self._number
+
+
+@dataclasses.dataclass
+class LineConfig(cfg.TaskConfig):
+    """There is nothing to set."""
+
+
+class Line(base_task.Task):
+    """Fits a line with the model that it is given, and a layer of its own."""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.head = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+    def set_model(self, model: keras.Model) -> None:
+        self.candidate = model
+
+    def build_model(self) -> keras.Model:
+        inputs = keras.Input((2,))
+        return keras.Model(inputs, self.head(self.candidate(inputs)))
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        x = np.random.default_rng(0).normal(size=(16, 2)).astype(np.float32)
+        return arrays.from_arrays(
+            (x, x.sum(1, keepdims=True)),
+            params.global_batch_size,
+            shuffle=False,
+            repeat=bool(params.is_training),
+            input_context=input_context,
+        )
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(model_outputs - labels))
+
+    @classmethod
+    def create_optimizer(cls, *_: Any) -> keras.optimizers.Optimizer:
+        return keras.optimizers.SGD(0.1)
+
+
+def by_function(values: dict[str, Any]) -> keras.Model:
+    return keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(int(values["units"])), keras.layers.Dense(1)]
+    )
+
+
+class ByClass(keras.Model):
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__()
+        self.hidden, self.last = keras.layers.Dense(int(values["units"])), keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.hidden(x))
+
+
+def _units() -> int:
+    return int(nas.ValueChoice(["1", "2"], label="units"))
+
+
+def by_function_with_choices() -> keras.Model:
+    return keras.Sequential([keras.layers.Dense(_units()), keras.layers.Dense(1)])
+
+
+def _open_layer() -> keras.layers.Layer:
+    def two_layers() -> keras.Model:
+        return keras.Sequential([keras.layers.Dense(1), keras.layers.Dense(1)])
+
+    return nas.LayerChoice({"1": two_layers, "2": lambda: keras.layers.Dense(1)}, label="units")
+
+
+class WithChoices(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = _open_layer()
+
+    def call(self, x: Any) -> Any:
+        return self.hidden(x)
+
+
+def functional() -> keras.Model:
+    inputs = keras.Input((2,))
+    return keras.Model(inputs, _open_layer()(inputs))
+
+
+BY_UNITS = {"1": 3 + 2, "2": 6 + 3}
+BY_LAYERS = {"1": 3 + 2, "2": 3}
+HEAD = 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices"), [("one_device", None), ("mirrored", None), ("mirrored", [0, 1])]
+)
+@pytest.mark.parametrize(
+    ("base_model", "sizes"),
+    [
+        (by_function, BY_UNITS),
+        pytest.param(ByClass, BY_UNITS, marks=pytest.mark.slow),
+        pytest.param(by_function_with_choices, BY_UNITS, marks=pytest.mark.slow),
+        pytest.param(WithChoices, BY_LAYERS, marks=pytest.mark.slow),
+        pytest.param("instance", BY_LAYERS, marks=pytest.mark.slow),
+        pytest.param("functional", BY_LAYERS, marks=pytest.mark.slow),
+    ],
+)
+def test_candidates_are_built_in_the_scope_of_their_run(
+    base_model, sizes, strategy, devices, tmp_path
+) -> None:
+    instances = {"instance": WithChoices, "functional": functional}
+    base_model = instances[base_model]() if isinstance(base_model, str) else base_model
+    names = None if devices is None else [f"CPU:{number}" for number in devices]
+    params = cfg.ExperimentConfig(
+        task=LineConfig(
+            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
+            validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
+        ),
+        trainer=cfg.TrainerConfig(
+            train_steps=2, steps_per_loop=2, validation_interval=1, writers=[]
+        ),
+        runtime=cfg.RuntimeConfig(distribution_strategy=strategy, devices=names, execution="graph"),
+    )
+    takes_values = base_model in (by_function, ByClass)
+    experiment = search.Experiment(
+        base_model,
+        search.TaskTrainer(Line, params),
+        {"units": ["1", "2"]} if takes_values else None,
+        "grid",
+        direction="minimize",
+        metric="num_parameters",
+    )
+    study = experiment.run(str(tmp_path))
+    assert {t.params["units"]: t.value for t in study.trials} == {
+        units: size + HEAD for units, size in sizes.items()
+    }
+    assert [list(t.intermediate_values) for t in study.trials] == [[1, 2], [1, 2]]

@@ -19,7 +19,7 @@ class Loop:
 def _run(act, tmp_path, **fields):
     def evaluate(trial: search.TrialRun) -> float:
         hook = report_hook.ReportTrial()
-        hook.controller = Loop()
+        hook.controller, hook.trainer = Loop(), None
         hook.before_train()
         act(hook)
         hook.after_train(True)

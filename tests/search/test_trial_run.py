@@ -1,6 +1,7 @@
 """What a trial reports, and what comes of it."""
 
 import json
+import math
 
 import optuna
 import pytest
@@ -59,21 +60,36 @@ def test_result_that_is_none_of_these_fails_the_trial(result, tmp_path) -> None:
     assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
 
 
-def test_value_that_is_no_number_fails_the_trial() -> None:
-    assert _outcome(float("nan")).state == "fail"
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not valid JSON")
 
 
-def test_final_value_is_the_last_or_the_best(tmp_path) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_value_that_is_not_finite_fails_the_trial(value, direction, tmp_path) -> None:
+    values = iter([value, 1.0])
+    config = toys.config(direction=direction, metric="loss", num_trials=2)
+    study = search.run_study(lambda trial: {"loss": next(values)}, config, str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
+    assert study.best_value == 1.0
+    for path in [tmp_path / "top_k.json", *tmp_path.glob("trials/*/trial.json")]:
+        json.loads(path.read_text(), parse_constant=_refuse)
+
+
+@pytest.mark.parametrize(
+    ("final_value", "returned", "expected"),
+    [("last", 2.0, 2.0), ("best", 2.0, 1.0), ("best", 0.5, 0.5), ("best", math.nan, 1.0)],
+)
+def test_final_value_is_the_last_or_the_best(final_value, returned, expected, tmp_path) -> None:
     def evaluate(trial: search.TrialRun) -> float:
         for value in (3.0, 1.0, 2.0):
             trial.report(value)
-        return 2.0
+        return returned
 
-    for final_value, expected in {"last": 2.0, "best": 1.0}.items():
-        config = toys.config(final_value=final_value, num_trials=1)
-        study = search.run_study(evaluate, config, str(tmp_path / final_value))
-        assert study.best_value == expected
-        assert study.trials[0].intermediate_values == {0: 3.0, 1: 1.0, 2: 2.0}
+    config = toys.config(final_value=final_value, num_trials=1)
+    study = search.run_study(evaluate, config, str(tmp_path))
+    assert study.best_value == expected
+    assert study.trials[0].intermediate_values == {0: 3.0, 1: 1.0, 2: 2.0}
 
 
 def test_same_step_is_reported_once(tmp_path) -> None:

@@ -161,6 +161,8 @@ class MaskedLMConfig(cfg.TaskConfig):
         tokenizer_path: A `tokenizer.json` of the library `tokenizers`, required for text.
     """
 
+    MODEL_FILES = ("tokenizer_path",)
+
     tokenizer_path: str = ""
     model: PretrainerConfig = dataclasses.field(
         default_factory=lambda: PretrainerConfig(

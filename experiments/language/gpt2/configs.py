@@ -42,6 +42,8 @@ class Gpt2Config(configs.CausalLmConfig):
         tokenizer_path: A `tokenizer.json` of the library `tokenizers`.
     """
 
+    MODEL_FILES = ("tokenizer_path",)
+
     tokenizer_path: str = ""
     train_data: Gpt2DataConfig = dataclasses.field(
         default_factory=lambda: Gpt2DataConfig(
