@@ -42,7 +42,8 @@ _SEARCHES = ("darts", "enas", "gumbel", "proxyless", "spos")
 
 _SEVERAL_TASKS = "With several tasks, it can't be derived from the data."
 
-# The attribute in which a resolved config and its copies remember their conversions.
+# The attribute in which a resolved config and its copies remember their conversions, by the path of
+# the field. An override of a field removes its conversion.
 _CONVERSIONS = "_conversions"
 
 
@@ -68,12 +69,12 @@ def given(params: Any) -> Any:
     Returns:
         An unlocked copy, or `params` itself if nothing was converted.
     """
-    conversions: tuple[_Conversion, ...] = vars(params).get(_CONVERSIONS, ())
+    conversions: dict[str, _Conversion] = vars(params).get(_CONVERSIONS, {})
     if not conversions:
         return params
     restored = params.replace()
     del restored.__dict__[_CONVERSIONS]
-    for conversion in conversions:
+    for conversion in conversions.values():
         block = hyperparams.get_by_path(restored, conversion.block)
         present = {
             name: getattr(block, name, None) for name in (conversion.steps, conversion.given)
@@ -102,7 +103,7 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     resolved = _resolve(given(params), task, own_config)
     if resolved == params:
         return params
-    _log(vars(resolved).get(_CONVERSIONS, ()))
+    _log(vars(resolved).get(_CONVERSIONS, {}).values())
     resolved.lock()
     return resolved
 
@@ -133,7 +134,7 @@ def _resolve(params: Any, task: Any, own_config: str) -> Any:
     if not conversions:
         return params
     resolved = params.replace(**_override_of(conversions))
-    resolved.__dict__[_CONVERSIONS] = tuple(conversions)
+    resolved.__dict__[_CONVERSIONS] = {f"{one.block}.{one.steps}": one for one in conversions}
     return resolved
 
 

@@ -139,6 +139,8 @@ def test_copy_of_a_resolved_config_is_resolved_for_its_own_values() -> None:
     data = {"task": {"train_data": {"global_batch_size": 20}}}
     assert steps(resolved.replace(**data)) == (15, 5, 15, 2)
     assert steps(resolved.replace(trainer={"train_epochs": 1}).replace(**data)) == (5, 5, 5, 0)
+    pinned = resolved.replace(trainer={"train_steps": resolved.trainer.train_steps}, **data)
+    assert steps(pinned) == (30, 5, 30, 3)
     assigned = resolved.replace()
     assigned.trainer.train_steps = 50
     assigned.trainer.optimizer_config.warmup.linear.warmup_steps = 4

@@ -75,7 +75,7 @@ class ParamsDict:
       restrictions: Rules that `validate` checks; see `restrictions.Restriction`.
     """
 
-    # `config.epochs` stores the last one.
+    # `config.epochs` stores the last one: a dict by the path of a field with a derived value.
     RESERVED_ATTR = ("_locked", "_restrictions", "_conversions")
     ALIASES: ClassVar[Mapping[str, str]] = {}
     IS_LENIENT: ClassVar[bool] = False
@@ -134,6 +134,9 @@ class ParamsDict:
           LockedConfigError: `lock()` was called before.
         """
         self._override(override_params, self._cursor()._replace(strict=is_strict))
+        if derived := self.__dict__.get("_conversions"):
+            kept = {path: one for path, one in derived.items() if not _sets(override_params, path)}
+            self.__dict__["_conversions"] = kept
 
     @method
     def lock(self) -> None:
@@ -310,6 +313,16 @@ def _hint_for(name: str, keys: list[str]) -> str:
 
 
 _Params = TypeVar("_Params", bound=ParamsDict)
+
+
+def _sets(override: object, path: str) -> bool:
+    """Return whether an override contains a value for a dotted path."""
+    for name in path.split("."):
+        override = vars(override) if isinstance(override, ParamsDict) else override
+        if not isinstance(override, Mapping) or name not in override:
+            return False
+        override = override[name]
+    return True
 
 
 def copy_value(value: object) -> Any:
