@@ -23,10 +23,12 @@ _OPTIMIZER = "keras.optimizers:Optimizer"
 # Where the name is looked up, the name, and what needs it.
 _NAMES = [
     ("keras:Model", "_flatten_layers", "freezing, batch normalization hooks and warm starts"),
+    ("keras:Layer", "_default_save_signature", "the base classes of `keras2`"),
     ("keras:Layer", "_get_call_context", "the checks of the first step and `trainer.remat`"),
     ("keras:Layer", "_lock_state", "the base classes of `keras2`"),
     ("keras:Layer", "_track_variable", "the base classes of `keras2`"),
     ("keras:Layer", "_trackable_children", "the base classes of `keras2`"),
+    ("keras.layers:EinsumDense", "_update_kernel_initializer", "the attention of `keras2`"),
     ("keras.layers:MultiHeadAttention", "_build_attention", "the attention of `keras2`"),
     ("keras.layers:MultiHeadAttention", "_compute_attention_mask", "the attention of `keras2`"),
     ("keras.layers:MultiHeadAttention", "_make_output_dense", "the attention of `keras2`"),
@@ -152,9 +154,10 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         lambda: _optimizer("Adam", amsgrad=True),
         [
             *("_momentums", "_velocities", "_velocity_hats", "_trainable_variables"),
-            *("_iterations", "_learning_rate", "_trainable_variables_indices"),
+            *("_iterations", "_learning_rate", "_trainable_variables_indices", "_variables"),
         ],
-        "sparse updates, LAMB, LARS, the gradient accumulator and checkpoints of Keras 2",
+        "sparse updates, LAMB, LARS, the gradient accumulator, hot starts, and checkpoints of "
+        "Keras 2",
     ),
     "a built SGD": (lambda: _optimizer("SGD"), ["_distribution_strategy"], "sparse updates"),
     "a compiled model": (_compiled, ["_loss_tracker"], "the metrics of compiled models"),

@@ -22,7 +22,7 @@ from official_lite.checkpoint import (
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients, step_seeds
 
-__all__ = ["is_keras2", "restore"]
+__all__ = ["is_keras2", "match_optimizer", "own_slots", "restore"]
 
 _Tensor = keras2_checkpoint.Tensor
 # Maps the key of a weight and the name of a slot to the slot.
@@ -96,7 +96,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[An
     slots: dict[int, _Tensor] = {}
     unused: list[_Tensor] = []
     if isinstance(optimizer, keras.optimizers.Optimizer):
-        slots, unused, fresh = _match_optimizer(optimizer, top.get("optimizer"), saved, found)
+        slots, unused, fresh = match_optimizer(optimizer, top.get("optimizer"), saved, found)
         optional_ids |= fresh
         # A run that only evaluates needs no slots.
         unused = unused if trains else []
@@ -154,13 +154,19 @@ def _optimizer_state(optimizer: Any) -> Iterator[Any]:
         yield from (v for v in each.variables if id(v) not in rates)
 
 
-def _match_optimizer(
+def match_optimizer(
     optimizer: keras.optimizers.Optimizer,
     node: keras2_checkpoint.Node | None,
     saved: keras2_checkpoint.Keras2Checkpoint,
     weights: Mapping[int, _Tensor],
 ) -> tuple[dict[int, _Tensor], list[_Tensor], set[int]]:
-    """Match the variables of an optimizer.
+    """Match the variables of an optimizer to those of one that Keras 2 saved.
+
+    Args:
+        optimizer: The optimizer, whose variables must exist.
+        node: The saved optimizer; None if there is none.
+        saved: The checkpoint.
+        weights: The tensors of the weights by the `id` of the weight.
 
     Returns:
         The tensors by the `id` of the variable, the slots that are left over, and the `id`s of the
@@ -170,7 +176,7 @@ def _match_optimizer(
         return {}, [], set()
     nodes = list(_with_inner(node))
     chain = list(distributed_gradients.wrapped_optimizers(optimizer))
-    own_names = {name for each in chain for _, name in _own_slots(each)}
+    own_names = {name for each in chain for _, name in own_slots(each)}
     slots = _legacy_slots(nodes, saved) | _named_slots(nodes, weights.values(), own_names)
     counters = [
         each.all_children[name].tensor
@@ -191,14 +197,14 @@ def _match_optimizer(
                 if variable is not None:
                     _take(found, variable, slots, weights.get(id(weight)), names)
             _add_fresh(fresh, found, variables)
-        for (index, name), variable in _own_slots(each).items():
+        for (index, name), variable in own_slots(each).items():
             weight = each._trainable_variables[index]
             _take(found, variable, slots, weights.get(id(weight)), (name,))
     used = {tensor.key for tensor in found.values()}
     return found, [tensor for tensor in slots.values() if tensor.key not in used], fresh
 
 
-def _own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
+def own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
     """Return what a subclass adds to the slots of Keras, by the index of the weight and a name."""
     slots: Mapping[tuple[int, str], Any] = getattr(optimizer, "_slots", {})
     return slots

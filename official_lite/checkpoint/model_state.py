@@ -8,7 +8,7 @@ learned by `adapt`. `assert_existing_objects_matched` does not report them eithe
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ import tensorflow as tf
 from official_lite.checkpoint import adapted_layers
 from official_lite.modeling import step_seeds
 
-__all__ = ["checkpoint_items", "hidden_items", "weight_items"]
+__all__ = ["checkpoint_items", "hidden_items", "plain_containers", "weight_items"]
 
 
 class _Names(tf.train.experimental.PythonState):
@@ -34,12 +34,25 @@ class _Names(tf.train.experimental.PythonState):
 
 
 def checkpoint_items(model: keras.Model | tf.Module) -> dict[str, Any]:
-    """Return the model's own `checkpoint_items`, in which lists are plain lists.
-
-    TensorFlow tracks these, but not the lists that Keras 3 makes of a model's attributes.
-    """
+    """Return the model's own `checkpoint_items`, in which containers are plain containers."""
     items = getattr(model, "checkpoint_items", None) or {}
-    return {name: [*item] if isinstance(item, list) else item for name, item in items.items()}
+    return {name: plain_containers(item) for name, item in items.items()}
+
+
+def plain_containers(value: Any) -> Any:
+    """Return a value with plain lists, tuples and dictionaries in it, at any depth.
+
+    TensorFlow tracks these, but not the containers that Keras 3 makes of a model's attributes.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain_containers(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [plain_containers(part) for part in value]
+        if hasattr(value, "_fields"):
+            # TensorFlow wraps named tuples in an object that has their class.
+            return value.__class__(*parts)
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
 
 
 def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 ::
 
     report = warm_start.load_weights(model, "runs/pretrain", modules="backbone")
+    report = warm_start.load_optimizer(optimizer, model, "runs/pretrain", modules="backbone")
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,11 +23,19 @@ from official_lite.checkpoint import (
     keras2_converter,
     latest,
     model_state,
+    optimizer_state,
     weight_matching,
 )
 from official_lite.common import errors, files, keras_variables, suggestions
 
-__all__ = ["ALL", "WarmStartReport", "find_checkpoint", "load_weights", "remedy"]
+__all__ = [
+    "ALL",
+    "WarmStartReport",
+    "find_checkpoint",
+    "load_optimizer",
+    "load_weights",
+    "remedy",
+]
 
 WarmStartReport = conversion_report.ConversionReport
 
@@ -74,6 +84,104 @@ def load_weights(
             set and something is missing, or nothing fits at all. The model is unchanged.
         errors.UnknownNameError: The model has no part with a name in `modules`.
     """
+    found = _match_model(model, path, modules)
+    report, pairs, checkpoint = found.report, found.pairs, found.checkpoint
+    if found.wanted and not report.matched:
+        raise errors.CheckpointError(_explain_misfit(report, found.items, checkpoint))
+    if strict:
+        _require_all(report, [pairs[id(v)] for v in found.wanted if id(v) in pairs])
+    # Keras 2 has no counterpart of the state of adapted layers.
+    adapted = None if found.is_converted else model_state.weight_items(model).get("adapted_layers")
+    if found.is_whole and adapted is not None:
+        _load_adapted(adapted, checkpoint.prefix, strict)
+    is_moved = any(pair.is_moved for pair in pairs.values())
+    if found.is_whole and not (report.mismatched or is_moved or found.is_converted):
+        # Reading with TensorFlow also restores state other than weights, such as lookup tables.
+        tf.train.Checkpoint(**found.items).read(checkpoint.prefix).expect_partial()
+    _assign([pairs[id(v)] for v in found.wanted if id(v) in pairs], checkpoint)
+    adapted_layers.follow_statistics(model)
+    logging.info("Initialized the weights from %s", report)
+    return report
+
+
+def load_optimizer(
+    optimizer: keras.optimizers.Optimizer,
+    model: keras.Model | tf.Module,
+    path: str,
+    *,
+    modules: str | Sequence[str] = ALL,
+    strict: bool = True,
+    with_counters: bool = False,
+) -> WarmStartReport:
+    """Load the state of an optimizer for the weights that `load_weights` loads, and log a report.
+
+    A slot, such as a moment of Adam, or the moving average of a weight is found by the weight that
+    it belongs to, so the model may have more or fewer layers than that of the checkpoint. The
+    learning rate is never loaded, because the config sets it.
+
+    Args:
+        optimizer: The optimizer, whose variables must exist.
+        model: The model that it trains.
+        path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
+        modules: As for `load_weights`; slots of other weights keep their initial values.
+        strict: Whether to raise an error if a slot is missing or has another shape. Otherwise, it
+            keeps its initial value. Moving averages may be missing altogether.
+        with_counters: Whether to load the optimizer's step count and what else does not belong to
+            a weight, such as the loss scale.
+
+    Returns:
+        A report of what was and was not loaded.
+
+    Raises:
+        errors.CheckpointError: The checkpoint has no optimizer or one of another kind, or `strict`
+            is set and something is missing. The optimizer is unchanged.
+    """
+    found = _match_model(model, path, modules)
+    pairs: Mapping[int, weight_matching.Pair | None] = found.pairs
+    tensors = {id(v): pair.tensor if (pair := pairs.get(id(v))) else None for v in found.wanted}
+    matched, unused = optimizer_state.match(
+        optimizer, found.checkpoint, tensors, with_counters=with_counters
+    )
+    by_weight = weight_matching.Evidence.NAME
+    loaded = {id(v): weight_matching.Pair(v, tensor, by_weight) for v, tensor in matched if tensor}
+    report = _report(
+        found.checkpoint, [v for v, _ in matched], loaded, unused if found.is_whole else []
+    )
+    if strict and (report.missing or report.mismatched):
+        raise errors.CheckpointError(
+            f"The checkpoint does not contain the whole state of the optimizer.\n{report}\nSet "
+            "`task.init_checkpoint_strict` to false to load only what matches. "
+            f"{optimizer_state.REMEDY}"
+        )
+    _assign(loaded.values(), found.checkpoint)
+    logging.info("Initialized the optimizer from %s", report)
+    return report
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Matched:
+    """What a checkpoint has for the weights of a model.
+
+    Attributes:
+        items: The objects that may have been saved at the top of the checkpoint, by name.
+        is_whole: Whether all parts of the model are to be loaded.
+        wanted: The variables to load.
+        pairs: The tensors of the variables.
+        is_converted: Whether Keras 2 wrote the checkpoint.
+    """
+
+    checkpoint: keras2_checkpoint.Keras2Checkpoint
+    items: Mapping[str, Any]
+    is_whole: bool
+    wanted: Sequence[Any]
+    pairs: _Pairs
+    report: WarmStartReport
+    is_converted: bool
+
+
+def _match_model(
+    model: keras.Model | tf.Module, path: str, modules: str | Sequence[str]
+) -> _Matched:
     checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
@@ -81,7 +189,7 @@ def load_weights(
             "The model has no weights yet, so nothing can be loaded. Call it once first."
         )
     whole = model_state.weight_items(model)
-    adapted = whole.pop("adapted_layers", None)
+    whole.pop("adapted_layers", None)
     items = model_state.checkpoint_items(model) or whole
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
@@ -89,25 +197,24 @@ def load_weights(
     pairs: _Pairs = weight_matching.pair(
         model, items if names == [ALL] else items | whole, hidden, checkpoint
     )
-    report = _report(checkpoint, items if names == [ALL] else {}, wanted, pairs)
-    if found := _find_keras2(model, items, names, wanted, checkpoint, report):
-        report, pairs = found
-        # Keras 2 has no counterpart of the state of adapted layers.
-        adapted = None
-    if wanted and not report.matched:
-        raise errors.CheckpointError(_explain_misfit(report, items, checkpoint))
-    if strict:
-        _require_all(report, [pairs[id(v)] for v in wanted if id(v) in pairs])
-    if names == [ALL] and adapted is not None:
-        _load_adapted(adapted, checkpoint.prefix, strict)
-    is_moved = any(pair.is_moved for pair in pairs.values())
-    if names == [ALL] and not (report.mismatched or is_moved or found):
-        # Reading with TensorFlow also restores state other than weights, such as lookup tables.
-        tf.train.Checkpoint(**items).read(checkpoint.prefix).expect_partial()
-    _assign(wanted, pairs, checkpoint)
-    adapted_layers.follow_statistics(model)
-    logging.info("Initialized the weights from %s", report)
-    return report
+    saved = checkpoint.node(0).children
+    listed = [saved[name] for name in items if name in saved] if names == [ALL] else []
+    taken = {pair.tensor.key for pair in pairs.values()}
+    below = itertools.chain.from_iterable(node.tensors() for node in listed)
+    unused = [tensor for tensor in dict.fromkeys(below) if tensor.key not in taken]
+    report = _report(checkpoint, wanted, pairs, unused)
+    converted = _find_keras2(model, items, names, wanted, checkpoint, report)
+    if converted:
+        report, pairs = converted
+    return _Matched(
+        checkpoint=checkpoint,
+        items=items,
+        is_whole=names == [ALL],
+        wanted=wanted,
+        pairs=pairs,
+        report=report,
+        is_converted=converted is not None,
+    )
 
 
 def _find_keras2(
@@ -205,7 +312,10 @@ def _wanted(
 
 def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the parts of the model that `modules` can name."""
-    layers = {layer.name: layer for layer in getattr(model, "layers", [])}
+    layers: dict[str, Any] = {}
+    for layer in getattr(model, "layers", []):
+        # A name that several layers share stands for all of them.
+        layers[layer.name] = [layers[layer.name], layer] if layer.name in layers else layer
     attributes = {
         name: child
         for name, child in tf.train.TrackableView.children(model).items()
@@ -228,15 +338,11 @@ def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[An
 
 def _report(
     checkpoint: keras2_checkpoint.Keras2Checkpoint,
-    items: Mapping[str, Any],
     wanted: Sequence[Any],
     pairs: _Pairs,
+    unexpected: Sequence[keras2_checkpoint.Tensor],
 ) -> WarmStartReport:
     found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
-    saved = checkpoint.node(0).children
-    taken = {pair.tensor.key for pair in pairs.values()}
-    below = itertools.chain.from_iterable(saved[i].tensors() for i in items if i in saved)
-    unexpected = [tensor for tensor in dict.fromkeys(below) if tensor.key not in taken]
     return WarmStartReport(
         checkpoint=checkpoint.prefix,
         matched=tuple(match for match in found if match.variable_shape == match.key_shape),
@@ -273,12 +379,11 @@ def _missing(
 
 
 def _assign(
-    wanted: Sequence[Any], pairs: _Pairs, checkpoint: keras2_checkpoint.Keras2Checkpoint
+    pairs: Iterable[weight_matching.Pair], checkpoint: keras2_checkpoint.Keras2Checkpoint
 ) -> None:
-    for variable in wanted:
-        pair = pairs.get(id(variable))
-        if pair and pair.tensor.shape == tuple(variable.shape):
-            variable.assign(checkpoint.read(pair.tensor))
+    for pair in pairs:
+        if pair.tensor.shape == tuple(pair.variable.shape):
+            pair.variable.assign(checkpoint.read(pair.tensor))
 
 
 def _explain_misfit(

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["is_variable", "local_values", "path_of", "raw", "variables_of"]
+__all__ = ["is_variable", "local_values", "parts_of", "path_of", "raw", "variables_of"]
 
 
 def path_of(variable: keras.Variable | tf.Variable) -> str:
@@ -28,18 +28,24 @@ def local_values(variable: keras.Variable | tf.Variable) -> Sequence[tf.Variable
 
 def variables_of(part: object) -> Iterator[Any]:
     """Yield all variables below a layer, a trackable object, a list or a mapping."""
-    if isinstance(part, keras.Layer):
-        # This includes layers in lists, which the traversal below does not reach.
-        yield from part.weights
-    elif isinstance(part, list | tuple):
-        for element in part:
-            yield from variables_of(element)
-    elif isinstance(part, Mapping):
-        for element in part.values():
-            yield from variables_of(element)
+    for one in parts_of(part):
+        if isinstance(one, keras.Layer):
+            # This includes layers in lists, which the traversal below does not reach.
+            yield from one.weights
+        else:
+            nodes = tf.train.TrackableView(one).descendants()
+            yield from (node for node in nodes if is_variable(node))
+
+
+def parts_of(value: object) -> Iterator[Any]:
+    """Yield what the containers in a value hold, at any depth, or the value itself."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            yield from parts_of(part)
     else:
-        nodes = tf.train.TrackableView(part).descendants()
-        yield from (node for node in nodes if is_variable(node))
+        yield value
 
 
 def is_variable(trackable: object) -> bool:

@@ -1,5 +1,6 @@
 """Functions for nested dictionaries, such as the logs of several tasks."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ __all__ = [
     "filter_leaf_nested_dict",
     "flatten_nested_dict",
     "get_leaf_nested_dict",
+    "unique_keys",
 ]
 
 
@@ -79,3 +81,12 @@ def filter_leaf_nested_dict(
         for key, value in d.items()
         if isinstance(value, Mapping) or predicate(value)
     }
+
+
+def unique_keys(names: Sequence[str]) -> list[str]:
+    """Return the names with a number appended to each repetition: `head`, `head_1`, `head_2`."""
+    keys: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        keys.append(next(key for key in itertools.chain([name], numbered) if key not in keys))
+    return keys

@@ -397,6 +397,10 @@ class TaskConfig(base_config.Config):
             it in another shape; False loads the weights that match and reports the rest.
         init_checkpoint_modules: The parts of the model to load: `all`, or the names of
             `model.checkpoint_items` or of layers, as a list or separated by commas.
+        init_checkpoint_optimizer: What to load of the optimizer in `init_checkpoint`, for the
+            weights that are loaded: `none`; `slots`, which are the moments of the optimizer and the
+            moving averages of the weights; or `all`, which adds its step count and its loss scale.
+            The learning rate is always that of the config.
     """
 
     init_checkpoint: str = ""
@@ -409,6 +413,10 @@ class TaskConfig(base_config.Config):
     allow_image_summary: bool = False
     init_checkpoint_strict: bool = True
     init_checkpoint_modules: str | list[str] = "all"
+    init_checkpoint_optimizer: str = "none"
+
+    def validate_fields(self) -> None:
+        field_checks.require_one_of(self, "init_checkpoint_optimizer", ("none", "slots", "all"))
 
     # Fields with the path of a file on which the model depends, such as a vocabulary. A run is not
     # resumed or evaluated with other contents of these files.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import errors, qualnames, types
+from official_lite.common import errors, nested_dict, qualnames, types
 from official_lite.prediction import output
 
 __all__ = ["are_of_classes", "checked", "as_arrays", "count_rows", "from_outputs"]
@@ -32,7 +32,9 @@ def from_outputs(outputs: types.Nest, *, scores_classes: bool) -> dict[str, tf.T
         outputs: The outputs of the model.
         scores_classes: Whether a single output has one score per class.
     """
-    columns = dict(_named(outputs, ""))
+    named = _named(outputs, "")
+    names = nested_dict.unique_keys([name for name, _ in named])
+    columns = {name: tensor for name, (_, tensor) in zip(names, named, strict=True)}
     is_table = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
     if scores_classes and is_table and outputs.dtype.is_floating and outputs.shape[-1] != 1:
         columns["class"] = tf.argmax(outputs, axis=-1)

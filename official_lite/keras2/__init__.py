@@ -12,6 +12,7 @@ from official_lite.keras2 import (
     variables as variables,
 )
 from official_lite.keras2.attention import (
+    EinsumDense as EinsumDense,
     MultiHeadAttention as MultiHeadAttention,
     Softmax as Softmax,
 )

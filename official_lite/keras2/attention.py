@@ -1,6 +1,11 @@
-"""Multi-head attention whose subclasses are written for Keras 2."""
+"""Multi-head attention whose subclasses are written for Keras 2, and that starts as it does there.
+
+Keras 2 takes a kernel with three or more dimensions for that of a convolution, and computes the
+fans for its initializer from the shape alone. Keras 3 takes them from the equation.
+"""
 
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +14,34 @@ import tensorflow as tf
 
 from official_lite.keras2 import layers
 
-__all__ = ["MultiHeadAttention", "Softmax"]
+__all__ = ["EinsumDense", "MultiHeadAttention", "Softmax"]
 
 
+@keras.saving.register_keras_serializable("official_lite")
+class EinsumDense(layers.Keras2Habits, keras.layers.EinsumDense):
+    """A `keras.layers.EinsumDense` whose initial kernel has the variance that it has in Keras 2."""
+
+    def _update_kernel_initializer(self, input_axes: Any, output_axes: Any) -> Any:
+        # Keras 3 would return an initializer for these axes.
+        return self.kernel_initializer
+
+
+def _with_einsum_dense(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of Keras that creates layers of the class above instead of Keras' own."""
+    function = inspect.unwrap(method)
+    names = {**function.__globals__, "EinsumDense": EinsumDense}
+    return types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+
+
+_build_as_keras = _with_einsum_dense(keras.layers.MultiHeadAttention.build)
+_make_output_dense_as_keras = _with_einsum_dense(keras.layers.MultiHeadAttention._make_output_dense)
+
+
+@keras.saving.register_keras_serializable("official_lite")
 class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
-    """A `keras.layers.MultiHeadAttention` with the extension points of Keras 2.
+    """A `keras.layers.MultiHeadAttention` with the extension points and initial weights of Keras 2.
 
     A subclass may override, in the order in which they are called:
 
@@ -52,7 +80,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
         self._query_shape, self._value_shape = _shape_of(query), _shape_of(value)
         self._key_shape = self._value_shape if key is None else _shape_of(key)
         shapes = (self._query_shape, self._value_shape, self._key_shape)
-        keras.layers.MultiHeadAttention.build(self, *map(tuple, shapes))
+        _build_as_keras(self, *map(tuple, shapes))
 
     def _build_attention(self, rank: int) -> None:
         super()._build_attention(rank)
@@ -64,7 +92,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
         # Keras 2 passes the number of the dimensions before the last one.
         if isinstance(query_shape, int):
             query_shape = (None,) * query_shape + (self._query_shape[-1],)
-        return super()._make_output_dense(query_shape, common_kwargs, name)
+        return _make_output_dense_as_keras(self, query_shape, common_kwargs, name)
 
     def call(
         self,
@@ -123,6 +151,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
+@keras.saving.register_keras_serializable("official_lite")
 class Softmax(keras.layers.Softmax):
     """A `keras.layers.Softmax` that accepts the mask by position, also if it is None."""
 

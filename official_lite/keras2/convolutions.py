@@ -81,6 +81,7 @@ class Conv3D(_Causal, keras.layers.Conv3D):
     """A `keras.layers.Conv3D` whose subclasses may support causal padding."""
 
 
+@keras.saving.register_keras_serializable("official_lite")
 class DepthwiseConv2D(_Causal, _IgnoresKernel, keras.layers.DepthwiseConv2D):
     """A `keras.layers.DepthwiseConv2D` that ignores arguments such as `kernel_initializer`.
 
@@ -90,5 +91,6 @@ class DepthwiseConv2D(_Causal, _IgnoresKernel, keras.layers.DepthwiseConv2D):
     filters: int | None = None
 
 
+@keras.saving.register_keras_serializable("official_lite")
 class SeparableConv2D(_IgnoresKernel, keras.layers.SeparableConv2D):
     """A `keras.layers.SeparableConv2D` that ignores arguments such as `kernel_initializer`."""

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_lite.common import keras_variables
 from official_lite.keras2 import saving
 
 __all__ = ["Keras2Habits", "Layer", "replace_build"]
@@ -47,12 +48,13 @@ class Keras2Habits(_LayerHalf):
     * A model that takes a dictionary leaves out what is not among its inputs.
     * `save` writes a SavedModel if the path has no extension.
     * State may be created in `call`.
-    * `tf.train.Checkpoint` saves the layers in lists and dictionaries.
-    * Layers in a list that is inside a list or a dictionary are tracked.
+    * Layers, variables and metrics in lists, dictionaries and tuples of any depth are tracked, also
+      if they are added to an inner list later, and `tf.train.Checkpoint` saves them.
     * `get_config` gives the dtype as a string.
     * A convolution that is assigned to an attribute may have a whole float, such as `64 / 2`, as
       its `filters`.
-    * An attribute that is assigned again no longer tracks its previous layer.
+    * An attribute that is assigned again no longer tracks its previous layer, unless another
+      attribute, or a container in one, holds that layer.
     * `inputs` and `outputs` of a model may be assigned.
     * The constructor may be wrapped by `gin.configurable`.
     """
@@ -95,20 +97,39 @@ class Keras2Habits(_LayerHalf):
             if isinstance(value, np.ndarray):
                 kwargs[name] = tf.convert_to_tensor(value)
         if not self.built:
-            self._track_nested_lists()
+            self._track_containers()
         self.__dict__["_is_in_call"] = True
         try:
-            return super().__call__(*args, **kwargs)
+            outputs = super().__call__(*args, **kwargs)
         finally:
             self.__dict__["_is_in_call"] = False
+        saving.remember_arguments(self, names, args, kwargs)
+        return outputs
 
-    def _track_nested_lists(self) -> None:
-        """Track the layers in a list that became part of a dictionary or list while empty."""
-        for name, plain in saving.containers_of(self):
-            parts = plain.values() if isinstance(plain, dict) else plain
-            # Keras 3 wraps containers that it tracks; these are not wrapped.
-            if any(type(part) in (list, dict) for part in parts):
-                setattr(self, name, plain)
+    def _track_containers(self) -> None:
+        """Track what was added to a container inside of another, which Keras 3 does not notice."""
+        for container in saving.containers_of(self).values():
+            for one in keras_variables.parts_of(container):
+                self._tracker.track(one)
+
+    @property
+    def weights(self) -> list[Any]:
+        """The weights of the layer and of all layers in it."""
+        self._track_containers()
+        weights: list[Any] = super().weights
+        return weights
+
+    @property
+    def variables(self) -> list[Any]:
+        """The weights, and the states of random generators."""
+        self._track_containers()
+        variables: list[Any] = super().variables
+        return variables
+
+    def _flatten_layers(self, *args: Any, **kwargs: Any) -> list[Any]:
+        self._track_containers()
+        layers: list[Any] = super()._flatten_layers(*args, **kwargs)
+        return layers
 
     def _converted(self, inputs: Any) -> Any:
         """Return the first argument of a call with numbers and arrays as tensors of its dtype."""
@@ -132,8 +153,11 @@ class Keras2Habits(_LayerHalf):
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
-        containers = saving.tracked_containers(self) if save_type == "checkpoint" else {}
-        return children | containers
+        return children | saving.tracked_containers(self)
+
+    @property
+    def _default_save_signature(self) -> Any:
+        return saving.serving_function(self) or super()._default_save_signature
 
     def _set_dtype_policy(self, policy: Any) -> None:
         # May be called before the constructor of the base class.
@@ -170,12 +194,11 @@ class Keras2Habits(_LayerHalf):
 
     def __setattr__(self, name: str, value: Any) -> None:
         old = self.__dict__.get(name)
-        layers: list[Any] = self.__dict__.get("_layers", [])
-        if isinstance(old, keras.Layer) and old is not value and old in layers:
-            layers.remove(old)
         if isinstance(value, keras.Layer):
             _make_filters_an_integer(value)
         super().__setattr__(name, value)
+        if isinstance(old, keras.Layer) and not saving.holds(self, old):
+            self._tracker.untrack(old)
         if isinstance(value, tf.Variable) and value is not old:
             self._track_variable(_Weight(value, name))
 
@@ -309,7 +332,7 @@ def _with_tensor_shapes(build: Callable[..., None]) -> Callable[..., None]:
         with tf.init_scope():
             build(self, *shapes, **{name: _as_tensor_shapes(arg) for name, arg in kwargs.items()})
         if isinstance(self, Keras2Habits):
-            self._track_nested_lists()
+            self._track_containers()
 
     return wrapper
 

@@ -1,58 +1,159 @@
 """Checkpoints and SavedModels of layers that are written for Keras 2."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-__all__ = ["containers_of", "save_model", "tracked_containers"]
+from official_lite.checkpoint import model_state
+from official_lite.common import keras_variables, nested_dict
+
+__all__ = [
+    "containers_of",
+    "holds",
+    "remember_arguments",
+    "save_model",
+    "serving_function",
+    "tracked_containers",
+]
 
 
-def containers_of(layer: keras.Layer) -> Iterator[tuple[str, dict[Any, Any] | list[Any]]]:
-    """Yield the names of the attributes that hold a container, with plain copies of these."""
-    for name in list(getattr(layer, "_tracked", ())):
-        value = getattr(layer, name, None)
-        yield name, dict(value) if isinstance(value, Mapping) else list(value or ())
+def containers_of(layer: keras.Layer) -> dict[str, Any]:
+    """Return the containers in a layer's attributes, without those in which Keras keeps records."""
+    tracked = {*getattr(layer, "_tracked", ())}
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if isinstance(value, tuple) or (name in tracked and isinstance(value, list | Mapping))
+    }
+
+
+def holds(layer: keras.Layer, part: Any) -> bool:
+    """Return whether an attribute of a layer, or a container in one, holds an object."""
+    stores = {id(store) for _, store in layer._tracker.config.values()}
+    return any(
+        part is held
+        for name, value in vars(layer).items()
+        # TensorFlow and this package keep records under such names.
+        if not name.startswith("_self_") and id(value) not in stores
+        for held in keras_variables.parts_of(value)
+    )
 
 
 def tracked_containers(layer: keras.Layer) -> dict[str, Any]:
-    """Return the lists and dictionaries of a layer's attributes that hold layers or variables.
+    """Return the containers of a layer's attributes that hold layers or variables.
 
     `tf.train.Checkpoint` leaves out what Keras 3 keeps in such attributes. The names in a
     checkpoint become those of Keras 2, such as `blocks/0/kernel`.
     """
-    wrapped = layer.__dict__.setdefault("_wrapped_containers", {})
+    wrapped = layer.__dict__.setdefault("_self_wrapped_containers", {})
     containers = {}
-    for name, plain in containers_of(layer):
-        leaves = keras.tree.flatten(plain)
-        if not any(isinstance(one, keras.Layer | keras.Variable | tf.Variable) for one in leaves):
+    for name, container in containers_of(layer).items():
+        parts = [*keras_variables.parts_of(container)]
+        if not any(isinstance(one, keras.Layer | keras.Variable | tf.Variable) for one in parts):
             continue
         # A container keeps its identity, on which a restore relies, as long as it is the same.
-        if name not in wrapped or wrapped[name][0] != [*map(id, leaves)]:
-            wrapped[name] = [*map(id, leaves)], tf.__internal__.tracking.wrap(plain)
+        if name not in wrapped or wrapped[name][0] != [*map(id, parts)]:
+            plain = model_state.plain_containers(container)
+            wrapped[name] = [*map(id, parts)], tf.__internal__.tracking.wrap(plain)
         containers[name] = wrapped[name][1]
     return containers
 
 
 def save_model(model: keras.Model, path: str) -> None:
-    """Write a SavedModel with the signature that Keras 2 gives it.
+    """Write a SavedModel with the signature that Keras 2 gives it; see `serving_function`."""
+    tf.saved_model.save(model, path, signatures=serving_function(model))
 
-    The arguments of the signature have the names of the model's inputs. Its results have the keys
-    of the model's outputs, or the names of the layers that return them.
+
+def remember_arguments(
+    layer: keras.Layer, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Record the types of the tensors in the first call of a model.
+
+    Args:
+        layer: The model, or any other layer, for which nothing is recorded.
+        names: The names of the positional parameters of `call`.
+        args: The positional arguments of the call.
+        kwargs: The keyword arguments of the call.
     """
+    if not isinstance(layer, keras.Model) or "_self_arguments" in vars(layer):
+        return
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given.pop("training", None)
+    tensors = {name: value for name, value in given.items() if _has_only_tensors(value)}
+    if names and names[0] in tensors:
+        first = {"inputs": tensors.pop(names[0])}
+        vars(layer)["_self_arguments"] = {
+            name: _specs_of(layer, name, value) for name, value in (first | tensors).items()
+        }
 
-    def serve(inputs: Any) -> dict[str, tf.Tensor]:
-        outputs = model(inputs, training=False)
+
+def serving_function(model: keras.Layer) -> Any:
+    """Return the function that a SavedModel of a model serves, as with Keras 2.
+
+    Its arguments have the types and the names of the inputs of a functional model, or those of the
+    arguments in the first call of any other model. Its results have the keys of the model's
+    outputs, or the names of the layers that return them.
+
+    Returns:
+        The function; None for a layer, and for a model that has no inputs and was never called.
+    """
+    inputs = getattr(model, "_inputs_struct", None)
+    if inputs is not None:
+        arguments = {"inputs": keras.tree.map_structure(_spec_of_input, inputs)}
+    else:
+        arguments = vars(model).get("_self_arguments", {})
+    if not arguments:
+        return None
+    _, *names = arguments
+
+    def serve(first: Any, *others: Any) -> Any:
+        outputs = model(first, **dict(zip(names, others, strict=True)), training=False)
         if isinstance(outputs, Mapping):
             paths = keras.tree.flatten_with_path(outputs)
-            return {"_".join(map(str, path)): tensor for path, tensor in paths}
-        return dict(zip(model.output_names, keras.tree.flatten(outputs), strict=True))
+            keys, tensors = ["_".join(map(str, path)) for path, _ in paths], [t for _, t in paths]
+        elif inputs is not None:
+            keys, tensors = model.output_names, keras.tree.flatten(outputs)
+        else:
+            return outputs
+        return dict(zip(nested_dict.unique_keys(keys), tensors, strict=True))
 
-    signatures = None
-    if (inputs := getattr(model, "_inputs_struct", None)) is not None:
-        specs = keras.tree.map_structure(
-            lambda one: tf.TensorSpec(one.shape, one.dtype, one.name), inputs
-        )
-        signatures = tf.function(serve, input_signature=[specs])
-    tf.saved_model.save(model, path, signatures=signatures)
+    specs = [*arguments.values()]
+    names_of_specs = nested_dict.unique_keys([spec.name for spec in keras.tree.flatten(specs)])
+    named = [
+        tf.TensorSpec(spec.shape, spec.dtype, name)
+        for spec, name in zip(keras.tree.flatten(specs), names_of_specs, strict=True)
+    ]
+    return tf.function(serve, input_signature=keras.tree.pack_sequence_as(specs, named))
+
+
+def _has_only_tensors(value: Any) -> bool:
+    leaves = keras.tree.flatten(value)
+    return bool(leaves) and all(
+        isinstance(leaf, tf.Tensor | np.ndarray | keras.KerasTensor) for leaf in leaves
+    )
+
+
+def _spec_of_input(tensor: keras.KerasTensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name)
+
+
+def _specs_of(model: keras.Model, argument: str, value: Any) -> Any:
+    specs = []
+    for path, tensor in keras.tree.flatten_with_path(value):
+        has_names = argument == "inputs" and path and isinstance(path[0], str)
+        name = "_".join(map(str, path if has_names else (argument, *path)))
+        specs.append(_spec_of(model, tensor, name))
+    return keras.tree.pack_sequence_as(value, specs)
+
+
+def _spec_of(model: keras.Model, tensor: Any, name: str) -> tf.TensorSpec:
+    shape, dtype = tf.TensorShape(tensor.shape), tf.as_dtype(tensor.dtype)
+    if shape.rank:
+        shape = tf.TensorShape([None]).concatenate(shape[1:])
+    if dtype.is_floating and model.autocast:
+        # The model converts it, under mixed precision to a type with fewer bits.
+        dtype = tf.as_dtype(model.variable_dtype)
+    return tf.TensorSpec(shape, dtype, name)

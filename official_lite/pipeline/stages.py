@@ -181,7 +181,10 @@ class Initialize(Stage):
             total = ctx.params.trainer.train_steps
             logging.info("Stage initialize: resumed at step %d of %d.", ctx.global_step, total)
         elif pretrained:
-            logging.info("Stage initialize: warm start from %s.", pretrained)
+            field = "task.init_checkpoint_optimizer"
+            is_hot = hyperparams.get_by_path(ctx.params, field, "none") != "none"
+            kind = "hot start, with the optimizer," if is_hot else "warm start"
+            logging.info("Stage initialize: %s from %s.", kind, pretrained)
         else:
             logging.info("Stage initialize: cold start.", extra=terminal.DETAIL)
 

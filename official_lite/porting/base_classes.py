@@ -22,9 +22,10 @@ _PACKAGES = {
     "keras2": "official_lite.keras2",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# What takes other arguments in Keras 3, or is not public there.
+# What takes other arguments in Keras 3, starts with other weights, or is not public there.
 _REPLACED = {
     "keras.__internal__.losses.LossFunctionWrapper": "keras2.LossFunctionWrapper",
+    "keras.layers.EinsumDense": "keras2.EinsumDense",
     "keras.layers.MultiHeadAttention": "keras2.MultiHeadAttention",
     "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
     "keras.layers.SeparableConv2D": "keras2.SeparableConv2D",

@@ -10,6 +10,7 @@ from official_lite.porting.symbol_map import (
     has_name,
     module_file,
     package_folder,
+    parents,
     top_level_names,
 )
 
@@ -43,23 +44,25 @@ class Remaining:
     what: str
 
 
-def find(source: str, own_modules: frozenset[str] = frozenset()) -> list[tuple[int, str]]:
+def find(source: str, own_names: frozenset[str] = frozenset()) -> list[tuple[int, str]]:
     """Return the lines that require manual work with a description, in order.
 
     Args:
         source: Source text of a module.
-        own_modules: Modules below `official` that the project itself contains.
+        own_names: Names below `official` that the project itself contains: its modules, and the
+            members of its packages.
     """
     tree = ast.parse(source)
-    finder = _Finder(tree, own_modules)
+    finder = _Finder(tree, own_names)
     finder.visit(tree)
     return sorted(set(finder.found))
 
 
 class _Finder(ast.NodeVisitor):
-    def __init__(self, tree: ast.Module, own_modules: frozenset[str]) -> None:
+    def __init__(self, tree: ast.Module, own_names: frozenset[str]) -> None:
         self.found: list[tuple[int, str]] = []
-        self._own_modules = own_modules
+        self._own_names = own_names
+        self._own_packages = {parent for name in own_names for parent in parents(name)}
         self._imported = dict(_bindings(tree))
         self._locals: list[set[str]] = []
         self._in_keras_class = [False]
@@ -172,7 +175,11 @@ class _Finder(ast.NodeVisitor):
             self._tell(keyword.value, f"there is no argument `{argument}`: {advice}")
 
     def _is_own(self, name: str) -> bool:
-        return name in self._own_modules or name.rpartition(".")[0] in self._own_modules
+        *_, package = ("", *(one for one in (*parents(name), name) if one in self._own_packages))
+        member = name.removeprefix(f"{package}.").partition(".")[0]
+        # A package may import everything from a module.
+        listed = {f"{package}.{member}", f"{package}.*"}
+        return bool(package) and (name == package or not listed.isdisjoint(self._own_names))
 
     def _qualified(self, node: ast.expr) -> str:
         root, dot, rest = (dotted_name(node) or "").partition(".")

@@ -5,6 +5,7 @@ import concurrent.futures
 import dataclasses
 import difflib
 import functools
+import itertools
 import multiprocessing
 import pathlib
 import re
@@ -24,7 +25,7 @@ from official_lite.porting import (
     vendoring,
 )
 from official_lite.porting.names import with_imports
-from official_lite.porting.symbol_map import Destinations
+from official_lite.porting.symbol_map import Destinations, top_level_names
 
 __all__ = ["Port", "PortedFile", "port_project"]
 
@@ -115,14 +116,15 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     sources = {path: path.read_bytes() for path in _files_to_port(paths)}
     skipped = {str(path): why for path, text in sources.items() if (why := _unreadable(path, text))}
     sources = {path: text for path, text in sources.items() if str(path) not in skipped}
-    codes = (code for path, text in sources.items() if (code := _code_of(path, text)))
-    brought = vendoring.gather(codes) if alongside else {}
+    codes = [code for path, text in sources.items() if (code := _code_of(path, text))]
     folder = _folder_of(paths[0])
+    package = _imported_as(alongside, folder, codes) if alongside else ""
+    brought = vendoring.gather(codes) if alongside else {}
     new = {folder / _path_of(name, alongside, brought): text for name, text in brought.items()}
     texts = sources | {p: t.encode() for p, t in new.items() if not p.exists()}
-    destinations = Destinations(alongside, frozenset(brought))
-    own = frozenset(filter(None, map(_module_below_official, texts)))
-    port = functools.partial(_ported, destinations=destinations, own_modules=own)
+    destinations = Destinations(package, frozenset(brought))
+    own = frozenset(name for path in sources for name in _names_below_official(path))
+    port = functools.partial(_ported, destinations=destinations, own_names=own)
     paths_and_texts = sorted(texts.items())
     files, by_hand = [], []
     for (path, _), (after, found) in zip(paths_and_texts, _map(port, paths_and_texts), strict=True):
@@ -142,19 +144,19 @@ def _map(
         return list(pool.map(port, files, chunksize=8))
 
 
-def _ported(file: _PathAndText, destinations: Destinations, own_modules: frozenset[str]) -> _Ported:
+def _ported(file: _PathAndText, destinations: Destinations, own_names: frozenset[str]) -> _Ported:
     """Return the ported text of a file, and the places that require manual work."""
     path, text = file
     if path.suffix in _CONFIGS:
         return _with_new_names(text.decode(), destinations).encode(), []
     if path.suffix != ".ipynb":
         module = _rewritten(cst.parse_module(text), destinations)
-        found = manual_todos.find(module.code, own_modules)
+        found = manual_todos.find(module.code, own_names)
         return module.bytes, [manual_todos.Remaining(str(path), *one) for one in found]
     notebook = notebooks.Notebook(text)
     code = _rewritten(cst.parse_module(notebook.code), destinations).code
     places = []
-    for line, what in manual_todos.find(code, own_modules):
+    for line, what in manual_todos.find(code, own_names):
         cell, line_in_cell = notebook.place_of(code, line)
         places.append(manual_todos.Remaining(f"{path}, cell {cell}", line_in_cell, what))
     return notebook.with_code(code), places
@@ -222,6 +224,24 @@ def _folder_of(path: str) -> pathlib.Path:
     return given if given.is_dir() else given.parent
 
 
+def _imported_as(name: str, folder: pathlib.Path, codes: Iterable[str]) -> str:
+    """Return the dotted name by which a project imports the package `name` in its folder.
+
+    The name begins with that of the folder if the folder is a package, or if the project imports
+    its modules in this way. Otherwise, Python finds modules in the folder itself.
+    """
+    folder = folder.resolve()
+    is_package = ((path / "__init__.py").is_file() for path in (folder, *folder.parents))
+    depth = sum(itertools.takewhile(bool, is_package))
+    imported = [other for code in codes for _, other in vendoring.imported_names(ast.parse(code))]
+    for length in range(depth + 1, len(folder.parts)):
+        prefix = ".".join(folder.parts[-length:]) + "."
+        members = {other.split(".")[length] for other in imported if other.startswith(prefix)}
+        if any((folder / one).is_dir() or (folder / f"{one}.py").is_file() for one in members):
+            depth = length
+    return ".".join((*folder.parts[len(folder.parts) - depth :], name))
+
+
 def _path_of(module: str, alongside: str, brought: Iterable[str]) -> pathlib.Path:
     parts = [alongside, *module.split(".")[1:]]
     is_package = any(other.startswith(f"{module}.") for other in brought)
@@ -229,9 +249,15 @@ def _path_of(module: str, alongside: str, brought: Iterable[str]) -> pathlib.Pat
     return path / "__init__.py" if is_package else path.with_suffix(".py")
 
 
-def _module_below_official(path: pathlib.Path) -> str:
-    """Return the module name of a file in the project's own folder `official`, otherwise ""."""
-    parts = path.with_suffix("").parts
-    if "official" not in parts:
-        return ""
-    return ".".join(parts[parts.index("official") :]).removesuffix(".__init__")
+def _names_below_official(path: pathlib.Path) -> Iterator[str]:
+    """Yield the module of a file in the project's own folder `official`, or its members.
+
+    A package is represented by the members that its `__init__` defines or imports.
+    """
+    folders = path.resolve().parent.parts
+    if "official" not in folders or path.suffix != ".py":
+        return
+    start = len(folders) - 1 - folders[::-1].index("official")
+    package = ".".join(folders[start:])
+    members = top_level_names(path) if path.name == "__init__.py" else ()
+    yield from (f"{package}.{name}" for name in (path.stem, *members))

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from official_lite.porting import keras_api
 from official_lite.porting.keras_changes import KERAS_2_ROOTS, PRIVATE, RENAMED
@@ -16,6 +16,7 @@ __all__ = [
     "has_name",
     "module_file",
     "package_folder",
+    "parents",
     "top_level_names",
 ]
 
@@ -111,6 +112,12 @@ def dotted_name(node: ast.expr) -> str | None:
         base = dotted_name(node.value)
         return f"{base}.{node.attr}" if base else None
     return None
+
+
+def parents(name: str) -> Iterator[str]:
+    """Yield `a` and `a.b` for `a.b.c`."""
+    parts = name.split(".")
+    yield from (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
 @functools.cache

@@ -14,10 +14,11 @@ from official_lite.porting.symbol_map import (
     has_name,
     module_file,
     package_folder,
+    parents,
     top_level_names,
 )
 
-__all__ = ["gather"]
+__all__ = ["gather", "imported_names"]
 
 
 def gather(sources: Iterable[str]) -> Mapping[str, str]:
@@ -49,7 +50,7 @@ class _Gatherer:
 
     def texts(self) -> Mapping[str, str]:
         packages = {
-            parent for module in [*self._whole, *self._imports] for parent in _parents(module)
+            parent for module in [*self._whole, *self._imports] for parent in parents(module)
         }
         texts = {package: _package_text(package, {}) for package in packages}
         texts |= {
@@ -58,7 +59,7 @@ class _Gatherer:
         return texts | self._whole
 
     def add_imports_of(self, tree: ast.Module) -> None:
-        imported = dict(_imported(tree))
+        imported = dict(imported_names(tree))
         for name in imported.values():
             self._add(name)
         for chain in _chains(tree):
@@ -80,7 +81,7 @@ class _Gatherer:
         module = self._module_of(name)
         if module is None:
             return
-        for package in _parents(name):
+        for package in parents(name):
             if bound_from and f"{package}.".startswith(f"{bound_from}."):
                 self._add_from_package(package, name[len(package) + 1 :].partition(".")[0])
         if not self._is_package(module):
@@ -126,7 +127,7 @@ class _Gatherer:
 
     def _module_of(self, name: str) -> str | None:
         """Return the longest prefix of a dotted name that is a module."""
-        candidates = [name, *reversed(list(_parents(name)))]
+        candidates = [name, *reversed(list(parents(name)))]
         return next((one for one in candidates if module_file(self._folder, one)), None)
 
     def _is_package(self, module: str) -> bool:
@@ -147,7 +148,8 @@ def _package_text(package: str, imports: Mapping[str, str]) -> str:
     )
 
 
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names that absolute imports bind, each with the dotted name that it stands for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -161,12 +163,6 @@ def _chains(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (chain := dotted_name(node)):
             yield chain
-
-
-def _parents(module: str) -> Iterator[str]:
-    """Yield `a` and `a.b` for `a.b.c`."""
-    parts = module.split(".")
-    yield from (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
 def _in_lite(name: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import model_state, warm_start
+from official_lite.checkpoint import commit, model_state, state_description, warm_start
 from official_lite.common import errors
 
 
@@ -57,6 +57,79 @@ def _equal(a: Any, b: Any) -> dict[str, bool]:
         for w in a.weights
         if w.path in others
     }
+
+
+def _adam(model: keras.Model, seed: int | None = None, cls: Any = keras.optimizers.Adam) -> Any:
+    optimizer = cls()
+    optimizer.build(model.trainable_variables)
+    for number, variable in enumerate(optimizer.variables if seed else []):
+        variable.assign(tf.cast(tf.fill(variable.shape, seed + number), variable.dtype))
+    return optimizer
+
+
+def _moments(optimizer: Any) -> dict[str, Any]:
+    weights = optimizer._trainable_variables
+    return {
+        f"{weight.path}/{name}": slot.numpy()
+        for name in ("_momentums", "_velocities")
+        for weight, slot in zip(weights, getattr(optimizer, name), strict=True)
+    }
+
+
+@pytest.mark.parametrize("depths", [(2, 3), (3, 2), (2, 2)])
+def test_slots_of_an_optimizer_follow_their_weights_into_a_model_of_another_size(
+    tmp_path, depths: tuple[int, int]
+) -> None:
+    source, target = Net(depth=depths[0], seed=1), Net(depth=depths[1], seed=2, classes=5)
+    adam = _adam(source, seed=10)
+    items = {"model": source, "optimizer": adam, **model_state.hidden_items(source)}
+    _save(tmp_path, **items)
+    other = _adam(target)
+    report = warm_start.load_optimizer(other, target, str(tmp_path), strict=False)
+    saved, loaded = _moments(adam), _moments(other)
+    is_new = {name: name not in saved or "head" in name for name in loaded}
+    for name, value in loaded.items():
+        np.testing.assert_array_equal(value, 0 if is_new[name] else saved[name], err_msg=name)
+    text = str(report)
+    assert f"{len(loaded) - sum(is_new.values())} variables matched" in text
+    assert "net_head_kernel_momentum [4, 5] <- " in text
+    if depths[1] > depths[0]:
+        assert "net_block2_kernel_velocity [4, 4]" in text
+    assert (report.unexpected != ()) == (depths[0] > depths[1])
+    assert other.iterations == 0
+    with pytest.raises(errors.CheckpointError, match="init_checkpoint_optimizer` to `none`"):
+        warm_start.load_optimizer(other, target, str(tmp_path))
+
+
+def test_slots_of_the_modules_are_loaded_and_no_others(tmp_path) -> None:
+    source, target = Net(seed=1), Net(seed=2)
+    adam, other = _adam(source, seed=10), _adam(target)
+    _save(tmp_path, model=source, optimizer=adam, **model_state.hidden_items(source))
+    report = warm_start.load_optimizer(
+        other, target, str(tmp_path), modules="backbone", with_counters=True
+    )
+    assert report.is_complete
+    assert other.iterations == adam.iterations
+    assert float(other.learning_rate) != float(adam.learning_rate)
+    saved = _moments(adam)
+    for name, value in _moments(other).items():
+        np.testing.assert_array_equal(value, saved[name] if "stem" in name else 0)
+
+
+@pytest.mark.parametrize("is_described", [True, False])
+def test_state_of_another_optimizer_is_refused(tmp_path, is_described: bool) -> None:
+    source, target = Net(seed=1), Net(seed=2)
+    sgd = _adam(source, cls=lambda: keras.optimizers.SGD(momentum=0.9))
+    path = _save(tmp_path, model=source, optimizer=sgd, **model_state.hidden_items(source))
+    if is_described:
+        commit.write(path, state_description.describe(source, sgd))
+    told = "the optimizer SGD; this run uses Adam" if is_described else "none of the slots of Adam"
+    for strict in (True, False):
+        with pytest.raises(errors.CheckpointError, match=told):
+            warm_start.load_optimizer(_adam(target), target, str(tmp_path), strict=strict)
+    _save(tmp_path / "weights", model=source)
+    with pytest.raises(errors.CheckpointError, match="contains no optimizer"):
+        warm_start.load_optimizer(_adam(target), target, str(tmp_path / "weights"))
 
 
 @pytest.mark.parametrize("name", ["", "ckpt-1", "ckpt-1.index"])

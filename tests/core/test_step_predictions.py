@@ -18,9 +18,9 @@ def _traced(outputs, scores_classes: bool = True) -> dict[str, np.ndarray]:
 def test_outputs_become_columns_by_name() -> None:
     one, two = tf.zeros([3]), tf.ones([3, 2])
     assert list(step_predictions.from_outputs(one, scores_classes=False)) == ["output"]
-    nested = {"boxes": two, "heads": [one, {"mask": two}]}
+    nested = {"boxes": two, "heads": [one, {"mask": two}], "heads_0": two}
     columns = step_predictions.from_outputs(nested, scores_classes=True)
-    assert list(columns) == ["boxes", "heads_0", "heads_1.mask"]
+    assert list(columns) == ["boxes", "heads_0", "heads_1.mask", "heads_0_1"]
     assert list(step_predictions.from_outputs((one, two), scores_classes=True)) == [
         "output_0",
         "output_1",

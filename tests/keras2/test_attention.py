@@ -29,6 +29,40 @@ def test_outputs_and_scores_are_those_of_keras_3(inputs, arguments) -> None:
         rounding.assert_close(one, other, roundings=8 + 4 + 3 + 2 * 4)
 
 
+class Projected(keras2.MultiHeadAttention):
+    """Projects positions, as relative attention does."""
+
+    def _build_from_signature(self, query, value, key=None):
+        super()._build_from_signature(query=query, value=value, key=key)
+        self._encoding_dense = keras2.EinsumDense(
+            "abc,cde->abde", (None, 4, 16), **self._get_common_kwargs_for_sublayer()
+        )
+        self._encoding_dense.build((None, 3, 32))
+
+
+@pytest.mark.parametrize("cls", [keras.initializers.GlorotUniform, keras.initializers.HeNormal])
+def test_kernels_start_with_the_fans_of_keras_2(cls) -> None:
+    initializer = cls(seed=1)
+    layer = Projected(4, 16, value_dim=8, kernel_initializer=initializer, output_shape=(2, 40))
+    layer(tf.ones([1, 3, 32]), tf.ones([1, 3, 24]))
+    stack = keras2.EinsumDense("abc,cdef->abdef", (None, 2, 3, 4), kernel_initializer=initializer)
+    stack.build((None, 3, 64))
+    kernels = [one for one in [*layer.weights, *stack.weights] if one.name == "kernel"]
+    assert [one.shape for one in kernels] == [
+        (32, 4, 16),
+        (24, 4, 16),
+        (24, 4, 8),
+        (4, 8, 2, 40),
+        (32, 4, 16),
+        (64, 2, 3, 4),
+    ]
+    for kernel in kernels:
+        # Without an equation, Keras computes the fans from the shape, as Keras 2 always does.
+        np.testing.assert_array_equal(kernel, initializer(kernel.shape))
+    restored = keras.layers.deserialize(keras.layers.serialize(stack))
+    assert restored.get_config() == stack.get_config()
+
+
 class Biased(keras2.MultiHeadAttention):
     """With another projection of keys, a bias of the scores, and a `call` of its own."""
 

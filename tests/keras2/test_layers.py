@@ -222,6 +222,53 @@ def test_layers_appended_to_a_list_in_a_dictionary_are_tracked(place: str) -> No
     block = Block()
     block(tf.ones((1, 2)))
     assert len(block.trainable_weights) == 2
+    block.parts["dense"][0].append(Scale(2.0))
+    block.parts["dense"][0][-1](tf.ones((1, 2)))
+    assert len(block.trainable_weights) == 3
+
+
+class Holder(keras2.Layer):
+    """Assigns its layer again, and holds it in another place."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.blocks, self.table = [], {"inner": [[]]}
+        self.block = first = keras.layers.Dense(2, name="first")
+        if place == "list":
+            self.blocks.append(first)
+        elif place == "nested list":
+            self.table["inner"][0].append(first)
+        elif place == "tuple":
+            self.pair = (1, [first])
+        elif place == "attribute":
+            self.other = first
+        elif place == "same attribute later":
+            self.block = None
+        elif place == "list later":
+            self.block = None
+            self.blocks = [first]
+        self.block = first if place == "same attribute later" else keras.layers.Dense(2)
+
+    def build(self, input_shape):
+        for layer in {*self._layers}:
+            layer.build(input_shape)
+
+    def call(self, inputs):
+        return self.block(inputs)
+
+
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [
+        *((place, 4) for place in ("list", "nested list", "tuple", "attribute", "list later")),
+        ("same attribute later", 2),
+        ("nowhere", 2),
+    ],
+)
+def test_layer_is_tracked_as_long_as_something_holds_it(place: str, count: int) -> None:
+    holder = Holder(place)
+    holder(tf.ones([1, 2]))
+    assert len(holder.weights) == count
 
 
 def test_losses_that_are_functions_are_called_when_losses_are_read() -> None:

@@ -1,23 +1,37 @@
+import collections
+
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from official_lite import keras2
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+def _dense() -> keras.Layer:
+    return keras.layers.Dense(3)
 
 
 class Stack(keras2.Layer):
     def __init__(self):
         super().__init__()
         self.blocks = []
-        self.heads = {"only": keras.layers.Dense(1)}
+        self.grid = [[_dense()], [{"in": _dense()}, (_dense(), [])]]
+        self.pair = Pair(_dense(), [_dense()])
+        self.heads = {"only": [keras.layers.Dense(1)]}
 
     def build(self, input_shape):
-        self.blocks.extend(keras.layers.Dense(3) for _ in range(2))
+        self.blocks.extend(_dense() for _ in range(2))
+        self.grid[1][1][1].append(_dense())
 
     def call(self, inputs):
-        for block in self.blocks:
+        for block in tf.nest.flatten([[*self.blocks], self.grid[0][0], self.grid[1][0]["in"]]):
             inputs = block(inputs)
-        return self.heads["only"](inputs)
+        inputs = self.grid[1][1][1][0](self.grid[1][1][0](inputs))
+        inputs = self.pair.right[0](self.pair.left(inputs))
+        return self.heads["only"][0](inputs)
 
 
 def test_checkpoint_holds_the_layers_in_lists_and_dictionaries(tmp_path) -> None:
@@ -26,8 +40,10 @@ def test_checkpoint_holds_the_layers_in_lists_and_dictionaries(tmp_path) -> None
     expected = stack(inputs)
     path = tf.train.Checkpoint(model=stack).save(tmp_path / "ckpt")
     names = {name for name, _ in tf.train.list_variables(path)}
-    assert "model/blocks/1/_kernel/.ATTRIBUTES/VARIABLE_VALUE" in names
+    for key in ("blocks/1", "grid/0/0", "grid/1/0/in", "grid/1/1/1/0", "pair/right/0"):
+        assert f"model/{key}/_kernel/.ATTRIBUTES/VARIABLE_VALUE" in names
     other(inputs)
+    assert len(other.weights) == len(names) - 2 == 18
     tf.train.Checkpoint(model=other).restore(path).assert_existing_objects_matched()
     np.testing.assert_array_equal(other(inputs), expected)
 
@@ -39,10 +55,52 @@ class Twice(keras2.Keras2Habits, keras.Model):
 def test_saved_model_takes_and_returns_tensors_by_name(tmp_path) -> None:
     image = keras.Input([1], name="image")
     first, second = keras.layers.Rescaling(2.0, name="first"), keras.layers.ReLU(name="second")
-    Twice(image, [first(image), second(image)]).save(tmp_path / "saved")
+    # A layer that is used twice returns two outputs.
+    Twice(image, [first(image), second(image), first(first(image))]).save(tmp_path / "saved")
     serve = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"]
     outputs = serve(image=tf.constant([[-3.0]]))
     assert {name: float(value[0, 0]) for name, value in outputs.items()} == {
         "first": -6.0,
         "second": 0.0,
+        "first_1": -12.0,
     }
+
+
+class Lookup(keras2.Keras2Habits, keras.Model):
+    """Subclassed model with arguments of several types."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = [[keras.layers.Embedding(5, 2)]]
+
+    def call(self, inputs, weights=None, training=False):
+        found = self.table[0][0](inputs["ids"]) * tf.cast(inputs["on"], tf.float32)[..., None]
+        found *= tf.cast(tf.strings.length(inputs["word"]), tf.float32)[..., None]
+        return {"found": found if weights is None else found * weights}
+
+
+class Words(keras2.Keras2Habits, keras.Sequential):
+    """Sequential model that is built by its first call."""
+
+
+@pytest.mark.parametrize("save", ["save", "tf.saved_model.save"])
+def test_signature_of_a_model_without_inputs_has_the_types_of_its_first_call(
+    tmp_path, save: str
+) -> None:
+    def saved(model):
+        path = str(tmp_path / model.name)
+        model.save(path) if save == "save" else tf.saved_model.save(model, path)
+        return tf.saved_model.load(path).signatures["serving_default"]
+
+    inputs = {"ids": np.int32([[1, 4]]), "on": [[True, False]], "word": [["a", "b"]]}
+    inputs = {name: tf.constant(value) for name, value in inputs.items()}
+    model = Lookup()
+    expected = model(inputs, tf.constant(2.0))["found"]
+    serve = saved(model)
+    np.testing.assert_array_equal(serve(weights=tf.constant(2.0), **inputs)["found"], expected)
+    assert serve.structured_input_signature[1]["ids"] == tf.TensorSpec([None, 2], tf.int32, "ids")
+
+    model = Words([keras.layers.Embedding(5, 2)])
+    expected = model(inputs["ids"])
+    serve = saved(model)
+    np.testing.assert_array_equal(next(iter(serve(inputs["ids"]).values())), expected)

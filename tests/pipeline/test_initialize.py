@@ -56,6 +56,69 @@ def test_warm_start_reads_the_weights_of_another_run(
     assert f"initialize: warm start from {model_dir}" in log_of(tmp_path / "second")
 
 
+@pytest.fixture(params=["off", pytest.param("mirrored", marks=pytest.mark.slow)])
+def averaged(request, experiment):
+    """Makes an experiment with moments and moving averages, on one and on two replicas."""
+    devices = {"devices": ["CPU:0", "CPU:1"]} if request.param == "mirrored" else {}
+    optimizer = {
+        "optimizer": {"type": "adamw"},
+        "ema": {"average_decay": 0.9},
+        "learning_rate": {
+            "type": "cosine",
+            "cosine": {"initial_learning_rate": 0.1, "decay_steps": 8},
+        },
+    }
+
+    def make(train_steps, **task):
+        return experiment(
+            task=task,
+            trainer={"train_steps": train_steps, "optimizer_config": optimizer},
+            runtime={"distribution_strategy": request.param, **devices},
+        )
+
+    return make
+
+
+def _state(model_dir):
+    path = tf.train.latest_checkpoint(str(model_dir))
+    names = [name for name, _ in tf.train.list_variables(path) if "/_" in name or "bias" in name]
+    return {name: tf.train.load_variable(path, name) for name in names}
+
+
+def test_run_that_loads_the_optimizer_trains_as_the_first_run_would_have_continued(
+    averaged, log_of, tmp_path
+) -> None:
+    def train(name, params):
+        pipeline.RunPipeline(params, "train", str(tmp_path / name)).run()
+        return _state(tmp_path / name)
+
+    # Four steps are an epoch, and each epoch has the same order.
+    train("first", averaged(4))
+    expected = train("whole", averaged(8))
+    source = str(tmp_path / "first")
+    found = train("hot", averaged(4, init_checkpoint=source, init_checkpoint_optimizer="all"))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    log = log_of(tmp_path / "hot")
+    assert "initialize: hot start, with the optimizer," in log
+    assert "Initialized the optimizer from" in log
+    assert "ckpt-4: 8 variables matched" in log
+
+
+def test_run_that_loads_only_the_slots_counts_its_updates_from_zero(averaged, tmp_path) -> None:
+    pipeline.RunPipeline(averaged(4), "train", str(tmp_path / "first")).run()
+    source = {"init_checkpoint": str(tmp_path / "first")}
+    slots = averaged(0, **source, init_checkpoint_optimizer="slots")
+    pipeline.RunPipeline(slots, "train", str(tmp_path / "second")).run()
+    saved, loaded = _state(tmp_path / "first"), _state(tmp_path / "second")
+    of_slots = [name for name in saved if "/_variables/" in name and saved[name].ndim]
+    assert len(of_slots) == 6
+    for name in of_slots:
+        np.testing.assert_array_equal(loaded[name], saved[name], err_msg=name)
+    assert [loaded[name] for name in saved if "_iterations/" in name] == [0, 0]
+
+
 def test_own_checkpoint_comes_before_that_of_another_run(experiment, first_run) -> None:
     model_dir, model = first_run
     step, weights = _start(experiment(task={"init_checkpoint": "nowhere"}), model_dir)

@@ -1,11 +1,14 @@
 import ast
+import importlib
 import pathlib
 import shutil
+import sys
 
 import pytest
 
 from official_lite import porting
 from official_lite.common import errors
+from official_lite.porting import vendoring
 
 PROJECTS = pathlib.Path(__file__).parents[1] / "ports" / "projects"
 
@@ -90,3 +93,64 @@ def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> N
     assert (tmp_path / "b.yaml").read_text() == (
         "# of official\nloss: keras.losses.mean_squared_error\npath: a/official.x\n"
     )
+
+
+@pytest.mark.parametrize("place", ["a package", "a folder of a package", "no package"])
+def test_copied_modules_are_imported_from_where_the_project_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    garden = tmp_path / "site" / "official" / "toys"
+    garden.mkdir(parents=True)
+    for folder in (garden, garden.parent):
+        (folder / "__init__.py").write_text("")
+    (garden / "sizes.py").write_text("SIZE = 3\n")
+    (garden / "boxes.py").write_text("from official.toys import sizes\nSIZE = sizes.SIZE\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    vendoring.package_folder.cache_clear()
+    project = tmp_path / "moved" / "inner" if "folder of" in place else tmp_path / "moved"
+    project.mkdir(parents=True)
+    if place == "a package":
+        (project / "__init__.py").write_text("")
+    of_package = "from moved.inner import sizes\n" if "folder of" in place else ""
+    (project / "sizes.py").write_text("")
+    (project / "task.py").write_text(
+        f"import official.toys.boxes\n{of_package}SIZE = official.toys.boxes.SIZE\n"
+    )
+    porting.port_project([str(project)], alongside="garden").write()
+    vendoring.package_folder.cache_clear()
+
+    monkeypatch.syspath_prepend(project if place == "no package" else tmp_path)
+    names = {"a package": "moved.task", "no package": "task"}
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    assert importlib.import_module(names.get(place, "moved.inner.task")).SIZE == 3
+
+
+def test_own_modules_below_official_are_not_listed_as_manual_work(tmp_path: pathlib.Path) -> None:
+    files = {
+        "__init__.py": "",
+        "mine/__init__.py": "from official.mine.layers import *\n",
+        "mine/layers.py": "class Block:\n  sizes = {}\n",
+        "mine/heads/__init__.py": "from official.mine.layers import Block\n",
+        "mine/task.py": (
+            "import official.mine\n"
+            "from official.mine import heads, layers\n"
+            "from official.mine.layers import Block\n"
+            "layers.Block.sizes.keys\n"
+            "official.mine.layers.Block.sizes\n"
+            "official.mine.Block.sizes\n"
+            "heads.Block.sizes\n"
+            "heads.Missing\n"
+            "official.mine.heads.missing.Block\n"
+            "from official.other import task\n"
+        ),
+    }
+    for name, text in files.items():
+        path = tmp_path / "official" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = porting.port_project([str(tmp_path)]).remaining
+    assert [(one.line, one.what.partition("`")[2].partition("`")[0]) for one in found] == [
+        (8, "official.mine.heads.Missing"),
+        (9, "official.mine.heads.missing.Block"),
+        (10, "official.other.task"),
+    ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from official_lite.common import errors
+from official_lite.common import errors, nested_dict
 from official_lite.orbit import runner, utils
 from official_lite.orbit.hooks.hook import Hook
 
@@ -49,4 +49,6 @@ class LearningRateLogger(Hook):
 
 
 def _by_name(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
-    return {optimizer.name: optimizer for optimizer in optimizers}
+    optimizers = list(optimizers)
+    names = nested_dict.unique_keys([optimizer.name for optimizer in optimizers])
+    return dict(zip(names, optimizers, strict=True))

@@ -34,10 +34,13 @@ def test_two_replicas(make_keras_trainer, make_controller, recording_writer, two
 def test_several_optimizers_go_by_name(make_trainer, make_controller, recording_writer, as_list):
     trainer = make_trainer()
     optimizers = [keras.optimizers.SGD(0.5, name="a"), keras.optimizers.Adam(0.25, name="b")]
-    trainer.optimizers = optimizers if as_list else {o.name: o for o in optimizers}
+    repeated = keras.optimizers.SGD(0.125, name="a")
+    named = {"a": optimizers[0], "b": optimizers[1], "a_1": repeated}
+    trainer.optimizers = [*optimizers, repeated] if as_list else named
     make_controller(trainer, hooks=[hooks.LearningRateLogger(1)], steps_per_loop=1).train(1)
     assert _logged(recording_writer, "learning_rate/a") == [(1, 0.5)]
     assert _logged(recording_writer, "learning_rate/b") == [(1, 0.25)]
+    assert _logged(recording_writer, "learning_rate/a_1") == [(1, 0.125)]
 
 
 def test_trainer_without_an_optimizer_is_refused(make_trainer, make_controller):
