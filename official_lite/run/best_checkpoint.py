@@ -173,6 +173,8 @@ def check_metric(
 ) -> None:
     """Check before training that the evaluation reports the metric, if this can be known.
 
+    Otherwise the first evaluation shows whether it does.
+
     Raises:
         errors.UnknownNameError: If the evaluation does not report the metric.
     """
@@ -283,14 +285,24 @@ def _overlap(path: str, other: str) -> bool:
 
 
 def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
-    """Return whether no custom code adds results to an evaluation."""
-    return (
-        isinstance(trainer, base_trainer.Trainer)
-        and type(trainer).eval_end is base_trainer.Trainer.eval_end
-        and type(trainer.task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
-        and trainer.evaluates
-        and not getattr(trainer.model, "compiled", False)
+    """Return whether no custom code decides which results an evaluation has."""
+    if not isinstance(trainer, base_trainer.Trainer) or not trainer.evaluates:
+        return False
+    default = (
+        (type(trainer), base_trainer.Trainer, "evaluate"),
+        (type(trainer), base_trainer.Trainer, "eval_end"),
+        (type(trainer.task), base_task.Task, "reduce_aggregated_logs"),
     )
+    return (
+        all(getattr(own, name) is getattr(base, name) for own, base, name in default)
+        and not getattr(trainer.model, "compiled", False)
+        # A custom metric may return a dictionary, whose keys are then the names.
+        and all(_is_of_keras(metric) for metric in trainer.validation_metrics)
+    )
+
+
+def _is_of_keras(metric: Any) -> bool:
+    return bool(type(metric).result.__module__.startswith("keras."))
 
 
 def _is_scalar(value: tf.Tensor | float) -> bool:

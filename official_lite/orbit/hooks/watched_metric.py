@@ -28,6 +28,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return suggestions.did_you_mean(name, names)
 
 
+def find_metric(name: str, logs: Mapping[str, Any]) -> Any:
+    """Return the value of a metric in the logs of an evaluation.
+
+    Args:
+      name: A key of the logs. `a/b` or `a|b` means key `b` of the dictionary under `a`.
+      logs: The logs.
+
+    Raises:
+      errors.UnknownKeyError: The metric is missing.
+    """
+    flat = nested_dict.flatten_nested_dict(logs, "/")
+    found = name if name in flat else name.replace("|", "/")
+    if found not in flat:
+        raise errors.UnknownKeyError(
+            f"The evaluation has no metric `{name}`. {did_you_mean(found, flat)}"
+        )
+    return flat[found]
+
+
 class WatchedMetric:
     """Finds a metric in the logs of an evaluation and compares its values.
 
@@ -55,14 +74,8 @@ class WatchedMetric:
           errors.UnknownKeyError: The metric is missing.
           errors.ConfigTypeError: The metric is not a single number.
         """
-        flat = nested_dict.flatten_nested_dict(logs, "/")
-        name = self.name if self.name in flat else self.name.replace("|", "/")
-        if name not in flat:
-            raise errors.UnknownKeyError(
-                f"The evaluation has no metric `{self.name}`. {did_you_mean(name, flat)}"
-            )
         # JSON files record a value that is not finite as null, which becomes NaN here.
-        array = np.asarray(utils.get_value(flat[name]), dtype=float)
+        array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
                 f"`{self.name}` has the shape {array.shape}; expected a single number."
