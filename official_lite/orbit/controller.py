@@ -193,6 +193,7 @@ class Controller:
         self._reports = reports.Reports(
             self.storage, writers, self.summary_manager, self.eval_summary_manager
         )
+        self._loss_watch = reports.LossWatch()
         checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
         self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
         self.eval_preparations: list[Callable[[], None]] = []
@@ -544,6 +545,10 @@ class Controller:
         self._ended_interval = None
         # Before the actions, one of which may move the step.
         self._report_training(logs)
+        if self.first_step == 0:
+            self._loss_watch.note(
+                logs.get("training_loss"), step=self.step, steps_per_epoch=self.steps_per_epoch
+            )
         for action in self.train_actions:
             action(output)
 
