@@ -214,6 +214,8 @@ class Trainer(_AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
+        for metrics in self._task_metrics.values():
+            step_checks.name_metrics(task, metrics, model)
         freezing.freeze(model, config.trainer.freeze)
         if train:
             self._rematerialize()

@@ -263,7 +263,8 @@ class TrainerConfig(base_config.Config):
         best_checkpoint_export_subdir: The subdirectory for the best checkpoint; empty keeps none.
         best_checkpoint_eval_metric: The validation metric that selects the best checkpoint; `a|b`
             is metric `b` of task `a`.
-        best_checkpoint_metric_comp: Whether a `higher` or a `lower` value is better.
+        best_checkpoint_metric_comp: Whether a `higher` or a `lower` value is better. If it is
+            empty, the name of the metric decides: `lower` for a loss or an error, else `higher`.
         loss_upper_bound: A training loss above this bound counts as a blow-up.
         recovery_begin_steps: The step from which `loss_upper_bound` applies.
         recovery_max_trials: How many times to restore the last checkpoint after a blow-up; 0 fails
@@ -321,7 +322,7 @@ class TrainerConfig(base_config.Config):
     validation_interval: int = 1000
     best_checkpoint_export_subdir: str = ""
     best_checkpoint_eval_metric: str = ""
-    best_checkpoint_metric_comp: str = "higher"
+    best_checkpoint_metric_comp: str = ""
     loss_upper_bound: float = 1e6
     recovery_begin_steps: int = 0
     recovery_max_trials: int = 0
@@ -362,7 +363,7 @@ class TrainerConfig(base_config.Config):
         field_checks.require_subdirectories(
             self, "best_checkpoint_export_subdir", "validation_summary_subdir"
         )
-        field_checks.require_one_of(self, "best_checkpoint_metric_comp", ("higher", "lower"))
+        field_checks.require_one_of(self, "best_checkpoint_metric_comp", ("", "higher", "lower"))
         if self.validation_steps != -1 and self.validation_steps < 1:
             raise errors.ConfigValueError(
                 f"`validation_steps` is {self.validation_steps}; expected a number of batches, or "

@@ -17,6 +17,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.common import error_report, errors, log_once, qualnames, types
+from official_lite.core import step_metrics
 from official_lite.data import input_errors
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "check_class_labels",
     "check_logits",
     "check_pairing",
+    "name_metrics",
     "naming_the_block",
     "naming_the_inputs",
     "require_signature",
@@ -131,13 +133,37 @@ def source_of_loss(task: Any, base: type) -> str:
     return qualnames.described(task.build_losses)
 
 
-def build_metrics(task: Any, *, training: bool) -> list[keras.metrics.Metric]:
-    """Return the metrics that `task.build_metrics` builds.
+def build_metrics(
+    task: Any, *, training: bool, model: keras.Model | None = None
+) -> list[keras.metrics.Metric]:
+    """Return the metrics that `task.build_metrics` builds, under the same names in every call.
+
+    Args:
+        task: The task.
+        training: Whether the metrics are those of training or of evaluation.
+        model: The model, if it is built and its metrics are reported together with these.
 
     Raises:
         errors.ConfigTypeError: If it does not return a list of metrics.
+        errors.ConfigValueError: If two metrics have the same name.
     """
-    method, expected = task.build_metrics, "a list of Keras metrics, which may be empty"
+    with step_metrics.fresh_names():
+        metrics = _built_metrics(task.build_metrics, training=training)
+        name_metrics(task, metrics)
+    if model is not None:
+        name_metrics(task, metrics, model)
+    return metrics
+
+
+def name_metrics(
+    task: Any, metrics: Sequence[Any], model: keras.Model | tf.Module | None = None
+) -> None:
+    """Name the metrics of a task apart, and apart from those of its model once this is built."""
+    step_metrics.name_apart(metrics, qualnames.described(task.build_metrics), model)
+
+
+def _built_metrics(method: Callable[..., Any], *, training: bool) -> list[keras.metrics.Metric]:
+    expected = "a list of Keras metrics, which may be empty"
     metrics = returned(method, method(training=training), expected)
     is_single = not isinstance(metrics, Sequence | set | dict) or isinstance(metrics, str)
     wrong = [one for one in (() if is_single else metrics) if not hasattr(one, "update_state")]

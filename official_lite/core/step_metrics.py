@@ -1,17 +1,26 @@
 """Utilities for the metrics of steps: groups of metrics, and means over examples."""
 
-from collections.abc import Callable, Mapping, Sequence
+import collections
+import contextlib
+import inspect
+import itertools
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
+from keras.src.backend.common import global_state
 
-from official_lite.common import types, user_code
+from official_lite.common import errors, types, user_code
 from official_lite.orbit.utils import step_guard
 
 __all__ = [
+    "fresh_names",
     "install",
+    "name_apart",
     "reset_metric",
     "MetricGroup",
     "compiled_metrics",
@@ -39,11 +48,111 @@ def _reset_states(self: keras.metrics.Metric) -> None:
     self.reset_state()
 
 
+# Where Keras counts the objects without a name, by the snake case of their class.
+_COUNTERS = "object_name_uids"
+
+# The metrics that `name_apart` has named.
+_named_here: weakref.WeakSet[keras.metrics.Metric] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Let Keras count objects without a name from zero, as in a new process."""
+    kept = global_state.get_global_attribute(_COUNTERS)
+    global_state.set_global_attribute(_COUNTERS, collections.defaultdict(int))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(_COUNTERS, kept)
+
+
+def name_apart(
+    metrics: Sequence[Any], source: str, model: keras.Model | tf.Module | None = None
+) -> None:
+    """Name the metrics of a list that have no name of their own, depending only on the list.
+
+    Keras numbers such metrics through the whole process: `auc` in the first list, `auc_1` in the
+    next one. Here the numbers begin again in each list, and skip the names that were given.
+
+    Args:
+        metrics: The metrics of a task. A later call keeps the names of an earlier one, if it can.
+        source: The method that returned them, for the message.
+        model: The model, if its metrics are reported together with these.
+
+    Raises:
+        errors.ConfigValueError: If two metrics were given the same name.
+    """
+    compiled = model and compiled_metrics(model)
+    # With several outputs, the name of the output precedes that of the metric.
+    parts = compiled.metrics if compiled and len(compiled.output_names or ()) < 2 else []
+    layers = [one for one in model_metrics(model) if one is not compiled] if model else []
+    _number(parts, [])
+    taken = {one.name for one in parts}
+    # Layers of one class may give the same name to a metric of each.
+    _number(layers, taken, also_repeated=True)
+    taken |= {one.name for one in layers}
+    own = [one for one in _once(metrics) if not any(one is other for other in (*parts, *layers))]
+    _number(own, taken)
+    counts = collections.Counter([*taken, *(one.name for one in own)])
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise errors.ConfigValueError(
+            f"{source} returned a metric named `{repeated[0]}`, but another metric that is "
+            "reported with it has the same name, so one of the two would be lost. Give each "
+            f'metric its own name, such as `name="{repeated[0]}_2"`.'
+        )
+
+
+def _number(metrics: Sequence[Any], taken: Iterable[str], *, also_repeated: bool = False) -> None:
+    """Number the metrics without a name, and on request all but the first of a name."""
+    names, to_number = set(taken), []
+    for metric in _once(metrics):
+        if _has_automatic_name(metric):
+            to_number.append((metric, _snake_case(type(metric).__name__)))
+        elif also_repeated and metric.name in names:
+            to_number.append((metric, metric.name))
+        else:
+            names.add(metric.name)
+    for metric, first in sorted(to_number, key=lambda pair: pair[0] not in _named_here):
+        wanted = metric.name if metric in _named_here else first
+        numbered = (f"{first}_{number}" for number in itertools.count(1))
+        candidates = itertools.chain([wanted, first], numbered)
+        metric.name = next(name for name in candidates if name not in names)
+        _named_here.add(metric)
+        names.add(metric.name)
+
+
+def _once(metrics: Iterable[Any]) -> list[Any]:
+    """Return the metrics without repetitions of the same object."""
+    return list({id(metric): metric for metric in metrics}.values())
+
+
+def _has_automatic_name(metric: Any) -> bool:
+    """Return whether a metric has no name of its own."""
+    if not isinstance(metric, keras.Metric):
+        return False
+    if metric in _named_here:
+        return True
+    parameter = inspect.signature(type(metric).__init__).parameters.get("name")
+    if parameter is not None and parameter.default is not None:
+        return False
+    first = _snake_case(type(metric).__name__)
+    number = re.fullmatch(rf"{re.escape(first)}(?:_(\d+))?", metric.name)
+    # A name with a larger number than Keras has reached was given.
+    counters = global_state.get_global_attribute(_COUNTERS) or {}
+    return number is not None and int(number[1] or 0) < counters.get(first, 0)
+
+
+def _snake_case(name: str) -> str:
+    """Return the first name that Keras gives to an object of a class."""
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
 # Tracing takes about as long as this number of eager calls.
 _CALLS_BEFORE_TRACING = 20
 
-# Metrics in which every update changes a variable. In others, such as a sum or a recall, all
-# variables may still be 0 after an update.
+# Metrics in which every update by Keras' own `update_state` changes a variable. In others, such as
+# a sum or a recall, all variables may still be 0 after an update.
 _COUNTING = (
     keras.metrics.Mean,
     keras.metrics.AUC,
@@ -59,7 +168,9 @@ _COUNTING = (
 def model_metrics(model: keras.Model | tf.Module) -> list[keras.metrics.Metric]:
     """Return a model's metrics, without the loss tracker that Keras adds for `fit`."""
     loss_tracker = getattr(model, "_loss_tracker", None)
-    return [metric for metric in getattr(model, "metrics", ()) if metric is not loss_tracker]
+    # Keras lists the metrics of nested layers once per level.
+    metrics = _once(getattr(model, "metrics", ()))
+    return [metric for metric in metrics if metric is not loss_tracker]
 
 
 def compiled_metrics(model: keras.Model | tf.Module) -> keras.metrics.Metric | None:
@@ -91,14 +202,14 @@ class MetricGroup:
         # The ids of the metrics that a step has updated, and of those found without an update.
         self._updated: set[int] = set()
         self._missed: set[int] = set()
-        self._reset: Callable[[], None] = tf.function(self._reset_traceable, autograph=False)
-        self._read: Callable[[], list[Any]] = tf.function(self._read_traceable, autograph=False)
+        self._reset: Any = tf.function(self._reset_traceable, autograph=False)
+        self._read: Any = tf.function(self._read_traceable, autograph=False)
 
     def reset(self) -> None:
         """Reset all metrics."""
         self._calls += 1
         traced: list[Any] = []
-        if self._traceable and self._calls > _CALLS_BEFORE_TRACING:
+        if self._is_traced():
             self._reset()
             traced = self._traceable
         for metric in self.metrics:
@@ -112,15 +223,34 @@ class MetricGroup:
         is meaningless.
         """
         found: dict[int, Any] = {}
-        if self._traceable and self._calls > _CALLS_BEFORE_TRACING:
+        if self._is_traced():
             found = dict(zip(map(id, self._traceable), self._read(), strict=True))
         logs: dict[str, Any] = {}
-        for metric in self.metrics:
+        for metric in _once(self.metrics):
             if not self._is_reported(metric):
                 continue
             result = found[id(metric)] if id(metric) in found else metric.result()
-            logs |= dict(result) if isinstance(result, Mapping) else {metric.name: result}
+            values = dict(result) if isinstance(result, Mapping) else {metric.name: result}
+            if repeated := sorted(values.keys() & logs.keys()):
+                raise errors.ConfigValueError(
+                    f"Two metrics report a value named `{repeated[0]}`, so one of the two would be "
+                    "lost. Give each metric its own name, and each entry of a dictionary that "
+                    "`result` returns."
+                )
+            logs |= values
         return logs
+
+    def _is_traced(self) -> bool:
+        """Return whether compiled calls are due; without them if a metric can't be traced."""
+        if not self._traceable or self._calls <= _CALLS_BEFORE_TRACING:
+            return False
+        try:
+            # Only the first call of each traces.
+            self._reset.get_concrete_function()
+            self._read.get_concrete_function()
+        except Exception:  # Tracing may raise anything that eager calls do not.
+            self._traceable = []
+        return bool(self._traceable)
 
     def _is_reported(self, metric: keras.metrics.Metric) -> bool:
         """Return whether a step has updated the metric; warn once if not."""
@@ -159,7 +289,8 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
 def _has_counted(metric: keras.metrics.Metric) -> bool:
     if metric.name == "compile_metrics":
         return metric.built and all(_has_counted(part) for part in metric.metrics)
-    if not isinstance(metric, _COUNTING):
+    update = getattr(type(metric), "update_state", None)
+    if not isinstance(metric, _COUNTING) or not update.__module__.startswith("keras."):
         return True
     return any(tf.math.count_nonzero(v) > 0 for v in metric.variables)
 

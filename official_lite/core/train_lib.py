@@ -97,6 +97,7 @@ class OrbitExperimentRunner:
         self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
         self._hooks = tuple(hooks)
+        self._all_hooks: Sequence[orbit.Hook] = ()
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
         self._writes_events = False
@@ -274,6 +275,7 @@ class OrbitExperimentRunner:
                 "evaluated and saved."
             )
         preemption.check()
+        self._warn_of_no_checkpoint()
         self.choose_execution()
         if self._writes_events:
             telemetry.write_hparams(self.model_dir, self._run_info().flat_config())
@@ -424,6 +426,7 @@ class OrbitExperimentRunner:
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
         best_checkpoint.check_directories(self.params, self.model_dir, keepers)
         best_checkpoint.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
+        self._all_hooks = hooks
         return hooks
 
     def _build_controller(
@@ -492,6 +495,25 @@ class OrbitExperimentRunner:
         model = orbit.runner.model_of(self.trainer)
         step = self.trainer.global_step
         driver.note_results(record, error, lambda: int(step.numpy()), model, self.controller)
+
+    def _warn_of_no_checkpoint(self) -> None:
+        """Warn if there will be nothing to resume from before the training ends."""
+        config, manager = self.params.trainer, self.checkpoint_manager
+        has_one = manager is None or manager.latest_checkpoint
+        saves = any(isinstance(h, orbit.hooks.PeriodicCheckpoint) for h in self._all_hooks)
+        if has_one or saves or not 1 < config.train_steps < config.checkpoint_interval:
+            return
+        wanted = config.validation_interval if self._mode is Mode.TRAIN_AND_EVAL else 0
+        if not 0 < wanted < config.train_steps:
+            wanted = max(config.train_steps // 10, 1)
+        logging.warning(
+            "No checkpoint is saved before training ends at step %d, because "
+            "`trainer.checkpoint_interval` is %d. If the run is killed, it starts from step 0 "
+            "again. To resume instead, set `trainer.checkpoint_interval`, for example to %d.",
+            config.train_steps,
+            config.checkpoint_interval,
+            wanted,
+        )
 
     def _save_a_point_to_recover_to(self) -> None:
         """Save the initial state if recovery is enabled, which needs a checkpoint to restore."""

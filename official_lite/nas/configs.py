@@ -167,7 +167,8 @@ class OneShotConfig(hyperparams.Config):
         arch_weight_decay: Weight decay of the architecture parameters.
         warmup_steps: Number of initial steps in which only the weights are trained.
         reward: The metric that `enas` and `spos` optimize; empty means the task's loss.
-        reward_direction: `maximize` or `minimize`; used only with a metric.
+        reward_direction: `maximize` or `minimize`; used only with a metric. If it is empty, the
+            name of the metric decides: `minimize` for a loss or an error, else `maximize`.
         idle_paths: How a step treats the weights of candidates that it does not use. `update` lets
             momentum and weight decay change them; `freeze` keeps them unchanged.
         penalty: The resource cost of an architecture.
@@ -181,7 +182,7 @@ class OneShotConfig(hyperparams.Config):
     arch_weight_decay: float = 1e-3
     warmup_steps: int = 0
     reward: str = ""
-    reward_direction: str = "maximize"
+    reward_direction: str = ""
     idle_paths: str = "update"
     penalty: PenaltyConfig = dataclasses.field(default_factory=PenaltyConfig)
     darts: DartsConfig = dataclasses.field(default_factory=DartsConfig)
@@ -193,7 +194,7 @@ class OneShotConfig(hyperparams.Config):
         field_checks.require_not_negative(
             self, "arch_learning_rate", "arch_weight_decay", "warmup_steps"
         )
-        field_checks.require_one_of(self, "reward_direction", ("maximize", "minimize"))
+        field_checks.require_one_of(self, "reward_direction", ("", "maximize", "minimize"))
         field_checks.require_one_of(self, "idle_paths", ("update", "freeze"))
 
 

@@ -8,8 +8,9 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import errors, suggestions, types, user_code
-from official_lite.core import base_task
+from official_lite.core import base_task, step_checks
 from official_lite.nas import loss_probe
+from official_lite.orbit.hooks import watched_metric
 
 __all__ = ["Reward"]
 
@@ -24,7 +25,8 @@ class Reward:
         model: The model of the task.
         metric: The name of one of the task's metrics. If it is empty, the reward is the negative
             loss.
-        direction: `maximize` or `minimize`; used only with a metric.
+        direction: `maximize` or `minimize`; used only with a metric. If it is empty, the name of
+            the metric decides.
 
     Raises:
         errors.ConfigValueError: If the metric is unknown to the task.
@@ -36,9 +38,11 @@ class Reward:
         self._task = task
         self._model = model
         with user_code.keeping_attributes(task):
-            self._metrics: list[keras.metrics.Metric] = list(task.build_metrics(training=False))
+            self._metrics = step_checks.build_metrics(task, training=False, model=model)
         self._wanted = self._find(metric) if metric else None
-        self._sign = -1.0 if direction == "minimize" else 1.0
+        self._sign = 1.0
+        if metric and not watched_metric.maximizes(metric, direction, default="maximize"):
+            self._sign = -1.0
 
     @user_code.not_converted
     def of_batch(self, inputs: types.Nest) -> tf.Tensor:

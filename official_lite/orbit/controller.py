@@ -152,6 +152,8 @@ class Controller:
         self._is_running = False
         self._evaluation_is_pending = False
         self._must_rewind = False
+        # The result of `_end_interval`, until it is reported.
+        self._ended_interval: tuple[runner.Output, runner.Output] | None = None
         self.stop_reason: str | None = None
         self._stop_request: str | None = None
         self.trainer = trainer
@@ -191,6 +193,7 @@ class Controller:
         self._reports = reports.Reports(
             self.storage, writers, self.summary_manager, self.eval_summary_manager
         )
+        self._loss_watch = reports.LossWatch()
         checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
         self.model_dir = os.fspath(model_dir) if model_dir else checkpoint_dir
         self.eval_preparations: list[Callable[[], None]] = []
@@ -457,7 +460,7 @@ class Controller:
                 while (step := self.step) < plan.last_step and self._stop_request is None:
                     self._stop_check.check()
                     stop = self._next_event(step, plan)
-                    self._train_stretch(step, stop)
+                    self._train_stretch(step, stop, plan)
                     self._fire_due_events(stop, plan)
             self._finish(plan)
 
@@ -472,22 +475,29 @@ class Controller:
         )
         return int(min(plan.last_step, *(when.next_step(step) for when in whens)))
 
-    def _train_stretch(self, start: int, stop: int) -> None:
+    def _train_stretch(self, start: int, stop: int, plan: _Plan) -> None:
         self._iter, self.storage.step = stop - 1, stop
         self._hooks.before_steps(until=stop)
         with self._summaries.of_steps():
             for part in self._stop_check.slices(start, stop, self._inner.is_splittable):
                 self._inner.run(*part)
                 self._reports.progress(part[1])
+        if self._is_report_due(stop, plan):
+            self._end_interval()
         self._hooks.after_steps(stop)
 
-    def _fire_due_events(self, step: int, plan: _Plan) -> None:
-        evaluates = plan.evaluate.is_due(step)
-        ends = step >= plan.last_step
+    def _is_report_due(self, step: int, plan: _Plan) -> bool:
         # Actions judge a state before it is saved, and they are called with a report.
-        saves = self._checkpoints is not None and self._checkpoints.is_due(step)
-        judges = saves and bool(self.train_actions)
-        if evaluates or ends or judges or self._inner.is_report_due(step):
+        judges = bool(self.train_actions) and self._is_save_due(step)
+        ends = step >= plan.last_step
+        return ends or judges or plan.evaluate.is_due(step) or self._inner.is_report_due(step)
+
+    def _is_save_due(self, step: int) -> bool:
+        return self._checkpoints is not None and self._checkpoints.is_due(step)
+
+    def _fire_due_events(self, step: int, plan: _Plan) -> None:
+        evaluates, saves = plan.evaluate.is_due(step), self._is_save_due(step)
+        if self._ended_interval is not None or self._is_report_due(step, plan):
             self._report()
             if self.step != step:  # An action has restored an older checkpoint.
                 self._rewind()
@@ -505,7 +515,7 @@ class Controller:
 
         This is the case after a requested stop, for example.
         """
-        if self._inner.is_open:
+        if self._has_interval():
             self._report()
         if plan.evaluate_at_end and plan.evaluated_step != self.step:
             self._evaluate(plan)
@@ -514,12 +524,31 @@ class Controller:
                 self.save_checkpoint()
         self._sync_on_async_checkpointing()
 
-    def _report(self) -> None:
+    def _end_interval(self) -> tuple[runner.Output, runner.Output]:
+        """End the reporting interval, so that hooks find its values in the storage.
+
+        Returns:
+          What the trainer reports, and the same in NumPy with the speed.
+        """
         output = self._inner.report()
         logs = reports.as_numpy(output)
         logs["steps_per_second"] = self._inner.take_steps_per_second()
+        self.storage.record_report(telemetry.numbers(logs))
+        self._ended_interval = output, logs
+        return self._ended_interval
+
+    def _has_interval(self) -> bool:
+        return self._inner.is_open or self._ended_interval is not None
+
+    def _report(self) -> None:
+        output, logs = self._ended_interval or self._end_interval()
+        self._ended_interval = None
         # Before the actions, one of which may move the step.
         self._report_training(logs)
+        if self.first_step == 0:
+            self._loss_watch.note(
+                logs.get("training_loss"), step=self.step, steps_per_epoch=self.steps_per_epoch
+            )
         for action in self.train_actions:
             action(output)
 
@@ -610,6 +639,7 @@ class Controller:
                     extra=terminal.DETAIL,
                 )
                 self._inner.discard()
+                self._ended_interval = None
                 # What fails from here on is logged: the first error is the one to raise.
                 _attempt(self._sync_on_async_checkpointing)
                 _attempt(self._hooks.dispatch, "on_exception", error)
@@ -639,7 +669,7 @@ class Controller:
     def _end_early(self) -> None:
         """Save the trained state without an evaluation, because little time may be left."""
         self.storage.step = self.step
-        if self._inner.is_open:
+        if self._has_interval():
             self._report()
         if self._checkpoints is not None and self.step > self.first_step:
             self._save_the_end()

@@ -1,15 +1,19 @@
 """Reports: pass the numbers of a run to summaries and writers."""
 
 import contextlib
+import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from official_lite import telemetry
 from official_lite.orbit import runner, triggers, utils
+from official_lite.telemetry.record import as_number
 
 _SECONDS_BETWEEN_PROGRESS = 0.1
 
@@ -81,6 +85,47 @@ class Summaries:
         )
         self._own_managers.append(manager)
         return manager
+
+
+class LossWatch:
+    """Advises the user once if the training loss stays at its first value.
+
+    This is the case if no gradient arrives, for example because the loss takes logits for
+    probabilities, or because one update at a far too high learning rate has saturated the model.
+    The loss is judged after the first epoch, if its length is known, or after 100 reports.
+    """
+
+    _MIN_REPORTS, _ENOUGH_REPORTS = 5, 100
+    _TOLERANCE = 0.01
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._is_judged = False
+
+    def note(self, loss: Any, *, step: int, steps_per_epoch: int | None) -> None:
+        """Take the loss of a report; anything but a finite number is ignored."""
+        value = as_number(loss)
+        if self._is_judged or value is None or not math.isfinite(value):
+            return
+        self._values.append(value)
+        count = len(self._values)
+        is_epoch_over = steps_per_epoch is not None and step >= steps_per_epoch
+        if count < self._MIN_REPORTS or not (is_epoch_over or count >= self._ENOUGH_REPORTS):
+            return
+        self._is_judged = True
+        first = statistics.fmean(self._values[: count // 2])
+        last = statistics.fmean(self._values[count // 2 :])
+        if first and abs(last - first) <= self._TOLERANCE * abs(first):
+            logging.warning(
+                "The training loss has hardly changed since training began: it was %.6g in the "
+                "first report and is %.6g at step %d. If it should have fallen by now, check "
+                "whether the loss gets logits or probabilities (`from_logits`), the learning rate "
+                "(`trainer.optimizer_config`), and which variables train (`trainer.freeze`). With "
+                "`trainer.overfit_batches=1`, any model should reach a loss near its minimum.",
+                self._values[0],
+                value,
+                step,
+            )
 
 
 class Reports:

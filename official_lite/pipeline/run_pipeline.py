@@ -214,7 +214,12 @@ class RunPipeline:
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
             _warn_of_an_old_start(plan, trained)
-            if plan.phase and run_record.is_finished(plan.params, plan.mode, plan.model_dir):
+            if plan.phase and run_record.is_finished(
+                plan.params,
+                plan.mode,
+                plan.model_dir,
+                allow_config_change=self._allow_config_change,
+            ):
                 finished[plan.phase] = plan.finished()
                 continue
             if finished:

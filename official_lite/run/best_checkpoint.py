@@ -4,7 +4,6 @@ import json
 import math
 import os
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,16 +29,12 @@ __all__ = [
 
 BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
 
-# Words in metric names that indicate that a lower value is better.
-_LESS_IS_BETTER = frozenset(
-    {"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "bits", "divergence"}
-)
-
 
 class BestCheckpointExporter:
     """Saves a checkpoint whenever an evaluation is better than all earlier ones.
 
-    The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
+    Of two evaluations with the same value, the one with the lower `validation_loss` is better. The
+    directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
     evaluation; see `checkpoint.best_checkpoints`. A non-finite metric is never the best.
 
     A run that resumes calls `rewind` to restore the best result at its step. `protect` keeps the
@@ -49,16 +44,19 @@ class BestCheckpointExporter:
     Args:
         export_dir: The directory; results of an earlier run in it are read.
         metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
-        metric_comp: Whether a `higher` or a `lower` value is better.
+        metric_comp: Whether a `higher` or a `lower` value is better. If it is empty, the name of
+            the metric decides, as in the hook `early_stopping`; if the name does not say it,
+            `higher` is used.
     """
 
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
-        if metric_comp not in ("lower", "higher"):
+        if metric_comp not in ("lower", "higher", ""):
             raise errors.ConfigValueError(
-                f"`best_checkpoint_metric_comp` must be `higher` or `lower`, got {metric_comp!r}."
+                f"`best_checkpoint_metric_comp` must be `higher`, `lower` or empty, got "
+                f"{metric_comp!r}."
             )
         self._export_dir = export_dir
-        self._metric = watched_metric.WatchedMetric(metric_name, metric_comp)
+        self._metric = watched_metric.WatchedMetric(metric_name, metric_comp, default="higher")
         files.makedirs(export_dir)
         self._best = best_checkpoints.BestCheckpoints(export_dir)
         self._best_ckpt_logs = self._read_best_logs()
@@ -96,7 +94,7 @@ class BestCheckpointExporter:
             errors.UnknownKeyError: If the metric is not among the logs.
         """
         value = self._metric.value(eval_logs)
-        if not self._metric.is_better(value, self.best_metric_value):
+        if not self._metric.is_improvement(eval_logs, self.best_ckpt_logs):
             # An interrupted export may have left the `info.json` of the previous best checkpoint.
             self._best.write_info()
             return False
@@ -139,18 +137,8 @@ def maybe_create_best_ckpt_exporter(
     ):
         return None
     metric, comp = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
-    _warn_if_less_is_better(metric, comp)
     export_dir = os.path.join(data_dir, trainer.best_checkpoint_export_subdir)
     return BestCheckpointExporter(export_dir, metric, comp)
-
-
-def _warn_if_less_is_better(metric: str, comp: str) -> None:
-    if comp == "higher" and _LESS_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())):
-        logging.warning(
-            "The checkpoint with the highest %s is kept as the best. If lower values are better, "
-            "set `trainer.best_checkpoint_metric_comp: lower`.",
-            metric,
-        )
 
 
 def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
@@ -172,6 +160,8 @@ def check_metric(
     params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
 ) -> None:
     """Check before training that the evaluation reports the metric, if this can be known.
+
+    Otherwise the first evaluation shows whether it does.
 
     Raises:
         errors.UnknownNameError: If the evaluation does not report the metric.
@@ -283,14 +273,24 @@ def _overlap(path: str, other: str) -> bool:
 
 
 def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
-    """Return whether no custom code adds results to an evaluation."""
-    return (
-        isinstance(trainer, base_trainer.Trainer)
-        and type(trainer).eval_end is base_trainer.Trainer.eval_end
-        and type(trainer.task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
-        and trainer.evaluates
-        and not getattr(trainer.model, "compiled", False)
+    """Return whether no custom code decides which results an evaluation has."""
+    if not isinstance(trainer, base_trainer.Trainer) or not trainer.evaluates:
+        return False
+    default = (
+        (type(trainer), base_trainer.Trainer, "evaluate"),
+        (type(trainer), base_trainer.Trainer, "eval_end"),
+        (type(trainer.task), base_task.Task, "reduce_aggregated_logs"),
     )
+    return (
+        all(getattr(own, name) is getattr(base, name) for own, base, name in default)
+        and not getattr(trainer.model, "compiled", False)
+        # A custom metric may return a dictionary, whose keys are then the names.
+        and all(_is_of_keras(metric) for metric in trainer.validation_metrics)
+    )
+
+
+def _is_of_keras(metric: Any) -> bool:
+    return bool(type(metric).result.__module__.startswith("keras."))
 
 
 def _is_scalar(value: tf.Tensor | float) -> bool:

@@ -377,12 +377,27 @@ def save_gin_config(
     files.write_text(path, escapes.mask_passwords(gin_config.operative_config(params)))
 
 
-def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> bool:
+def is_finished(
+    params: config_definitions.ExperimentConfig,
+    mode: str,
+    model_dir: str,
+    *,
+    allow_config_change: bool = False,
+) -> bool:
     """Return whether the training run in this directory is finished; if so, log it.
 
-    A finished run counts as finished even if the config has changed since, but then a warning is
-    logged. A run with phases is never finished in this sense, because each phase has its own
-    directory. This function does not need TensorFlow.
+    A run with phases is never finished in this sense, because each phase has its own directory.
+    This function does not need TensorFlow.
+
+    Args:
+        params: The config of the run.
+        mode: The mode of the run.
+        model_dir: The model directory.
+        allow_config_change: Whether a finished run of another config counts, too.
+
+    Raises:
+        errors.ConfigValueError: If the run is finished, but its config differs in a field that
+            affects the training, as when a run resumes; see `config.compatibility`.
     """
     path = os.path.join(model_dir, "run.json")
     trains = run_mode.Mode(mode).trains
@@ -395,13 +410,9 @@ def is_finished(params: config_definitions.ExperimentConfig, mode: str, model_di
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
-    logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     if record.get("config_sha256") != config_sha256(params):
-        logging.warning(
-            "Its config differs from the config of this command; see %s. To run the new config, "
-            "use another `model_dir` or remove this one.",
-            os.path.join(model_dir, "params.yaml"),
-        )
+        compatibility.check(params, model_dir, is_allowed=allow_config_change)
+    logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     return True
 
 

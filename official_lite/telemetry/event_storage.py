@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, nested_dict, suggestions
 from official_lite.telemetry import graph_metrics, record
 from official_lite.telemetry.record import Histogram
 
@@ -248,6 +248,15 @@ class EventStorage:
             counts = record.bucket_counts(values).numpy().astype(np.float64)
             self._counts[name] = self._counts.get(name, 0.0) + counts
 
+    def record_report(self, values: record.Values) -> None:
+        """Add the values of a report to the histories, without reporting them once more.
+
+        Args:
+          values: Numbers by name. Nested names are joined by `/`.
+        """
+        for name, value in nested_dict.flatten_nested_dict(values, "/").items():
+            self._add_to_history(name, float(value))
+
     @contextlib.contextmanager
     def muted(self) -> Iterator[None]:
         """Ignore values recorded within the context, including those of functions traced there."""
@@ -294,7 +303,9 @@ class EventStorage:
         """Return the history of a scalar.
 
         It contains each single value recorded from Python, and one mean per interval for values
-        recorded inside graphs.
+        recorded inside graphs. It also contains what the trainer reports, such as `training_loss`,
+        the metrics and `learning_rate`: one value per report, which hooks find from `after_step` of
+        the last step of the report's interval on.
 
         Args:
           name: The full name, including name scopes.

@@ -18,6 +18,7 @@ __all__ = [
     "Record",
     "numbers",
     "as_number",
+    "warn_left_out",
 ]
 
 
@@ -132,7 +133,7 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
         elif (number := as_number(value)) is not None:
             kept[name] = number
         else:
-            _warn_left_out(name, value)
+            warn_left_out(name, value)
     return kept
 
 
@@ -145,9 +146,14 @@ def as_number(value: object) -> int | float | None:
     return int(array.item()) if array.dtype.kind in "biu" else float(array.reshape(()))
 
 
-def _warn_left_out(name: str, value: object) -> None:
+def warn_left_out(name: str, value: Any) -> None:
+    """Warn once that a value is not written, and say how to report its elements."""
+    shape = np.shape(value)
     log_once.warn_once(
-        "`%s` is a %s and not a single number: the writers leave it out.",
+        "`%s` %s and is not a single number: the writers leave it out. A metric can report one "
+        "entry per element: return a dictionary of numbers from `result`, such as "
+        "`{'%s/0': values[0]}`, or average the elements.",
         name,
-        type(value).__name__,
+        f"has the shape {shape}" if shape else f"is a {type(value).__name__}",
+        name,
     )

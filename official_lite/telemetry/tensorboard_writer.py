@@ -18,7 +18,7 @@ from google.protobuf import message, struct_pb2
 from official_lite.common import error_report, files
 from official_lite.telemetry import writer
 from official_lite.telemetry.event_storage import Events
-from official_lite.telemetry.record import Histogram, Record
+from official_lite.telemetry.record import Histogram, Record, warn_left_out
 
 __all__ = [
     "histogram_summary",
@@ -219,9 +219,7 @@ class TensorBoardWriter(writer.Writer):
                 path = os.path.join(relative_path, name)
                 self.write_values(value, step=step, relative_path=path, summary_fn=summary_fn)
             elif summary_fn in (scalar_summary, tf.summary.scalar) and np.ndim(value) > 0:
-                logging.log_first_n(
-                    logging.WARNING, "Skipping `%s`, which is not a scalar.", 10, name
-                )
+                warn_left_out(name, value)
             elif summary_fn is scalar_summary:
                 scalars[name] = value
             else:

@@ -77,7 +77,9 @@ def _main(argv: list[str]) -> None:
         print(parsing.to_yaml(params) + execution, end="")
     elif FLAGS.dry_run:
         _dry_run(params)
-    elif not run_record.is_finished(params, FLAGS.mode, FLAGS.model_dir):
+    elif not run_record.is_finished(
+        params, FLAGS.mode, FLAGS.model_dir, allow_config_change=FLAGS.allow_config_change
+    ):
         run_record.check_model_dir(FLAGS.model_dir)
         _run(params, FLAGS.mode, FLAGS.model_dir)
 

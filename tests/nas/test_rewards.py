@@ -27,7 +27,8 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
     loss = float(tf.reduce_mean(tf.square(trainer.model(_batch()[0]))))
     for kwargs, expected in (
         ({}, -loss),
-        ({"metric": "mae"}, error),
+        ({"metric": "mae"}, -error),
+        ({"metric": "mae", "direction": "maximize"}, error),
         ({"metric": "mae", "direction": "minimize"}, -error),
     ):
         reward, of_batch = _reward(trainer, **kwargs)

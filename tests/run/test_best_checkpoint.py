@@ -47,7 +47,16 @@ def test_best_that_is_not_finite_is_beaten_by_any_number(tmp_path, checkpoint) -
     assert _exports(_exporter(tmp_path), checkpoint, [np.nan, 0.1, 0.2]) == [False, True, True]
 
 
-def test_of_equal_evaluations_the_first_is_the_best(tmp_path, checkpoint) -> None:
+def test_of_equal_evaluations_the_one_with_the_lower_loss_is_the_best(tmp_path, checkpoint) -> None:
+    exporter = _exporter(tmp_path, metric="digits|accuracy")
+    best = []
+    for step, loss in enumerate([40.0, 1.0, 2.0, np.nan]):
+        logs = {"digits": {"accuracy": 0.5, "validation_loss": np.float32(loss)}}
+        best.append(exporter.maybe_export_checkpoint(checkpoint, logs, step))
+    assert best == [True, True, False, False]
+
+
+def test_of_equal_evaluations_without_a_loss_the_first_is_the_best(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path)
     assert _exports(exporter, checkpoint, [0.5, 0.5]) == [True, False]
     assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-0")
@@ -100,17 +109,25 @@ def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, ma
 
 
 @pytest.mark.parametrize(
-    ("metric", "comp", "is_warned"),
-    [("rmse", "higher", True), ("rmse", "lower", False), ("accuracy", "higher", False)],
+    ("metric", "comp", "warning"),
+    [
+        ("rmse", "higher", "by its name, lower values are better"),
+        ("rmse", "lower", ""),
+        ("rmse", "", ""),
+        ("accuracy", "", ""),
+        ("quality", "", "so `higher` is used"),
+        ("quality", "higher", ""),
+    ],
 )
-def test_metric_of_which_less_is_better_is_warned_of(
-    experiment, tmp_path, caplog, metric, comp, is_warned
+def test_direction_that_the_name_contradicts_or_does_not_say_is_one_warning(
+    experiment, tmp_path, caplog, metric, comp, warning
 ) -> None:
     names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}
     params = experiment(trainer={f"best_checkpoint_{name}": v for name, v in names.items()})
     with caplog.at_level("WARNING"):
         best_checkpoint.maybe_create_best_ckpt_exporter(params, str(tmp_path))
-    assert ("highest rmse is kept" in caplog.text) == is_warned
+    assert warning in caplog.text
+    assert bool(warning) == bool(caplog.text)
 
 
 def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -> None:

@@ -126,16 +126,21 @@ def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
     assert not run_record.is_finished(_params(), "eval", str(tmp_path))
 
 
-def test_finished_run_of_another_config_is_pointed_out(tmp_path: pathlib.Path, caplog) -> None:
+def test_finished_run_of_another_config_is_refused_unless_it_is_allowed(
+    tmp_path: pathlib.Path, caplog
+) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
     (tmp_path / "ckpt-3.index").touch()
+    harmless = _params()
+    harmless.trainer.max_to_keep = 2
+    assert run_record.is_finished(harmless, "train", str(tmp_path))
     other = _params()
     other.runtime.seed = 5
-    for params, warnings in ((_params(), 0), (other, 1)):
-        caplog.clear()
-        assert run_record.is_finished(params, "train", str(tmp_path))
-        assert caplog.text.count("differs from the config of this command") == warnings
+    with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed: 0 -> 5"):
+        run_record.is_finished(other, "train", str(tmp_path))
+    assert run_record.is_finished(other, "train", str(tmp_path), allow_config_change=True)
+    assert "runtime.seed: 0 -> 5" in caplog.text
 
 
 def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.Path) -> None:

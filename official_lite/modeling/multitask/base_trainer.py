@@ -87,6 +87,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             for name, task in self.multi_task.tasks.items()
         }
         self._build_models()
+        for name, task in self.multi_task.tasks.items():
+            model = task_model(multi_task_model, name)
+            step_checks.name_metrics(task, self._training_metrics[name], model)
         runner.set_untracked(self, _metric_groups={})
         self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, multi_task_model)

@@ -22,12 +22,15 @@ class BestCheckpoint(Hook):
 
     The directory contains `best_ckpt-<step>`, and `info.json` with all metrics of the best
     evaluation. A resumed run discards the evaluations after its last checkpoint, because they will
-    be repeated. A non-finite metric value is never the best. If the optimizer averages the weights,
-    the averaged weights are evaluated and saved as the model.
+    be repeated. A non-finite metric value is never the best. Of two evaluations with the same
+    value, the one with the lower `validation_loss` is better. If the optimizer averages the
+    weights, the averaged weights are evaluated and saved as the model.
 
     Args:
       metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested metrics.
-      direction: `minimize` or `maximize`.
+      direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
+        `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does not
+        say it, the metric is maximized.
       directory: The output directory, relative to the run's `model_dir` unless it is absolute.
       max_to_keep: The number of checkpoints to keep: the best one, and earlier best ones.
     """
@@ -35,11 +38,11 @@ class BestCheckpoint(Hook):
     def __init__(
         self,
         metric: str,
-        direction: str = "maximize",
+        direction: str = "",
         directory: str = "best_ckpt",
         max_to_keep: int = 1,
     ) -> None:
-        self._metric = WatchedMetric(metric, direction)
+        self._metric = WatchedMetric(metric, direction, default="maximize")
         self.watched_metric = metric
         self.metric = metric
         self.directory = directory
@@ -52,7 +55,7 @@ class BestCheckpoint(Hook):
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         best = self._open()
         value = self._metric.value(logs)
-        if not self._metric.is_better(value, self._best_value()):
+        if not self._metric.is_improvement(logs, self._best_logs()):
             return
         logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)
         average = ema_optimizer.get_moving_average(runner.optimizer_of(self.trainer))
@@ -84,14 +87,17 @@ class BestCheckpoint(Hook):
             step = state["best_step"]
             self._best.rewind(-1 if step is None else step)
 
-    def _best_value(self) -> float | None:
-        """Return the value to beat, or `None` if there is none for this metric.
+    def _best_logs(self) -> Mapping[str, Any] | None:
+        """Return the evaluation to beat, or `None` if there is none for this metric.
 
         A best value of a different metric does not count.
         """
         best = self._open().best or {}
-        value = best.get(self._metric.name.replace("|", "/"))
-        return None if value is None else float(value)
+        return best if best.get(self._metric.name.replace("|", "/")) is not None else None
+
+    def _best_value(self) -> float | None:
+        best = self._best_logs()
+        return None if best is None else self._metric.value(best)
 
     def _open(self) -> best_checkpoints.BestCheckpoints:
         """Return the best checkpoints. The first call reads the results of earlier runs."""

@@ -22,7 +22,9 @@ class EarlyStopping(Hook):
       metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested metrics.
       patience: The number of evaluations without an improvement that ends training.
       min_delta: An improvement must be larger than this value.
-      direction: `minimize` or `maximize`.
+      direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
+        `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does not
+        say it, the metric is minimized.
       baseline: No evaluation counts as an improvement until the metric beats this value.
       start_step: Evaluations before this step are ignored.
 
@@ -35,7 +37,7 @@ class EarlyStopping(Hook):
         metric: str,
         patience: int,
         min_delta: float = 0.0,
-        direction: str = "minimize",
+        direction: str = "",
         baseline: float | None = None,
         start_step: int = 0,
     ) -> None:
@@ -44,7 +46,7 @@ class EarlyStopping(Hook):
                 f"EarlyStopping requires `patience` >= 1 and `min_delta` >= 0; got {patience} and "
                 f"{min_delta}."
             )
-        self._metric = WatchedMetric(metric, direction)
+        self._metric = WatchedMetric(metric, direction, default="minimize")
         self.watched_metric = metric
         self._patience = patience
         self._min_delta = min_delta

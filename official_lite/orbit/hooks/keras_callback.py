@@ -10,6 +10,7 @@ from absl import logging
 from official_lite import telemetry
 from official_lite.common import errors, nested_dict, plugins
 from official_lite.orbit import reports, runner
+from official_lite.orbit.hooks import watched_metric
 from official_lite.orbit.hooks.hook import Hook
 
 __all__ = [
@@ -131,10 +132,7 @@ class KerasCallback(Hook):
         self._epoch_logs: dict[str, float] = {}
 
     def _find_watched_metric(self) -> str:
-        """Return the metric of an evaluation that a callback of Keras monitors, by its name here.
-
-        Keras itself only warns if there is no such metric.
-        """
+        """Return the name here of the metric of an evaluation that a callback of Keras monitors."""
         is_of_keras = type(self.callback).__module__.startswith("keras.")
         monitor = getattr(self.callback, "monitor", None)
         if not is_of_keras or not isinstance(monitor, str) or not monitor.startswith("val_"):
@@ -165,6 +163,9 @@ class KerasCallback(Hook):
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         if self._has_ended:
             return
+        if self.watched_metric:
+            # Keras itself only warns if there is no such metric.
+            watched_metric.find_metric(self.watched_metric, logs)
         if self._begin_test not in self.controller.eval_preparations:
             self._set_model()
             self._begin_test()

@@ -46,7 +46,7 @@ def measure_metrics(
         The task's metrics, with the mean of the loss over the batches as `validation_loss`.
     """
     task, model = ctx.require("task"), ctx.require("model")
-    metrics = step_checks.build_metrics(task, training=False)
+    metrics = step_checks.build_metrics(task, training=False, model=model)
     steps = ctx.params.trainer.validation_steps
     losses: list[float] = []
     state = None

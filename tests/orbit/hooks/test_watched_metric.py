@@ -50,3 +50,31 @@ def test_what_is_not_finite_beats_nothing(value, direction):
 def test_unknown_direction_is_refused():
     with pytest.raises(errors.ConfigValueError, match="Did you mean `maximize`"):
         WatchedMetric("accuracy", "maximise")
+
+
+@pytest.mark.parametrize(
+    ("names", "direction"),
+    [
+        ("loss validation_loss val_loss mae mean_absolute_error kl_divergence wer", "minimize"),
+        (
+            "false_positives brier_score negative_log_likelihood accuracy/loss perplexity",
+            "minimize",
+        ),
+        ("accuracy val_acc auc auc_1 AUC f1_score r2_score mAP AP50 mean_io_u hits10", "maximize"),
+        ("true_negatives top_5_accuracy digits|accuracy loss/precision psnr", "maximize"),
+    ],
+)
+def test_name_says_the_direction_to_every_hook_alike(names, direction):
+    for name in names.split():
+        for default in ("minimize", "maximize"):
+            found = WatchedMetric(name, default=default)
+            assert found.maximizes == (direction == "maximize"), name
+
+
+@pytest.mark.parametrize("default", ["minimize", "maximize"])
+def test_name_that_says_nothing_has_the_default_direction_with_one_warning(default, caplog):
+    for _ in range(2):
+        assert WatchedMetric(f"quantity_{default}", default=default).maximizes == (
+            default == "maximize"
+        )
+    assert caplog.text.count("does not say whether higher or lower values are better") == 1

@@ -1,0 +1,65 @@
+"""Advice about runs that are not wrong, but probably not what was meant."""
+
+import pathlib
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite.core import train_lib
+from tests.line_experiment import LineTask, line_experiment
+
+STUCK = "The training loss has hardly changed since training began"
+PERIODIC = {"name": "periodic_checkpoint", "every_n_steps": 4}
+NO_CHECKPOINT = "No checkpoint is saved before training ends"
+
+
+def _run(model_dir: pathlib.Path, task_cls: type[LineTask] = LineTask, **trainer: Any) -> str:
+    params = line_experiment(trainer=trainer)
+    mode = "train_and_eval" if "validation_interval" in trainer else "train"
+    train_lib.run_experiment(None, task_cls(params.task), mode, params, str(model_dir))
+    return (model_dir / "log.txt").read_text()
+
+
+class Stuck(LineTask):
+    """Has a loss without a gradient, whose value varies a little."""
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        noise = 0.01 * tf.random.uniform([])
+        return 2.3 + noise + 0.0 * super().build_losses(labels, model_outputs, aux_losses)
+
+
+@pytest.mark.parametrize(
+    ("task_cls", "steps", "steps_per_epoch", "count"),
+    [
+        (Stuck, 12, 6, 1),
+        (Stuck, 110, 0, 1),
+        (Stuck, 12, 0, 0),
+        (LineTask, 12, 6, 0),
+        (LineTask, 110, 0, 0),
+    ],
+)
+def test_loss_that_does_not_move_is_one_warning(
+    tmp_path: pathlib.Path, task_cls: type[LineTask], steps: int, steps_per_epoch: int, count: int
+) -> None:
+    lengths = {"train_steps": steps, "steps_per_epoch": steps_per_epoch, "steps_per_loop": 1}
+    log = _run(tmp_path, task_cls, checkpoint_interval=100, **lengths)
+    assert log.count(STUCK) == count
+
+
+@pytest.mark.parametrize(
+    ("trainer", "advice"),
+    [
+        ({"checkpoint_interval": 1000}, "for example to 1."),
+        ({"checkpoint_interval": 1000, "validation_interval": 3}, "for example to 3."),
+        ({"checkpoint_interval": 1000, "hooks": [PERIODIC]}, ""),
+        ({"checkpoint_interval": 8}, ""),
+        ({"checkpoint_interval": 0}, ""),
+    ],
+)
+def test_run_with_nothing_to_resume_from_before_its_end_is_one_warning(
+    tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
+) -> None:
+    log = _run(tmp_path, **trainer)
+    assert log.count(NO_CHECKPOINT) == bool(advice)
+    assert advice in log
