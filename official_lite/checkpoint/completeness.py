@@ -19,7 +19,12 @@ __all__ = ["OPTIONAL_ITEMS", "require_complete"]
 _Node = keras2_checkpoint.Node
 
 # Bookkeeping that checkpoints of older versions or of other tools lack. Hooks may change, too.
-OPTIONAL_ITEMS = frozenset({"hidden_names", "hooks", "save_counter", "skipped_batches"})
+OPTIONAL_ITEMS = frozenset(
+    {
+        *("batches_read", "hidden_names", "hook_attributes", "hooks", "micro_batches"),
+        *("save_counter", "skipped_batches"),
+    }
+)
 _MAX_NAMED = 5
 _CONVERTER = (
     "load it with `official_lite.checkpoint.keras2_converter`; see docs/coming_from_tfm.md."

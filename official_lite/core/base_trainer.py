@@ -171,6 +171,7 @@ class Trainer(_AsyncTrainer):
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for operations that a resumed run would not repeat.
     _is_searched = False
+    _has_warned_of_position = False
 
     def __init__(
         self,
@@ -362,6 +363,18 @@ class Trainer(_AsyncTrainer):
         return train_data.count_micro_batches(self.config)
 
     @property
+    def batch_counts(self) -> Any:
+        """The variable that counts the batches read; None if they can't be counted."""
+        # Workers of a parameter server repeat steps; nested data have several positions.
+        is_counted = not self.has_coordinator and not tf.nest.is_nested(self.train_dataset)
+        return self._train_data.counter.variable if is_counted else None
+
+    @property
+    def num_batches_read(self) -> int:
+        """The number of batches that training has read or skipped."""
+        return self._train_data.position(int(self.global_step.numpy()))
+
+    @property
     def folds_outputs(self) -> bool:
         """Whether the host needs the outputs of each step of an evaluation."""
         return (
@@ -388,11 +401,13 @@ class Trainer(_AsyncTrainer):
             errors.ConfigValueError: The mode of execution needs XLA, which can't compile the step.
         """
         super().run_steps(num_steps)
+        self._train_data.counter.settle()
         if not self._is_searched:
             self._is_searched = True
             repeatability.warn_of_random_numbers(
                 self.train_loop.trace(), self.model, self.checkpoint
             )
+            self._warn_of_lost_position(step=0)
 
     @user_code.not_converted
     def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
@@ -706,15 +721,18 @@ class Trainer(_AsyncTrainer):
         The data of a trainer that was given its dataset start from the beginning.
         """
         adapted_layers.follow_statistics(self.model)
-        built = self._built_train_dataset
-        if built is None or self.train_dataset is not built:
+        step = int(self.global_step.numpy())
+        if True not in self._task_metrics:
             return
-        if self.has_coordinator and self._train_loop is not None:
-            # Asynchronous workers continue with the data that they have not read yet.
+        if self._train_loop is not None and (self._is_given_data or self.has_coordinator):
+            # The data continue with what has not been read yet.
             return
-        with self.strategy.scope():
-            self._built_train_dataset = self._train_data.build_at(int(self.global_step.numpy()))
-        self.train_dataset = self._built_train_dataset
+        if not self._is_given_data:
+            with self.strategy.scope():
+                self._built_train_dataset = self._train_data.build_at(step)
+            self.train_dataset = self._built_train_dataset
+        if step:
+            self._warn_of_lost_position(step)
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
@@ -738,7 +756,9 @@ class Trainer(_AsyncTrainer):
             "global_step": self.global_step,
             "model": self.model,
             "optimizer": self.optimizer,
+            "batches_read": self._train_data.counter.variable,
             "skipped_batches": self._train_data.skipped,
+            "micro_batches": self._train_data.micro_batches,
             **model_state.hidden_items(self.model),
             **model_state.checkpoint_items(self.model),
         }
@@ -750,7 +770,7 @@ class Trainer(_AsyncTrainer):
 
         A trainer that was given its dataset returns that one.
         """
-        if self.train_dataset is not self._built_train_dataset:
+        if self._is_given_data:
             return self.train_dataset
         with self.strategy.scope():
             return self._train_data.build()
@@ -759,6 +779,20 @@ class Trainer(_AsyncTrainer):
         """Skip the next batches of the training data, also in a resumed run."""
         self._train_data.skipped.assign_add(count)
         self.after_restore()
+
+    @property
+    def _is_given_data(self) -> bool:
+        """Whether the training data were passed to the trainer."""
+        built = self._built_train_dataset
+        return built is None or self.train_dataset is not built
+
+    def _warn_of_lost_position(self, step: int) -> None:
+        """Warn once if a resumed run does not continue the data where they were."""
+        is_given = self._is_given_data
+        if self._has_warned_of_position or (self._train_data.is_kept and not is_given):
+            return
+        self._has_warned_of_position = True
+        train_data.warn_of_lost_position(step, is_given=is_given)
 
     def _build_eval_dataset(self) -> Dataset:
         build_inputs, data = train_data.evaluation_inputs(

@@ -186,7 +186,10 @@ class InputReader:
             dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
         if not self._params.apply_tf_data_service_before_batching:
             dataset = self._maybe_apply_data_service(dataset, input_context)
-        return self._prefetch(dataset.with_options(self._options()))
+        dataset = self._prefetch(dataset.with_options(self._options()))
+        if self._begin is not None:
+            position.mark_begin(dataset)
+        return dataset
 
     def _read_data_source(
         self,

@@ -10,6 +10,7 @@ from absl import logging
 from official_lite.common import errors
 from official_lite.core import config_definitions, step_checks
 from official_lite.data import length, position, replicas
+from official_lite.execution import repeatability
 from official_lite.execution.executors import Dataset
 
 __all__ = [
@@ -21,9 +22,12 @@ __all__ = [
     "predict_block",
     "predict_data",
     "prediction_inputs",
+    "search_inputs",
     "training_inputs",
     "validation_steps",
+    "BatchCounter",
     "TrainData",
+    "warn_of_lost_position",
 ]
 
 
@@ -76,7 +80,7 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
     """Return the function that builds the repeating training data, or only its first batches."""
     count = _count(config)
     if not count:
-        return length.repeat(build_inputs)
+        return length.repeat(position.keep(build_inputs))
     logging.info(
         "`trainer.overfit_batches`: training repeats the first %d batches of the training data "
         "and evaluates on them.",
@@ -192,8 +196,61 @@ def _count(config: config_definitions.ExperimentConfig) -> int:
     return batches * count_micro_batches(config)
 
 
+def search_inputs(build_inputs: _Inputs) -> _Inputs:
+    """Wrap `build_inputs` to warn once about random numbers that a resumed run does not repeat."""
+    is_searched = False
+
+    @functools.wraps(build_inputs)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_searched
+        dataset = build_inputs(*args, **kwargs)
+        if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly() and not is_searched:
+            is_searched = True
+            repeatability.warn_of_random_inputs(dataset)
+        return dataset
+
+    return build
+
+
+class BatchCounter:
+    """The number of batches that the steps have read, counted where they are read.
+
+    Create it in the strategy's scope.
+
+    Attributes:
+        variable: The count, int64. It is saved in the checkpoint. It stays 0 if the loop does not
+            count, as on the workers of a parameter server.
+    """
+
+    def __init__(self, name: str = "batches_read") -> None:
+        self.variable = _create_counter(name)
+        # The number of batches before the checkpoint, if the checkpoint has no count.
+        self._uncounted = 0
+
+    def read(self, expected: int) -> int:
+        """Return the number of batches read; `expected` if they are not counted."""
+        counted = int(self.variable.numpy())
+        return counted + self._uncounted if counted else expected
+
+    def resume(self, expected: int) -> int:
+        """Return the number of batches read before the checkpoint that was restored.
+
+        Args:
+            expected: The number for a checkpoint of an older version, which has no count.
+        """
+        counted = int(self.variable.numpy())
+        self._uncounted = 0 if counted else expected
+        return counted or expected
+
+    def settle(self) -> None:
+        """Complete the count after steps that followed a checkpoint without one."""
+        if self._uncounted and int(self.variable.numpy()):
+            self.variable.assign_add(self._uncounted)
+            self._uncounted = 0
+
+
 class TrainData:
-    """Builds the training data so that it begins with the batch of a given step.
+    """Builds the training data so that it begins with the batch that training would read next.
 
     Args:
         config: The experiment's config.
@@ -202,7 +259,11 @@ class TrainData:
             given `build_inputs` and a `DataConfig`.
 
     Attributes:
+        counter: Counts the batches that the steps read.
         skipped: The number of batches that were skipped, int64. It is saved in the checkpoint.
+        micro_batches: The number of micro-batches per update for which batches were counted, int64.
+            It is saved in the checkpoint, because a resumed run may divide its batches otherwise.
+        is_kept: Whether the data that were built last keep their position.
     """
 
     def __init__(
@@ -212,42 +273,88 @@ class TrainData:
         distribute: Callable[..., Dataset],
     ) -> None:
         self._config = config
-        self._build_inputs = training_inputs(config, build_inputs)
+        self._build_inputs = training_inputs(config, search_inputs(build_inputs))
         self._distribute = distribute
-        self.skipped = tf.Variable(
-            0,
-            dtype=tf.int64,
-            name="skipped_batches",
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
+        self.counter = BatchCounter()
+        self.skipped = _create_counter("skipped_batches")
+        self.micro_batches = _create_counter("micro_batches")
+        self.micro_batches.assign(count_micro_batches(config))
+        self.is_kept = False
+
+    def position(self, step: int) -> int:
+        """Return the number of batches that were read or skipped in `step` steps."""
+        return self.counter.read(self._expected(step)) + int(self.skipped.numpy())
 
     def build(self) -> Dataset:
         """Build the data from its beginning; reading it does not advance any other iterator."""
-        return self._build_at(0)[0]
+        return self._build_at(0)
 
     def build_at(self, step: int) -> Dataset:
         """Build the data that training reads after `step` steps.
 
-        A source that can't start at that position starts from its beginning, with a warning.
+        A source that can't start at that position starts from its beginning.
         """
-        count = count_micro_batches(self._config)
-        batch = step * count + int(self.skipped.numpy())
-        dataset, is_kept = self._build_at(batch)
-        if is_kept:
+        self._convert_counts()
+        batch = self.counter.resume(self._expected(step)) + int(self.skipped.numpy())
+        dataset = self._build_at(batch)
+        if self.is_kept:
             logging.info("The training data resume at batch %d.", batch)
-        else:
-            logging.warning(
-                "The training data restart from the beginning at step %d, because `build_inputs` "
-                "does not keep the position. The result will differ from an uninterrupted run. "
-                "See docs/resume.md.",
-                step,
-            )
         return dataset
 
-    def _build_at(self, batch: int) -> tuple[Dataset, bool]:
+    def _convert_counts(self) -> None:
+        """Convert counts of a checkpoint that was saved with another number of micro-batches."""
+        saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
+        if saved != count:
+            for counted in (self.counter.variable, self.skipped):
+                counted.assign(int(counted.numpy()) * count // saved)
+            self.micro_batches.assign(count)
+
+    def _expected(self, step: int) -> int:
+        return step * count_micro_batches(self._config)
+
+    def _build_at(self, batch: int) -> Dataset:
         data = micro_batch_data(self._config, count_replicas(self._config))
         named = step_checks.naming_the_block(self._build_inputs, "task.train_data", data)
         with named, position.begin_at(batch, self._config.runtime.seed) as begin:
             dataset = self._distribute(self._build_inputs, data)
-        return dataset, begin.is_kept
+        self.is_kept = begin.is_kept
+        return dataset
+
+
+def warn_of_lost_position(step: int, *, is_given: bool, what: str = "training data") -> None:
+    """Warn about data whose position is lost when a run resumes.
+
+    At the start of a run, data that the task builds are only mentioned: the run may be short.
+
+    Args:
+        step: The step from which the run resumes; 0 at the start of a run.
+        is_given: Whether the data were passed to the trainer, instead of built by the task.
+        what: The name of the data.
+    """
+    because = "they were passed to the trainer as a dataset"
+    remedy = "let `task.build_inputs` build them with a source that keeps the position"
+    if not is_given:
+        because = "`build_inputs` does not keep the position"
+        remedy = "use a source that does"
+    happens = f"restart from the beginning at step {step}"
+    if not step:
+        happens = "will start again from the first batch if this run is interrupted and resumed"
+    logging.log(
+        logging.WARNING if step or is_given else logging.INFO,
+        "The %s %s, because %s. The result will differ from an uninterrupted run. To prevent "
+        "this, %s. See docs/resume.md.",
+        what,
+        happens,
+        because,
+        remedy,
+    )
+
+
+def _create_counter(name: str) -> tf.Variable:
+    return tf.Variable(
+        0,
+        dtype=tf.int64,
+        name=name,
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )

@@ -426,6 +426,7 @@ class OrbitExperimentRunner:
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
         best_checkpoint.check_directories(self.params, self.model_dir, keepers)
         best_checkpoint.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
+        orbit.hooks.keras_callback.check_schedules(hooks, orbit.runner.optimizer_of(trainer))
         self._all_hooks = hooks
         return hooks
 
@@ -448,6 +449,9 @@ class OrbitExperimentRunner:
         if self._mode is Mode.CONTINUOUS_EVAL:
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
+        hooks = self._build_hooks(trainer)
+        if trainer and self.checkpoint_manager:
+            checkpoint_state.add_hooks(self.checkpoint_manager.checkpoint, hooks)
         has_events = save_summary and preflight.writes_event_files(self.params)
         self._writes_events = has_events and directories.is_chief(self.strategy)
         return controller_cls(
@@ -472,7 +476,7 @@ class OrbitExperimentRunner:
             summary_manager=self._summary_manager,
             eval_summary_manager=self._eval_summary_manager,
             writers=self._writers,
-            hooks=self._build_hooks(trainer),
+            hooks=hooks,
             log_interval=config.log_interval or None,
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,

@@ -124,6 +124,8 @@ def from_arrays(
         dataset = order.build_stacks(1).map(gather_batch).prefetch(2)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(order.num_stacks(1)))
     stacking.offer_stacks(dataset, build_stacks)
+    if begin is not None:
+        position.mark_begin(dataset)
     return dataset
 
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -236,6 +236,8 @@ _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
 _CHUNK_BYTES = 1 << 20
 
+_PART_BYTES = 1 << 22
+
 
 def tolerant(dataset_fn: input_errors.DatasetFn, most: int) -> input_errors.DatasetFn:
     """Return a version of `dataset_fn` that skips at most `most` damaged records.
@@ -290,22 +292,40 @@ class SoundRecords:
             return os.fsencode(self._places[file])
 
     def _look_through(self, file: str) -> str:
-        place, num_cut = file, 0
-        while (problem := _first_problem(place)) is not None:
+        """Return the path of a copy without the damaged records; the file itself if it has none."""
+        if _first_problem(file) is None:
+            return file
+        place = os.path.join(self._copies, str(len(self._places)))
+        whole = f"{place}.whole"
+        tf.io.gfile.copy(file, whole, overwrite=True)
+        start = 0
+        with open(whole, "rb") as source, open(place, "wb") as copy:
+            for end in _ends_of_parts(whole):
+                source.seek(start)
+                with open(f"{place}.part", "wb") as part:
+                    part.write(source.read(end - start))
+                copy.write(self._undamaged_part(file, f"{place}.part", start))
+                start = end
+        os.remove(whole)
+        return place
+
+    def _undamaged_part(self, file: str, part: str, start: int) -> bytes:
+        """Return the undamaged records of a part of a file that begins at the byte `start`."""
+        num_cut = 0
+        while (problem := _first_problem(part)) is not None:
             kind, at = problem
-            if place == file:
-                place = os.path.join(self._copies, str(len(self._places)))
-                tf.io.gfile.copy(file, place, overwrite=True)
-            record, behind = _record_around(place, at)
+            record, behind = _record_around(part, at)
+            place = start + record + num_cut
             if kind == "corrupted" and at == record:
                 raise errors.DataError(
-                    f"`{file}` has a record of unknown length at byte {record + num_cut}, so the "
-                    "rest of the file can't be read. `skip_bad_records` can't skip such a record."
+                    f"`{file}` has a record of unknown length at byte {place}, so the rest of the "
+                    "file can't be read. `skip_bad_records` can't skip such a record."
                 )
-            self._leave_out(f"`{file}` has a {kind} record at byte {record + num_cut}")
-            _cut_out(place, record, behind)
+            self._leave_out(f"`{file}` has a {kind} record at byte {place}")
+            _cut_out(part, record, behind)
             num_cut += behind - record
-        return place
+        with open(part, "rb") as content:
+            return content.read()
 
     def _leave_out(self, damage: str) -> None:
         self._num_damaged += 1
@@ -331,18 +351,39 @@ def _first_problem(file: str) -> tuple[str, int] | None:
     return None
 
 
+def _ends_of_parts(path: str) -> Iterator[int]:
+    """Yield the offsets at which a file can be cut between records into parts of some megabytes.
+
+    A damaged record then costs another look at its part only, and not at the rest of the file.
+    """
+    start = end = 0
+    for _, end in _records(path):
+        if end - start >= _PART_BYTES:
+            yield end
+            start = end
+    if start < end:
+        yield end
+
+
 def _record_around(path: str, place: int) -> tuple[int, int]:
     """Return the offset of the record that contains a byte, and the offset of the next record."""
-    record = 0
-    with open(path, "rb") as file:
-        while header := file.read(_HEADER_BYTES):
-            # A truncated file may end within a header.
-            length = struct.unpack("<Q", header[:8].ljust(8, b"\0"))[0]
-            behind = record + _HEADER_BYTES + length + _FOOTER_BYTES
-            if place < behind:
-                return record, behind
-            record = file.seek(behind)
+    for record, behind in _records(path):
+        if place < behind:
+            return record, behind
     raise ValueError(f"{path} has no byte {place}.")
+
+
+def _records(path: str) -> Iterator[tuple[int, int]]:
+    """Yield the offset of each record, and the offset of the next record."""
+    record, size = 0, os.path.getsize(path)
+    with open(path, "rb") as file:
+        while record < size:
+            file.seek(record)
+            # A truncated file may end within a header or a record.
+            length = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
+            behind = min(size, record + _HEADER_BYTES + length + _FOOTER_BYTES)
+            yield record, behind
+            record = behind
 
 
 def _cut_out(path: str, start: int, stop: int) -> None:
@@ -438,6 +479,8 @@ class _Epochs:
             counts = dict(zip(self._files, pool.map(self._count, self._files), strict=True))
         if not any(counts.values()):
             raise errors.DataError(f"No records found in {', '.join(self._files[:3])}.")
+        if self._has_equal_epochs(counts):
+            return divmod(record, self._length(0, counts))
         epoch = 0
         while record >= (length := self._length(epoch, counts)):
             epoch, record = epoch + 1, record - length
@@ -472,6 +515,13 @@ class _Epochs:
         except tf.errors.OpError as error:
             raise errors.DataError(input_errors.describe(file, error)) from error
         return int(count)
+
+    def _has_equal_epochs(self, counts: Mapping[str, int]) -> bool:
+        """Return whether all epochs of this pipeline have the same number of records."""
+        pipelines = num_sharing_pipelines(self._options, self._input_context)
+        # Pipelines exchange their files from one epoch to the next.
+        divides_alike = len(self._files) % pipelines == 0 and len(set(counts.values())) == 1
+        return pipelines == 1 or not self._shards_files or divides_alike
 
     def _length(self, epoch: int, counts: Mapping[str, int]) -> int:
         """Return the number of records of an epoch that belong to this pipeline."""

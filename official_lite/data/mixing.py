@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from official_lite.common import errors, suggestions
+from official_lite.data import position
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config
 
@@ -22,7 +23,8 @@ def build_weighted_sampling_combine_fn(
         weights: The weight of each dataset, by name. The weights need not add up to 1.
         stop_on_empty_dataset: Whether to stop when the first dataset is exhausted, so that the
             proportions hold to the end. Otherwise the remaining datasets continue.
-        seed: Seed of the draws.
+        seed: Seed of the draws. With None, a training run uses the seed of the run; any other
+            reading draws anew each time.
 
     Raises:
         ConfigValueError: A weight is negative, or no weight is positive. The returned function
@@ -36,10 +38,11 @@ def build_weighted_sampling_combine_fn(
 
     def combine_fn(datasets: Mapping[str, tf.data.Dataset]) -> tf.data.Dataset:
         _check_same_names(list(datasets), list(weights))
+        begin = position.current()
         return tf.data.Dataset.sample_from_datasets(
             list(datasets.values()),
             [float(weights[name]) for name in datasets],
-            seed=seed,
+            seed=begin.seed if begin and seed is None else seed,
             stop_on_empty_dataset=stop_on_empty_dataset,
         )
 

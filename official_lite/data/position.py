@@ -12,11 +12,15 @@ drawn, and a source whose order depends only on the seed of the run can start at
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-__all__ = ["Position", "begin_at", "current", "enumerate_batches", "take"]
+__all__ = ["Position", "begin_at", "current", "enumerate_batches", "keep", "mark_begin", "take"]
 
 
 @dataclasses.dataclass
@@ -50,6 +54,9 @@ _current: contextvars.ContextVar[Position | None] = contextvars.ContextVar("posi
 def begin_at(batch: int, seed: int) -> Iterator[Position]:
     """Let sources of training data that are built in this context start at a batch.
 
+    Ops of `tf.data` without a seed of their own get the same seeds each time that the data are
+    built, so a resumed run reads them in the same order.
+
     Args:
         batch: The number of global batches to skip.
         seed: The seed of the run.
@@ -57,9 +64,45 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
     position = Position(batch, seed)
     token = _current.set(position)
     try:
-        yield position
+        with _seeding(seed):
+            yield position
     finally:
         _current.reset(token)
+
+
+# What TensorFlow takes for its global seed if the program has not set it.
+_NO_SEED = 87654321
+
+# No program draws more seeds than this before its data are built.
+_MOST_DRAWS = 100_000
+
+
+@contextlib.contextmanager
+def _seeding(seed: int) -> Iterator[None]:
+    """Derive the seeds of ops without one from a seed, and continue the program's own afterwards.
+
+    TensorFlow draws them from its global seed, one after the other.
+    """
+    if not tf.executing_eagerly():
+        yield
+        return
+    of_program, _ = tf.compat.v1.random.get_seed(1)
+    is_set = of_program != _NO_SEED
+    last_draw = _draw() if is_set else None
+    tf.random.set_seed(seed)
+    try:
+        yield
+    finally:
+        tf.random.set_seed(of_program if is_set else None)
+        if is_set:
+            # Draw up to the last one, so that the program does not draw the same seeds again.
+            next((True for _ in range(_MOST_DRAWS) if _draw() == last_draw), None)
+
+
+def _draw() -> int:
+    """Return the seed that the next op without a seed of its own would get."""
+    seed: int = tf.compat.v1.random.get_seed(None)[1]
+    return seed
 
 
 def current() -> Position | None:
@@ -95,4 +138,63 @@ def enumerate_batches(
         input_context: The index of this input pipeline and the number of pipelines.
     """
     position = _current.get()
-    return dataset.enumerate(position.batches_of(input_context) if position else 0)
+    numbered = dataset.enumerate(position.batches_of(input_context) if position else 0)
+    if _is_aligned(dataset):
+        mark_begin(numbered)
+    return numbered
+
+
+# The datasets of this package that begin at the position.
+_begun: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
+
+# Datasets with exactly one element for each element of their input.
+_ALIGNED = frozenset(
+    f"{name}Dataset"
+    for name in ("AssertCardinality", "Map", "Options", "ParallelMap", "Prefetch", "Zip")
+)
+
+
+def mark_begin(dataset: tf.data.Dataset) -> None:
+    """Note that the first batch of a dataset is the one at the current position."""
+    _begun.add(dataset)
+
+
+def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `build_inputs` so that operations behind a source keep the position of the source.
+
+    A source may begin at the position, but a shuffle, a filter or a second source that is combined
+    with it would begin anew. Such a pipeline is built from its beginning, and read up to the
+    position.
+    """
+
+    @functools.wraps(build_inputs)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        begin = _current.get()
+        dataset = build_inputs(*args, **kwargs)
+        if begin is None or not begin.batch or not isinstance(dataset, tf.data.Dataset):
+            return dataset
+        if _is_aligned(dataset) is not False:
+            return dataset
+        with begin_at(0, begin.seed):
+            dataset = build_inputs(*args, **kwargs)
+        num_read = begin.batches_of(kwargs.get("input_context"))
+        logging.info("Reading and skipping %d batches.", num_read)
+        return dataset.repeat().skip(num_read)
+
+    return build
+
+
+def _is_aligned(dataset: tf.data.Dataset) -> bool | None:
+    """Return whether the first element stems from the first elements of sources at the position.
+
+    Returns:
+        None if no source is known to begin at the position.
+    """
+    if dataset in _begun:
+        return True
+    sources = [_is_aligned(source) for source in dataset._inputs()]
+    if not any(source is not None for source in sources):
+        return None
+    name = type(dataset).__name__.strip("_")
+    is_endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    return all(sources) and (name in _ALIGNED or (name == "RepeatDataset" and bool(is_endless)))

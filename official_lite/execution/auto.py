@@ -10,7 +10,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
-from official_lite.execution import execution_record, modes
+from official_lite.execution import execution_record, modes, repeatability
 from official_lite.execution.execution_record import ExecutionRecord
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, embedding_lookups
@@ -136,6 +136,8 @@ class _Tuner:
         self._setup_seconds: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._trace_seconds = 0.0
+        # The ops of the step whose effects can't be put back.
+        self._effects: list[str] = []
 
     def choose(self) -> ExecutionRecord:
         if self._num_steps < _FEWEST_STEPS:
@@ -145,6 +147,9 @@ class _Tuner:
             return self._decide("graph", reason)
         self._dataset = self._trainer.build_train_dataset()
         self._try("graph")
+        if self._effects:
+            names = ", ".join(self._effects[:3])
+            return self._decide("graph", f"trying steps would change more than variables ({names})")
         if "graph" not in self._seconds:
             return self._decide("graph", "it could not be tried")
         for mode in self._candidates():
@@ -180,7 +185,10 @@ class _Tuner:
             yield "xla_loop"
 
     def _try(self, mode: str) -> None:
-        """Measure a mode; a mode that fails is skipped with a warning."""
+        """Measure a mode; a mode that fails is skipped with a warning.
+
+        No step is run if its effects can't be put back.
+        """
         self._trainer.execution = mode
         snapshot = None
         try:
@@ -189,6 +197,9 @@ class _Tuner:
             functions = loop.trace()
             if mode == "graph":
                 self._trace_seconds = time.monotonic() - started
+            self._effects = sorted(set(repeatability.find_lasting_effects(functions)))
+            if self._effects:
+                return
             snapshot = VariableSnapshot(functions)
             # The first step includes the compilation.
             loop(tf.constant(1))

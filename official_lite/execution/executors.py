@@ -233,6 +233,7 @@ class XlaLoopExecutor(XlaExecutor):
             steps=steps,
             batches_per_step=trainer.batches_per_step,
             wrap_fetch=trainer.wrap_step,
+            counts=trainer.batch_counts,
         )
 
     def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:

@@ -1,4 +1,4 @@
-"""The search for random numbers in a training step that a resumed run would not repeat."""
+"""The search for what a resumed run would not repeat, in the training step and its data."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,12 @@ from absl import logging
 from official_lite.common import keras_variables
 from official_lite.modeling import step_seeds
 
-__all__ = ["find_random_numbers", "warn_of_random_numbers"]
+__all__ = [
+    "find_lasting_effects",
+    "find_random_numbers",
+    "warn_of_random_inputs",
+    "warn_of_random_numbers",
+]
 
 
 # Ops of `tf.random` whose state is not a variable.
@@ -28,6 +33,23 @@ _OPS = frozenset(
         "TruncatedNormal",
     )
 )
+
+# Ops that change something other than a variable, which can't be put back.
+_LASTING_EFFECTS = (
+    "LookupTableImport",
+    "LookupTableInsert",
+    "LookupTableRemove",
+    "Barrier",
+    "EagerPyFunc",
+    "PyFunc",
+    "QueueDequeue",
+    "QueueEnqueue",
+    "StackPop",
+    "StackPush",
+)
+
+# The class of a dataset that keeps its elements.
+_CACHE = "CacheDataset"
 
 _MOST_NAMES = 5
 
@@ -47,14 +69,12 @@ def warn_of_random_numbers(
     found = sorted(set(find_random_numbers(functions, model, checkpoint)))
     if not found:
         return
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
     logging.warning(
         "The training step uses random ops whose state is not saved, so a resumed run draws other "
-        "numbers: %s%s. Use `tf.random.stateless_*` with a seed derived from the step, or a "
+        "numbers: %s. Use `tf.random.stateless_*` with a seed derived from the step, or a "
         "`keras.random.SeedGenerator` that is an attribute of a layer, the trainer or the task. "
         "See docs/resume.md.",
-        ", ".join(found[:_MOST_NAMES]),
-        more,
+        _enumerate(found),
     )
 
 
@@ -69,10 +89,61 @@ def find_random_numbers(
         variables += keras_variables.variables_of(checkpoint)
     known = {copy.handle.ref() for v in variables for copy in keras_variables.local_values(v)}
     for function in functions:
-        graph = function.graph.as_graph_def()
-        for nodes in (graph.node, *(one.node_def for one in graph.library.function)):
-            yield from (node.name for node in nodes if node.op in _OPS)
+        yield from (node.name for node in _nodes(function) if node.op in _OPS)
         for variable in function.graph.variables:
             is_state = step_seeds.is_random_state(variable)
             if is_state and variable.handle.ref() not in known:
                 yield variable.name.split(":")[0]
+
+
+def find_lasting_effects(functions: Sequence[Any]) -> Iterator[str]:
+    """Yield the names of ops that change lookup tables, queues, or anything else in Python."""
+    for function in functions:
+        for node in _nodes(function):
+            if node.op.startswith(_LASTING_EFFECTS):
+                yield node.name
+
+
+def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:
+    """Warn once about random numbers in the functions of a dataset that are not repeatable.
+
+    Args:
+        dataset: The training data of a task, as `build_inputs` returns them.
+    """
+    found = dict(_find_random_inputs(dataset, is_cached=False))
+    if not found:
+        return
+    cached = [name for name, is_cached in found.items() if is_cached]
+    logging.warning(
+        "The training data use random ops whose state is not saved, so a resumed run draws other "
+        "numbers: %s.%s Use `tf.random.stateless_*` with a seed from "
+        "`data.position.enumerate_batches`, or `data.augmentation.augment`. See "
+        "docs/how_to/own_data.md.",
+        _enumerate(sorted(found)),
+        f" `cache` keeps the numbers of the first epoch: {_enumerate(sorted(cached))}."
+        if cached
+        else "",
+    )
+
+
+def _find_random_inputs(dataset: tf.data.Dataset, *, is_cached: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the names of random ops, and whether their results are cached."""
+    functions = [wrapper.function for wrapper in dataset._functions()]
+    for name in find_random_numbers(functions, tf.Module()):
+        yield name, is_cached
+    is_cached = is_cached or type(dataset).__name__.strip("_") == _CACHE
+    for source in dataset._inputs():
+        yield from _find_random_inputs(source, is_cached=is_cached)
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _nodes(function: Any) -> Iterator[Any]:
+    """Yield the nodes of a concrete function and of all functions that it calls."""
+    graph = function.graph.as_graph_def()
+    yield from graph.node
+    for called in graph.library.function:
+        yield from called.node_def

@@ -10,6 +10,7 @@ from absl import logging
 
 from official_lite.checkpoint import (
     async_checkpoint_manager,
+    commit,
     committed_checkpoint_manager,
     completeness,
     fallback,
@@ -66,6 +67,8 @@ def watch_checkpoints(
 ) -> Iterator[str]:
     """Yield every checkpoint of a directory once, in the order in which they were saved.
 
+    A checkpoint that was written again under its name is yielded again.
+
     Args:
       directory: The directory of a checkpoint manager, either this project's or TensorFlow's.
       timeout: The number of seconds to wait for a checkpoint. `None` waits indefinitely.
@@ -74,13 +77,17 @@ def watch_checkpoints(
       clock: Returns the time in seconds.
       sleep: Sleeps for a number of seconds.
     """
-    seen: set[str] = set()
+    seen: dict[str, tuple[object, ...]] = {}
     waiting_since = clock()
     while True:
-        for path in _new_checkpoints(directory, seen):
-            seen.add(path)
-            yield path
-            waiting_since = clock()
+        for path in latest.find_checkpoints(directory):
+            version, before = _version_of(path), seen.get(path, ())
+            seen[path] = version or before
+            # One that only gets a commit file later stays the same.
+            is_changed = version[:1] == before[:1] and version != before
+            if is_changed or (version and not before):
+                yield path
+                waiting_since = clock()
         if timeout is not None and clock() - waiting_since >= timeout:
             logging.info("No new checkpoint in %s for %g seconds.", directory, timeout)
             if timeout_fn is None or timeout_fn():
@@ -90,8 +97,17 @@ def watch_checkpoints(
         sleep(1.0 if timeout is None else min(1.0, timeout))
 
 
-def _new_checkpoints(directory: str, seen: set[str]) -> list[str]:
-    return [path for path in latest.find_checkpoints(directory) if path not in seen]
+def _version_of(path: str) -> tuple[object, ...]:
+    """Return what tells a checkpoint from an earlier one of its name; empty if it is gone."""
+    try:
+        if (committed := commit.read(path)) is not None:
+            return "commit", committed.index_sha256
+        index = tf.io.gfile.stat(f"{path}.index")
+    except (OSError, tf.errors.NotFoundError):
+        return ()
+    except ValueError:  # The commit file is damaged, which the restore reports.
+        return "commit", ""
+    return "index", index.mtime_nsec, index.length
 
 
 class Checkpointing(triggers.Trigger):

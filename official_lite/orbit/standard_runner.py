@@ -218,11 +218,12 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
         """Create the function `(iterator, num_steps)` that `create_train_loop` uses."""
+        step = self.wrap_step(self.train_step)
+        if (counts := self.batch_counts) is not None:
+            step = step_guard.count_batches(step, counts)
         if not self._train_options.use_tf_while_loop:
-            return loop_fns.create_exact_loop_fn(
-                _maybe_compiled(self.wrap_step(self.train_step), self._train_options)
-            )
-        loop_fn = loop_fns.create_tf_while_loop_fn(self.wrap_step(self.train_step))
+            return loop_fns.create_exact_loop_fn(_maybe_compiled(step, self._train_options))
+        loop_fn = loop_fns.create_tf_while_loop_fn(step)
         if self._train_options.use_tpu_summary_optimization:
             return loop_fns.LoopFnWithSummaries(loop_fn)
         return tf.function(loop_fn)
@@ -267,6 +268,14 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     def batches_per_step(self) -> int:
         """The number of batches that a step fetches."""
         return 1
+
+    @property
+    def batch_counts(self) -> Any:
+        """The int64 variables that count the batches read, in the structure of `train_dataset`.
+
+        `None` if this trainer does not count them.
+        """
+        return None
 
     @property
     def train_options(self) -> StandardTrainerOptions:

@@ -47,6 +47,7 @@ class StackedLoop:
       steps: The number of steps per stack.
       batches_per_step: The number of batches that a step fetches.
       wrap_fetch: Wraps the function that fetches a stack from an iterator, outside of XLA.
+      counts: The int64 variables that count the batches that the steps have read.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class StackedLoop:
         steps: int,
         batches_per_step: int = 1,
         wrap_fetch: Callable[[loop_fns.StepFn], loop_fns.StepFn] = lambda fetch: fetch,
+        counts: Any = None,
     ) -> None:
         self._steps = steps
         self._batches_per_step = batches_per_step
@@ -64,6 +66,7 @@ class StackedLoop:
         self._element_spec = stacks.element_spec
         self._iterator = standard_runner.make_iterator(stacks)
         self._fetch = wrap_fetch(next)
+        self._counts = [] if counts is None else tf.nest.flatten(counts)
         # The batches of the stack that have been drawn.
         self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
         # The one that is in use, if it was not used up in one go.
@@ -93,6 +96,7 @@ class StackedLoop:
                 self._draw_stack()
             steps = min(self._steps_left, missing)
             run_on_stack(*tf.nest.flatten(self._left_over), tf.constant(steps))
+            self._count_steps(steps)
             self._steps_left -= steps
             missing -= steps
         return self._last_outputs.read()
@@ -143,8 +147,13 @@ class StackedLoop:
             steps = self._steps_in(stack)
             self._drawn.assign(0)
             run_on_stack(stack, steps)
+            self._count_steps(steps)
             num_steps += steps
         return num_steps
+
+    def _count_steps(self, steps: tf.Tensor | int) -> None:
+        for count in self._counts:
+            count.assign_add(tf.cast(steps * self._batches_per_step, tf.int64))
 
     def _steps_in(self, stack: Any) -> tf.Tensor:
         return tf.shape(tf.nest.flatten(stack)[0])[0] // self._batches_per_step
@@ -173,8 +182,11 @@ def compile_steps(
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
         # Not `tf.range`, whose length XLA wants to know when it compiles.
         while num_steps > 0:
+            # The batches that a step leaves are skipped, or a stack would hold a part of a step.
+            next_step = drawn.read_value() + batches_per_step
             with tf.name_scope(""):
                 step_fn(_StackIterator(stack, drawn, batches_per_step))
+            drawn.assign(next_step)
             num_steps -= 1
 
     return run_on_stack

@@ -1,10 +1,11 @@
 """The contents of a run's checkpoints: the state of the trainer, and the description of the run."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state, state_description
@@ -12,24 +13,26 @@ from official_lite.common import errors, keras_variables, types
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
+from official_lite.orbit.hooks import hook_list
 from official_lite.run import run_record
 
-__all__ = ["add_attributes", "find_unneeded", "RunDescription"]
+__all__ = ["add_attributes", "add_hooks", "find_unneeded", "RunDescription"]
 
 
-_STATE = (
-    keras.Layer,
-    keras.optimizers.Optimizer,
-    keras.Variable,
-    tf.Variable,
-    tf.Module,
-    tf.random.Generator,
-)
+# Layers, optimizers, variables, modules, random generators, lookup tables, `tf.train.Checkpoint`.
+_STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
 
 _NOT_STATE = (
     base_task.Task,
     orbit.AbstractTrainer,
     orbit.AbstractEvaluator,
+    tf.data.Dataset,
+    # An iterator would save all examples in its buffers.
+    tf.data.Iterator,
+    tf.distribute.DistributedDataset,
+    tf.distribute.DistributedIterator,
+    tf.types.experimental.GenericFunction,
+    tf.types.experimental.ConcreteFunction,
     # A sink for gradients, which has no state.
     gradient_accumulator.GradientSink,
 )
@@ -40,10 +43,11 @@ def add_attributes(
 ) -> None:
     """Add the stateful attributes of a trainer and its tasks to a checkpoint.
 
-    These are Keras models, layers and optimizers, variables, random generators and modules, also
-    in lists and dictionaries, unless the checkpoint already has them. A trainer with a second model
-    and a second optimizer therefore only needs to keep them as attributes. Metrics are excluded,
-    because they are empty whenever a checkpoint is saved.
+    These are all objects that TensorFlow tracks, such as Keras models, layers and optimizers,
+    variables, random generators, lookup tables, modules and `tf.train.Checkpoint`s, also in lists
+    and dictionaries, unless the checkpoint already has them. A trainer with a second model and a
+    second optimizer therefore only needs to keep them as attributes. Metrics are excluded, because
+    they are empty whenever a checkpoint is saved. An iterator is named in a warning.
 
     Args:
         checkpoint: The checkpoint of the trainer.
@@ -54,20 +58,67 @@ def add_attributes(
         errors.ConfigValueError: If the trainer trains and an optimizer or a model has no variables
             yet, so that a resumed run could not restore them.
     """
-    known = {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
+    known = _parts_of(checkpoint)
     for name, owner in {"trainer_attributes": trainer, **_tasks(trainer)}.items():
-        attributes = {
-            # Skip TensorFlow's own tracking records of the same attributes.
-            attribute: value
-            for attribute, value in vars(owner).items()
-            if not attribute.startswith("_self_")
-        }
+        attributes = _attributes_of(owner)
         found = _find_state(attributes, known)
-        for attribute, items in (found or {}).items():
-            if trains:
+        if trains:
+            for attribute, items in (found or {}).items():
                 _require_variables(f"{type(owner).__name__}.{attribute}", items, owner is trainer)
+            _warn_of_iterators(type(owner).__name__, attributes)
         if found:
             setattr(checkpoint, name, found)
+
+
+def add_hooks(checkpoint: tf.train.Checkpoint, hooks: Sequence[orbit.Hook]) -> None:
+    """Add the stateful attributes of hooks, and of the callbacks that they run, to a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint of the trainer.
+        hooks: The hooks.
+
+    Raises:
+        errors.ConfigValueError: Two hooks have the same name.
+    """
+    known = _parts_of(checkpoint)
+    owners = {
+        name: {**_attributes_of(hook), "callback": _attributes_of(getattr(hook, "callback", None))}
+        for name, hook in hook_list.by_name(hooks).items()
+    }
+    for name, attributes in owners.items():
+        _warn_of_iterators(name, attributes)
+    if found := _find_state(owners, known):
+        checkpoint.hook_attributes = found
+
+
+def _parts_of(checkpoint: tf.train.Checkpoint) -> set[int]:
+    return {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
+
+
+def _attributes_of(owner: object) -> dict[str, Any]:
+    """Return the attributes of an object without TensorFlow's own records of the same objects."""
+    attributes = getattr(owner, "__dict__", {})
+    return {name: value for name, value in attributes.items() if not name.startswith("_self_")}
+
+
+def _warn_of_iterators(owner: str, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        if _has_iterator(value):
+            logging.warning(
+                "`%s.%s` is an iterator, whose position is not saved, so a resumed run reads its "
+                "data from the beginning. Read them through the iterator that `train_step` is "
+                "given: let `task.build_inputs` combine both by `tf.data.Dataset.zip`.",
+                owner,
+                name,
+            )
+
+
+def _has_iterator(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_iterator, value))
+    if isinstance(value, Mapping):
+        return any(map(_has_iterator, value.values()))
+    return isinstance(value, tf.data.Iterator | tf.distribute.DistributedIterator)
 
 
 def _tasks(trainer: orbit.AbstractTrainer) -> dict[str, Any]:

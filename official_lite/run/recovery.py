@@ -156,6 +156,8 @@ class BadStep:
     num_batches: int
 
     def __str__(self) -> str:
+        if not self.batches:
+            return f"step {self.step}"
         first, last = self.batches[0], self.batches[-1]
         drew = f"batch {first}" if first == last else f"batches {first} to {last}"
         return f"step {self.step}, which drew {drew} of the training data (counted from 0)"
@@ -214,22 +216,20 @@ class RecoveryAction:
             return None
         last = self._step
         self._restore()
-        start = self._step
-        found = next(
-            (step for step in range(start + 1, last + 1) if self._runs_badly(trainer)), None
-        )
+        start = before = trainer.num_batches_read
+        found = None
+        for step in range(self._step + 1, last + 1):
+            before = trainer.num_batches_read
+            if self._runs_badly(trainer):
+                found = step
+                break
         # The events of these steps were reported the first time.
         if trainer.event_storage is not None:
             trainer.event_storage.take()
         if found is None:
             return None
-        count = trainer.batches_per_step
-        first = (found - 1) * count + self._skipped
-        return BadStep(
-            step=found,
-            batches=range(first, first + count),
-            num_batches=(found - start) * count,
-        )
+        now = trainer.num_batches_read
+        return BadStep(step=found, batches=range(before, now), num_batches=now - start)
 
     def find_bad_input(self) -> str | None:
         """Search the training data for non-finite numbers, for a few seconds.
@@ -248,6 +248,9 @@ class RecoveryAction:
 
     def _restore(self) -> None:
         skipped = self._skipped
+        if self._trainer is not None:
+            # A checkpoint of an older version has no count.
+            self._trainer.checkpoint.batches_read.assign(0)
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:
             raise errors.DivergedError(

@@ -45,6 +45,12 @@ def test_reading_goes_on_behind_what_was_read(files, num_files, first):
     assert _read(files, 9, first_record=first) == _read(files, first + 9)[first:]
 
 
+def test_position_after_a_billion_epochs_is_found_without_counting_them(files):
+    rest = _read(files, 14, first_record=14 * 10**9 + 3)
+    assert len(set(rest[:11])) == 11
+    assert sorted(_read(files, 14, first_record=14 * 10**9)) == list(range(14))
+
+
 def test_epoch_that_is_behind_us_is_not_read_again(files):
     def note(record):
         read.append(int(record))

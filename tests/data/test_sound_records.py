@@ -32,8 +32,10 @@ def test_sound_files_are_read_as_they_are(write):
     assert read(file_reading.SoundRecords(1)(files)) == [*range(20), *range(20)]
 
 
+@pytest.mark.parametrize("bytes_per_part", [1, 3 * BYTES, 2**20])
 @pytest.mark.parametrize("bad", [(0,), (19,), (4, 5), (0, 7, 8, 19)])
-def test_only_damaged_records_are_left_out(write, bad):
+def test_only_damaged_records_are_left_out(write, bad, bytes_per_part, monkeypatch):
+    monkeypatch.setattr(file_reading, "_PART_BYTES", bytes_per_part)
     file = write("a", flipped=[index * BYTES + 15 for index in bad])
     kept = [index for index in range(20) if index not in bad]
     assert read(file_reading.SoundRecords(4)(file)) == kept

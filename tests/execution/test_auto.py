@@ -169,3 +169,21 @@ def test_training_data_that_end_early_still_raise_where_they_end(experiment, mak
     assert record.execution == "graph"
     trainer.train(tf.constant(2))
     assert trainer.global_step.numpy() == 2
+
+
+def test_steps_that_change_a_lookup_table_are_not_tried(experiment, make_trainer) -> None:
+    class CountingTask(EndlessTask):
+        def build_model(self):
+            self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+            return super().build_model()
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            key = tf.constant([1], tf.int64)
+            self.counts.insert(key, self.counts.lookup(key) + 1)
+            return super().train_step(inputs, model, optimizer, metrics)
+
+    trainer = make_trainer(experiment(), task_cls=CountingTask)
+    record = auto.choose_execution(trainer, LONG)
+    assert record.execution == "graph"
+    assert "LookupTableInsert" in record.reason
+    assert int(trainer.task.counts.size()) == 0

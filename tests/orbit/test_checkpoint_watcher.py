@@ -49,3 +49,13 @@ def test_timeout_function_decides_whether_to_go_on(tmp_path):
     answers = [False, False, True]
     assert list(watch(tmp_path, timeout=10, timeout_fn=lambda: answers.pop(0))) == []
     assert answers == []
+
+
+def test_checkpoint_that_is_written_again_under_its_name_comes_again(tmp_path):
+    seen = []
+    save(tmp_path, [1, 2])
+    for path in watch(tmp_path, timeout=3):
+        if len(seen) == 1:
+            save(tmp_path, [1])
+        seen.append(path.rpartition("-")[2])
+    assert seen == ["1", "2", "1"]

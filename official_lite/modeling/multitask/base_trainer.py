@@ -7,12 +7,17 @@ from typing import Any, TypeAlias
 import gin
 import keras
 import tensorflow as tf
-from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions, types
-from official_lite.core import base_task, model_building, step_checks, step_metrics
+from official_lite.core import (
+    base_task,
+    model_building,
+    step_checks,
+    step_metrics,
+    train_data,
+)
 from official_lite.data import length, position
 from official_lite.execution import modes
 from official_lite.modeling import distributed_gradients, step_seeds
@@ -71,6 +76,11 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._multi_task_model = multi_task_model
         self._seed = seed
         self._builds_datasets = not train_datasets
+        counters = {
+            name: train_data.BatchCounter(f"{name}/batches_read") for name in multi_task.tasks
+        }
+        is_kept = dict.fromkeys(multi_task.tasks, False)
+        runner.set_untracked(self, _counters=counters, _is_kept=is_kept)
         super().__init__(
             train_dataset=dict(
                 train_datasets or {name: self._build_dataset(name) for name in multi_task.tasks}
@@ -150,9 +160,14 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         if self._builds_datasets:
             with self.strategy.scope():
                 self.train_dataset = {
-                    name: self._build_dataset(name, int(self._num_batches(name).numpy()))
+                    name: self._build_dataset(name, self._resume(name))
                     for name in self.multi_task.tasks
                 }
+        elif self._train_loop is not None:
+            # The data continue with what has not been read yet.
+            return
+        if step := int(self.global_step.numpy()):
+            self._warn_of_lost_positions(step)
 
     @property
     def has_coordinator(self) -> bool:
@@ -168,6 +183,14 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
         self._executor.run_steps(self, num_steps)
+        for counter in self._counters.values():
+            counter.settle()
+        self._warn_of_lost_positions(step=0)
+
+    @property
+    def batch_counts(self) -> dict[str, tf.Variable]:
+        """The variables that count the batches read from each task's data."""
+        return {name: counter.variable for name, counter in self._counters.items()}
 
     def create_train_loop(self, dataset: Mapping[str, Any]) -> orbit.TrainLoop:
         """Create the training loop over the data of all tasks."""
@@ -180,6 +203,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             batches,
             steps=xla_loops.most_steps(batches.element_spec),
             wrap_fetch=self.wrap_step,
+            counts=self.batch_counts,
         )
 
     def train_loop_begin(self) -> None:
@@ -221,22 +245,36 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         return self._metric_groups[task_name]
 
     def _num_batches(self, task_name: str) -> tf.Variable:
-        """Return the number of batches drawn from a task's data."""
+        """Return the number of batches read from a task's data, if there is no count of them."""
         return self.global_step
+
+    def _resume(self, task_name: str) -> int:
+        """Return the number of batches read from a task's data before the restored checkpoint."""
+        return self._counters[task_name].resume(int(self._num_batches(task_name).numpy()))
+
+    def _warn_of_lost_positions(self, step: int) -> None:
+        """Warn once of each task whose data do not continue where they were in a resumed run."""
+        for name, is_kept in self._is_kept.items():
+            if not is_kept:
+                what = f"training data of the task {name}"
+                train_data.warn_of_lost_position(
+                    step, is_given=not self._builds_datasets, what=what
+                )
+        # Once is enough.
+        self._is_kept.clear()
 
     def _build_dataset(self, task_name: str, batch: int = 0) -> Any:
         task = self.multi_task.tasks[task_name]
+        build_inputs = length.repeat(position.keep(task.build_inputs))
+        if not batch:
+            build_inputs = train_data.search_inputs(build_inputs)
         with position.begin_at(batch, self._seed) as begin:
             dataset = orbit.utils.make_distributed_dataset(
-                self.strategy, length.repeat(task.build_inputs), task.task_config.train_data
+                self.strategy,
+                length.repeat(position.keep(build_inputs)),
+                task.task_config.train_data,
             )
-        if batch and not begin.is_kept:
-            logging.warning(
-                "The training data of the task %s restart from the beginning, because "
-                "`build_inputs` does not keep the position. The result will differ from an "
-                "uninterrupted run. See docs/resume.md.",
-                task_name,
-            )
+        self._is_kept[task_name] = begin.is_kept
         return dataset
 
     def _build_models(self) -> None:
@@ -259,7 +297,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             task.update_metrics(model, [], labels, outputs, sample_weight=weights)
 
     def _checkpoint_items(self) -> dict[str, Any]:
-        return checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)
+        items = checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)
+        return items | {"batches_read": self.batch_counts}
 
     def _replica_train_step(self, inputs: Mapping[str, Any]) -> None:
         self._step_seeds.set(self.global_step.read_value())

@@ -37,15 +37,7 @@ class HookStates(tf.train.experimental.PythonState):
     """
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
-        self._hooks: dict[str, Hook] = {}
-        count: collections.Counter[str] = collections.Counter()
-        for hook in hooks:
-            name = hook.name or _numbered(type(hook).__name__, count)
-            if name in self._hooks:
-                raise errors.ConfigValueError(
-                    f"Two hooks are saved under the name `{name}`. Set a unique `name` for each."
-                )
-            self._hooks[name] = hook
+        self._hooks = by_name(hooks)
 
     def serialize(self) -> bytes:
         states = {name: hook.state_dict() for name, hook in self._hooks.items()}
@@ -61,6 +53,24 @@ class HookStates(tf.train.experimental.PythonState):
                     "have.",
                     name,
                 )
+
+
+def by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:
+    """Return hooks by the names under which they are saved; see `HookStates`.
+
+    Raises:
+      errors.ConfigValueError: Two hooks have the same name.
+    """
+    named: dict[str, Hook] = {}
+    count: collections.Counter[str] = collections.Counter()
+    for hook in hooks:
+        name = hook.name or _numbered(type(hook).__name__, count)
+        if name in named:
+            raise errors.ConfigValueError(
+                f"Two hooks are saved under the name `{name}`. Set a unique `name` for each."
+            )
+        named[name] = hook
+    return named
 
 
 def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:

@@ -1,9 +1,12 @@
 """A hook that runs a Keras callback."""
 
-from collections.abc import Mapping
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -14,6 +17,7 @@ from official_lite.orbit.hooks import watched_metric
 from official_lite.orbit.hooks.hook import Hook
 
 __all__ = [
+    "check_schedules",
     "create",
     "hears_batches",
     "keras_callbacks",
@@ -99,8 +103,10 @@ class KerasCallback(Hook):
       training ends within an epoch, for example because another hook stops it, the step has already
       been saved. The hook then warns about weights that change afterwards.
     * As in Keras, each worker runs the callback, evaluations between `on_train_end` and the end of
-      the run are not passed to it, and `on_train_end` is not called after an error. Checkpoints
-      contain the epoch number but not the callback's own state.
+      the run are not passed to it, and `on_train_end` is not called after an error.
+    * Checkpoints contain the epoch number and the callback's own state: its attributes that are
+      numbers, strings, arrays, or lists and dictionaries of them, if they changed since
+      `on_train_begin`. Arguments of Keras' own classes are taken from the config.
 
     Args:
       callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -130,6 +136,9 @@ class KerasCallback(Hook):
         self._has_ended = False
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
+        # The state of the callback as `on_train_begin` left it, and the state to restore after it.
+        self._initial: dict[str, Any] = {}
+        self._restored: dict[str, Any] = {}
 
     def _find_watched_metric(self) -> str:
         """Return the name here of the metric of an evaluation that a callback of Keras monitors."""
@@ -148,6 +157,8 @@ class KerasCallback(Hook):
         if self._begin_test not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._begin_test)
         self._call("on_train_begin", {})
+        self._initial = copy.deepcopy(self._attributes())
+        self._restore()
         self._begin_epoch()
 
     def before_step(self) -> None:
@@ -184,10 +195,39 @@ class KerasCallback(Hook):
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch}
+        changed = {
+            name: value
+            for name, value in self._attributes().items()
+            if name not in self._initial or _packed(value) != _packed(self._initial[name])
+        }
+        # Without a training there is nothing but the state of the training before.
+        state = changed if self._initial else self._restored
+        arrays: dict[str, Any] = {}
+        attributes = {"attributes": _pack(state, arrays)} if state else {}
+        return {"epoch": self._epoch, **attributes, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch = state["epoch"]
+        self._restored = _unpack(state.get("attributes", {"dict": []}), state)
+        if self._is_training:
+            self._restore()
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes of the callback that are plain values."""
+        of_config = {
+            name
+            for cls in type(self.callback).__mro__
+            if cls.__module__.startswith("keras.")
+            for name in inspect.signature(cls).parameters
+        }
+        attributes = vars(self.callback)
+        own = attributes.keys() - of_config - {"params"}
+        return {name: attributes[name] for name in sorted(own) if _is_plain(attributes[name])}
+
+    def _restore(self) -> None:
+        """Set the attributes of the callback to those in the checkpoint that was restored."""
+        for name, value in copy.deepcopy(self._initial | self._restored).items():
+            setattr(self.callback, name, value)
 
     def _begin_test(self) -> None:
         if not self._has_ended:
@@ -297,6 +337,81 @@ class KerasCallback(Hook):
             type(self.callback).__name__,
         )
         return 1
+
+
+def check_schedules(hooks: Sequence[Hook], optimizer: Any) -> None:
+    """Check that no callback sets a learning rate that a schedule determines.
+
+    Args:
+      hooks: The hooks of a run.
+      optimizer: The optimizer of the trainer, if it has one.
+
+    Raises:
+      errors.ConfigValueError: A callback does; Keras would fail when it sets the rate.
+    """
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    rate = getattr(optimizer, "_learning_rate", None)
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return
+    setters = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
+    for hook in hooks:
+        if isinstance(hook, KerasCallback) and isinstance(hook.callback, setters):
+            raise errors.ConfigValueError(
+                f"The hook `keras_callback` runs {type(hook.callback).__name__}, which sets the "
+                f"learning rate, but the optimizer has the schedule {type(rate).__name__}. Set "
+                "`trainer.optimizer_config.learning_rate.type` to `constant` and remove `warmup`, "
+                "or remove the callback."
+            )
+
+
+_PLAIN = (type(None), bool, int, float, str, np.generic)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_plain(key) and _is_plain(part) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, np.ndarray | np.generic):
+        # An object would be a pickle, and NumPy can't save the types of other libraries.
+        return value.dtype.kind in "biufcSU"
+    return isinstance(value, _PLAIN)
+
+
+def _pack(value: Any, arrays: dict[str, Any]) -> Any:
+    """Return a plain value as JSON, with its arrays and NumPy scalars in a dictionary."""
+    if isinstance(value, Mapping):
+        return {"dict": [[_pack(k, arrays), _pack(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_pack(part, arrays) for part in value]}
+    if isinstance(value, np.ndarray | np.generic):
+        name = f"array_{len(arrays)}"
+        arrays[name] = np.asarray(value)
+        return {"array": name, "is_scalar": isinstance(value, np.generic)}
+    return value
+
+
+def _unpack(packed: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return the value that `_pack` packed."""
+    if not isinstance(packed, dict):
+        return packed
+    if "array" in packed:
+        array = arrays[packed["array"]]
+        return array[()] if packed["is_scalar"] else array
+    if "dict" in packed:
+        return {_unpack(k, arrays): _unpack(v, arrays) for k, v in packed["dict"]}
+    ((kind, parts),) = packed.items()
+    values = [_unpack(part, arrays) for part in parts]
+    return tuple(values) if kind == "tuple" else values
+
+
+def _packed(value: Any) -> Any:
+    """Return something that is equal for equal values, arrays included."""
+    arrays: dict[str, Any] = {}
+    packed = _pack(value, arrays)
+    return packed, [(array.dtype, array.shape, array.tobytes()) for array in arrays.values()]
 
 
 def _keras_logs(logs: Mapping[str, Any]) -> dict[str, float]:

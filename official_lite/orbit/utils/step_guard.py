@@ -14,7 +14,7 @@ from absl import logging
 
 from official_lite.common import types, user_code
 
-__all__ = ["current_batch", "fetched", "guard_step"]
+__all__ = ["count_batches", "current_batch", "fetched", "guard_step"]
 
 # Stateful for TensorFlow, but without an effect.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
@@ -58,6 +58,25 @@ def guard_step(step_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
             _steps.pop()
         step.hold_effects()
         return outputs
+
+    return run
+
+
+def count_batches(step_fn: Callable[[Any], Any], counts: Any) -> Callable[[Any], Any]:
+    """Wrap a step so that it counts the batches that it fetches.
+
+    Args:
+        step_fn: A function of an iterator or of a nested structure of iterators.
+        counts: The int64 variable that counts the batches of each iterator, in that structure.
+    """
+    step_fn = getattr(step_fn, "python_function", step_fn)
+
+    @user_code.not_converted
+    def run(iterator: Iterator[types.Nest]) -> Any:
+        counted = tf.nest.map_structure(
+            lambda one, count: _WatchedIterator(one, _Counter(count)), iterator, counts
+        )
+        return user_code.converted(step_fn)(counted)
 
     return run
 
@@ -158,10 +177,24 @@ class _Step:
         }
 
 
-class _WatchedIterator:
-    """An iterator that reports its fetches to a step and otherwise behaves like the original."""
+class _Counter:
+    """Adds 1 to a variable for each batch that is fetched."""
 
-    def __init__(self, iterator: Iterator[types.Nest], step: _Step) -> None:
+    def __init__(self, count: tf.Variable) -> None:
+        self._count = count
+
+    def fetch(self, iterator: Iterator[types.Nest]) -> Any:
+        batch = user_code.next_batch(iterator)
+        parts = filter(tf.is_tensor, tf.nest.flatten(batch, expand_composites=True))
+        with tf.control_dependencies(list(parts)):
+            self._count.assign_add(1)
+        return batch
+
+
+class _WatchedIterator:
+    """An iterator that leaves its fetches to another object and otherwise is like the original."""
+
+    def __init__(self, iterator: Iterator[types.Nest], step: "_Step | _Counter") -> None:
         self._watched = iterator
         self._step = step
 

@@ -1,0 +1,353 @@
+"""A run that is interrupted and resumed ends with the same state as an uninterrupted one."""
+
+import logging
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.core import base_trainer, input_reader, train_lib
+from official_lite.data import arrays
+from official_lite.modeling import hyperparams
+from tests import line_experiment
+
+ROWS = np.random.default_rng(0).normal(size=(50, 2)).astype("float32")
+LABELS = (3 * ROWS[:, :1] + 1).astype("float32")
+
+
+class ArrayTask(line_experiment.LineTask):
+    """Reads arrays, which keep their position without reading anything."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        return arrays.from_arrays(
+            (ROWS, LABELS),
+            params.global_batch_size,
+            shuffle=bool(params.is_training),
+            repeat=bool(params.is_training),
+            input_context=input_context,
+        )
+
+
+class Critics(base_trainer.Trainer):
+    """Has two models and two optimizers, and draws a batch for each of them in every step."""
+
+    batches_per_step = 2
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.critic = keras.Sequential(
+            [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)]
+        )
+        self.critic_optimizer = keras.optimizers.Adam(0.01)
+        self.critic_optimizer.build(self.critic.trainable_variables)
+
+    def train_step(self, iterator: Iterator[Any]) -> None:
+        self.run_step(self._learn_critic, self.next_train_inputs(iterator))
+        self.run_step(self.replica_train_step, self.next_train_inputs(iterator))
+
+    def _learn_critic(self, inputs: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.critic(inputs[0]) - self.model(inputs[0])))
+        weights = self.critic.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        context = tf.distribute.get_replica_context()
+        gradients = context.all_reduce("sum", gradients)
+        self.critic_optimizer.apply(gradients, weights)
+
+
+class Varying(base_trainer.Trainer):
+    """Draws one or two batches in a step."""
+
+    def train_step(self, iterator: Iterator[Any]) -> None:
+        if self.global_step % 3 == 0:
+            self.run_step(self._look, self.next_train_inputs(iterator))
+        super().train_step(iterator)
+
+    def _look(self, inputs: Any) -> None:
+        self.model.dense.bias.assign_add(0.1 * tf.reduce_mean(inputs[0], axis=0)[:1])
+
+
+class Remembering(ArrayTask):
+    """Has state of every kind that TensorFlow tracks."""
+
+    def build_model(self) -> keras.Model:
+        self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+        self.tables = [
+            {"dense": tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, -1, -2)}
+        ]
+        self.box = tf.train.Checkpoint(total=tf.Variable(0.0))
+        self.module = tf.Module()
+        self.module.seen = tf.Variable(0.0)
+        self.generator = tf.random.Generator.from_seed(1)
+        return super().build_model()
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
+        key = tf.constant([1], tf.int64)
+        for table in (self.counts, self.tables[0]["dense"]):
+            table.insert(key, table.lookup(key) + 1)
+        self.box.total.assign_add(tf.reduce_sum(inputs[0]))
+        self.module.seen.assign(self.module.seen + self.generator.normal([]))
+        return super().train_step(inputs, model, optimizer, metrics)
+
+    def state(self) -> list[Any]:
+        key = tf.constant([1], tf.int64)
+        tables = (self.counts, self.tables[0]["dense"])
+        return [*(table.lookup(key) for table in tables), self.box.total, self.module.seen]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("records")
+    for name, first in (("a", 0), ("b", 1000), ("c", 2000)):
+        with tf.io.TFRecordWriter(str(folder / name)) as writer:
+            for number in range(first, first + 30):
+                writer.write(str(number).encode())
+    return folder
+
+
+def _reading(records: pathlib.Path, **options: Any) -> type[line_experiment.LineTask]:
+    """Return a task that reads two mixed sources, none of whose operations has a seed."""
+
+    class Reading(line_experiment.LineTask):
+        def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+            paths = {name: str(records / name) for name in ("a", "b")}
+            data = params.replace(
+                input_path=hyperparams.Config(paths), shuffle_buffer_size=7, **options
+            )
+            mix = input_reader.build_weighted_sampling_combine_fn({"a": 0.7, "b": 0.3})
+            reader = input_reader.InputReader(
+                data,
+                combine_fn=mix,
+                sample_fn=lambda dataset: dataset.shuffle(5),
+                parser_fn=_parse,
+                filter_fn=lambda features, _: features[0] > 0.01,
+            )
+            return reader.read(input_context)
+
+    return Reading
+
+
+def _parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    number = tf.strings.to_number(record) / 1000
+    return tf.stack([number, 1 - number]), tf.reshape(2 * number, [1])
+
+
+def _run(
+    directory: pathlib.Path,
+    steps: int,
+    task_cls: type[line_experiment.LineTask] = ArrayTask,
+    trainer_cls: type[base_trainer.Trainer] = base_trainer.Trainer,
+    strategy: tf.distribute.Strategy | None = None,
+    dataset: tf.data.Dataset | None = None,
+    **runtime: Any,
+) -> list[Any]:
+    """Train up to a step, and return the state after it."""
+    keras.utils.set_random_seed(0)
+    params = line_experiment.line_experiment(
+        trainer={"train_steps": steps, "steps_per_loop": 3},
+        runtime={"execution": "graph", **runtime},
+    )
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        task = task_cls(params.task)
+        model = task.build_model()
+        optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+        trainer = trainer_cls(params, task, model, optimizer, evaluate=False, train_dataset=dataset)
+    train_lib.run_experiment(
+        strategy, task, "train", params, str(directory), trainer=trainer, allow_config_change=True
+    )
+    critic = getattr(trainer, "critic", None)
+    more = [*critic.variables, *trainer.critic_optimizer.variables] if critic else []
+    own = getattr(task, "state", list)()
+    return [np.asarray(value) for value in (*model.variables, *optimizer.variables, *more, *own)]
+
+
+def _assert_resumes_exactly(tmp_path: pathlib.Path, *args: Any, **kwargs: Any) -> None:
+    unbroken = _run(tmp_path / "unbroken", 8, *args, **kwargs)
+    _run(tmp_path / "broken", 4, *args, **kwargs)
+    resumed = _run(tmp_path / "broken", 8, *args, **kwargs)
+    for expected, got in zip(unbroken, resumed, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+_SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla", "xla_loop")]
+
+
+@pytest.mark.parametrize("execution", ["graph", *_SLOW_MODES])
+def test_trainer_that_draws_two_batches_a_step_resumes_exactly(execution, tmp_path) -> None:
+    _assert_resumes_exactly(tmp_path, trainer_cls=Critics, execution=execution)
+
+
+@pytest.mark.slow
+def test_trainer_on_two_replicas_that_draws_two_batches_a_step_resumes_exactly(
+    tmp_path, two_replicas
+) -> None:
+    _assert_resumes_exactly(tmp_path, trainer_cls=Critics, strategy=two_replicas)
+
+
+def test_trainer_that_draws_a_varying_number_of_batches_a_step_resumes_exactly(tmp_path) -> None:
+    _assert_resumes_exactly(tmp_path, trainer_cls=Varying)
+
+
+def test_tables_and_all_other_state_of_a_task_are_resumed(tmp_path) -> None:
+    _assert_resumes_exactly(tmp_path, Remembering)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_mixed_filtered_and_cached_data_without_a_seed_resume_exactly(
+    cache, tmp_path, records, caplog
+) -> None:
+    _assert_resumes_exactly(tmp_path, _reading(records, cache=cache))
+    assert "from the beginning" not in caplog.text
+
+
+class _ShuffledBatches(ArrayTask):
+    """Puts a shuffle and a second source behind a source that keeps its position."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        batches = super().build_inputs(params, input_context).shuffle(3)
+        weights = tf.data.Dataset.range(7).shuffle(7).repeat()
+        return tf.data.Dataset.zip(batches, weights).map(
+            lambda batch, weight: (batch[0] * tf.cast(weight, tf.float32), batch[1])
+        )
+
+
+def test_shuffle_and_second_source_behind_a_source_resume_exactly(tmp_path) -> None:
+    _assert_resumes_exactly(tmp_path, _ShuffledBatches)
+
+
+def test_checkpoints_without_a_count_of_batches_resume_at_their_step(tmp_path) -> None:
+    class Old(base_trainer.Trainer):
+        def _checkpoint_items(self) -> dict[str, Any]:
+            items = super()._checkpoint_items()
+            del items["batches_read"]
+            return items
+
+    unbroken = _run(tmp_path / "unbroken", 12)
+    _run(tmp_path / "broken", 4, trainer_cls=Old)
+    for steps in (8, 12):
+        resumed = _run(tmp_path / "broken", steps)
+    for expected, got in zip(unbroken, resumed, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_data_whose_position_is_lost_are_named_once_at_the_start_and_once_at_the_resume(
+    is_given, tmp_path, caplog
+) -> None:
+    dataset = tf.data.Dataset.from_tensor_slices((ROWS, LABELS)).batch(5).repeat()
+    data = {"dataset": dataset if is_given else None}
+    caplog.set_level(logging.INFO, logger="absl")
+    why = "passed to the trainer" if is_given else "`build_inputs` does not keep"
+    _run(tmp_path, 4, line_experiment.LineTask, **data)
+    assert caplog.text.count("if this run is interrupted and resumed, because") == 1
+    assert why in caplog.text
+    caplog.clear()
+    _run(tmp_path, 8, line_experiment.LineTask, **data)
+    assert caplog.text.count("restart from the beginning at step 4") == 1
+    assert "if this run is interrupted" not in caplog.text
+
+
+class _Counting(orbit.Hook):
+    """Has a variable of TensorFlow, which no `state_dict` returns."""
+
+    every_n_steps = 1
+
+    def __init__(self) -> None:
+        self.calls = tf.Variable(0)
+
+    def after_step(self) -> None:
+        self.calls.assign_add(1)
+
+
+def _run_with_callbacks(directory: pathlib.Path, steps: int) -> tuple[Any, ...]:
+    keras.utils.set_random_seed(0)
+    params = line_experiment.line_experiment(
+        trainer={
+            "train_steps": steps,
+            "validation_interval": 1,
+            "checkpoint_interval": 2,
+            "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 0.9}}},
+        },
+        runtime={"execution": "graph"},
+    )
+    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=3, min_delta=1e-9, cooldown=1)
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=90, restore_best_weights=True)
+    hook = _Counting()
+    model, _ = train_lib.run_experiment(
+        None,
+        ArrayTask(params.task),
+        "train_and_eval",
+        params,
+        str(directory),
+        hooks=[hook, *map(orbit.hooks.KerasCallback, (plateau, stop))],
+        allow_config_change=True,
+    )
+    rates = [float(plateau.best), plateau.wait, plateau.cooldown_counter, plateau.min_delta]
+    best = [stop.best, stop.best_epoch, stop.wait, *stop.best_weights]
+    return int(hook.calls), float(model.optimizer.learning_rate), rates, *best
+
+
+# Keras itself, with NumPy 2.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_callbacks_of_keras_and_variables_of_hooks_resume_exactly(tmp_path) -> None:
+    unbroken = _run_with_callbacks(tmp_path / "unbroken", 9)
+    for steps in (2, 6, 9):
+        resumed = _run_with_callbacks(tmp_path / "broken", steps)
+    assert unbroken[0] == 9
+    for expected, got in zip(unbroken, resumed, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        {"callback": "ReduceLROnPlateau", "monitor": "val_loss"},
+        {"callback": "LearningRateScheduler", "schedule": lambda epoch: 0.1},
+    ],
+)
+def test_callback_that_sets_the_rate_of_a_schedule_is_refused_before_training(
+    callback, tmp_path
+) -> None:
+    params = line_experiment.line_experiment(
+        trainer={"optimizer_config": {"learning_rate": {"type": "cosine"}}}
+    )
+    params.trainer.optimizer_config.learning_rate.cosine.override(
+        {"initial_learning_rate": 0.1, "decay_steps": 8}
+    )
+    hook = orbit.hooks.KerasCallback(**callback)
+    with pytest.raises(errors.ConfigValueError, match="sets the learning rate, but the optimizer"):
+        train_lib.run_experiment(
+            None, ArrayTask(params.task), "train", params, str(tmp_path), hooks=[hook]
+        )
+    assert not list(tmp_path.glob("ckpt-*"))
+
+
+class _Noisy(line_experiment.LineTask):
+    """Draws random numbers in the functions of its data."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        dataset = super().build_inputs(params, input_context)
+        if not params.is_training:
+            return dataset
+        dataset = dataset.map(lambda x, y: (x + tf.random.normal([], name="jitter"), y))
+        return dataset.cache() if params.cache else dataset
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_random_numbers_in_the_functions_of_the_data_are_named_once(
+    cache, make_trainer, caplog
+) -> None:
+    params = line_experiment.line_experiment()
+    params.task.train_data.cache = cache
+    trainer = make_trainer(params, task_cls=_Noisy)
+    trainer.build_train_dataset()
+    assert caplog.text.count("training data use random ops") == 1
+    assert "jitter" in caplog.text
+    assert ("keeps the numbers of the first epoch: jitter" in caplog.text) == cache
