@@ -60,7 +60,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     scores_classes = False
 
     _is_loss_checked = False
-    _are_logits_checked = False
 
     def __init__(
         self,
@@ -286,9 +285,10 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             training: Whether this is a training step.
             aux_losses: Losses to use instead of `model.losses`.
         """
-        if not self._are_logits_checked:
-            self._are_logits_checked = True
-            step_checks.check_logits(self, model, labels, outputs)
+        if not self._is_loss_checked:
+            self._is_loss_checked = True
+            step_checks.warn_of_logits(self, model)
+            step_checks.warn_of_pairing(self, Task, labels, outputs)
         if not _has_compiled_loss(model):
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
         with keras_losses.undivided():
@@ -415,18 +415,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self, labels: types.Nest, outputs: types.Nest, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
-        if not self._is_loss_checked:
-            step_checks.check_pairing(
-                lambda labels, outputs: build_losses(
-                    labels=labels, model_outputs=outputs, aux_losses=aux_losses
-                ),
-                labels,
-                outputs,
-                step_checks.source_of_loss(self, Task),
-            )
-            # Set this flag only after a check that passed: an execution mode that is tried first
-            # may fail for another reason.
-            self._is_loss_checked = True
         with keras_losses.undivided():
             loss = build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
         return step_checks.returned(self.build_losses, loss, "the loss of the batch, a scalar")
