@@ -86,6 +86,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             name: step_checks.build_metrics(task, training=True)
             for name, task in self.multi_task.tasks.items()
         }
+        if type(multi_task).joint_train_step is multitask.MultiTask.joint_train_step:
+            for task in multi_task.tasks.values():
+                step_checks.require_losses(task, base_task.Task, "train_step")
         self._build_models()
         runner.set_untracked(self, _metric_groups={})
         self._step_seeds = step_seeds.StepSeeds(multi_task_model, seed)
