@@ -1,6 +1,8 @@
 """The base class of tasks: the model, inputs, losses and metrics that one replica computes."""
 
 import abc
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,7 +62,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     scores_classes = False
 
     _is_loss_checked = False
-    _are_logits_checked = False
 
     def __init__(
         self,
@@ -239,22 +240,32 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         labels: types.Nest,
         outputs: types.Nest,
         *,
+        features: types.Nest = None,
         sample_weight: types.Nest = None,
         **kwargs: Any,
     ) -> None:
         """Update the task's metrics and the metrics given to `model.compile`.
+
+        If the class of a compiled model overrides `compute_metrics`, that method updates the
+        metrics of the model, as in `fit`.
 
         Args:
             model: The model.
             metrics: The task's metrics.
             labels: The labels of the batch.
             outputs: The outputs of the model.
+            features: The inputs on which the model was called, for `compute_metrics`.
             sample_weight: The weights of the examples, for a compiled model.
             **kwargs: Arguments passed to `process_metrics`.
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
-        if compiled_metrics := step_metrics.compiled_metrics(model):
+        if step_checks.overrides(model, "compute_metrics") and model.compiled:
+            compute = user_code.converted(model.compute_metrics)
+            step_checks.warn_of_unreported(
+                model, compute(features, labels, outputs, sample_weight=sample_weight)
+            )
+        elif compiled_metrics := step_metrics.compiled_metrics(model):
             weights = {} if sample_weight is None else {"sample_weight": sample_weight}
             process = user_code.converted(self.process_compiled_metrics)
             process(compiled_metrics, labels, outputs, **weights)
@@ -286,15 +297,21 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             training: Whether this is a training step.
             aux_losses: Losses to use instead of `model.losses`.
         """
-        if not self._are_logits_checked:
-            self._are_logits_checked = True
-            step_checks.check_logits(self, model, labels, outputs)
+        if not self._is_loss_checked:
+            self._is_loss_checked = True
+            step_checks.warn_of_logits(self, model)
+            step_checks.warn_of_pairing(self, Task, labels, outputs)
         if not _has_compiled_loss(model):
             return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
+        compute_loss = functools.partial(
+            user_code.converted(model.compute_loss), features, labels, outputs, sample_weight
+        )
         with keras_losses.undivided():
-            loss = model.compute_loss(
-                x=features, y=labels, y_pred=outputs, sample_weight=sample_weight, training=training
-            )
+            if "training" in inspect.signature(model.compute_loss).parameters:
+                loss = compute_loss(training=training)
+            else:
+                # A model that was written for an earlier Keras.
+                loss = compute_loss()
         loss = tf.cast(loss, tf.float32)
         if aux_losses is not None:
             loss += _total(aux_losses) - _total(model.losses)
@@ -328,7 +345,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             scaled_loss = optimizer.scale_loss(_share_of_replica(loss))
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
-        self.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
+        self.update_metrics(
+            model, metrics, labels, outputs, features=features, sample_weight=weights
+        )
         return {self.loss: loss}
 
     @user_code.not_converted
@@ -344,7 +363,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         loss = self.step_loss(
             model, features, labels, outputs, sample_weight=weights, training=False
         )
-        self.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
+        self.update_metrics(
+            model, metrics, labels, outputs, features=features, sample_weight=weights
+        )
         return {self.loss: loss}
 
     @user_code.not_converted
@@ -415,18 +436,6 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self, labels: types.Nest, outputs: types.Nest, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
-        if not self._is_loss_checked:
-            step_checks.check_pairing(
-                lambda labels, outputs: build_losses(
-                    labels=labels, model_outputs=outputs, aux_losses=aux_losses
-                ),
-                labels,
-                outputs,
-                step_checks.source_of_loss(self, Task),
-            )
-            # Set this flag only after a check that passed: an execution mode that is tried first
-            # may fail for another reason.
-            self._is_loss_checked = True
         with keras_losses.undivided():
             loss = build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
         return step_checks.returned(self.build_losses, loss, "the loss of the batch, a scalar")

@@ -655,6 +655,7 @@ class Trainer(_AsyncTrainer):
             metrics = step_checks.build_metrics(self.task, training=False)
         self.task.scores_classes = step_predictions.are_of_classes(metrics)
         step_checks.require_signature(self.task.predict_step, "inputs", model="")
+        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, "predict_step")
         iterator = iter(self._build_predict_dataset(first_batch))
         step = self._create_predict_fn()
         with ema_optimizer.averaged_weights(self.optimizer):
@@ -868,8 +869,11 @@ class Trainer(_AsyncTrainer):
     def _require_step(self, name: str, caller: str, **kwargs: str) -> None:
         """Check the parameters of a step of the task before training starts."""
         callers = ("train_step" if name == "train_step" else "eval_step", caller)
-        if all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
-            step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
+        if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
+            return
+        step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
+        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
+        step_checks.require_losses(self.task, base_task.Task, name)
 
     def _validate_virtual_replicas(self) -> None:
         count = self.config.trainer.virtual_replicas

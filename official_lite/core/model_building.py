@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import error_report, errors, qualnames, types, user_code
+from official_lite.common import error_report, errors, types, user_code
 from official_lite.core import base_task, step_checks
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -48,16 +48,7 @@ def build_by_task(
         with step_checks.naming_the_inputs(task, step_fn.func, model, inputs):
             return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
 
-    try:
-        build_variables(model, explained, element_spec)
-    except errors.ConfigError as error:
-        if "Could not interpret" not in str(error):
-            raise
-        raise errors.ConfigValueError(
-            f"{error_report.headline(error.__cause__ or error)}. It was given to `model.compile`, "
-            f"probably in {qualnames.described(task.build_model)}. Give names of `keras.losses` "
-            "and `keras.metrics`, or objects."
-        ) from error
+    build_variables(model, explained, element_spec)
 
 
 def build_for_prediction(
@@ -98,8 +89,8 @@ def build_variables(
         element_spec: The `element_spec` of the distributed dataset that the step reads.
 
     Raises:
-        errors.ConfigError: If the model still has no variables, with the step's own error as the
-            cause.
+        errors.ConfigError: If the step fails or does not call the model, with the step's own error
+            as the cause.
     """
     if has_variables(model):
         return
@@ -116,7 +107,8 @@ def build_variables(
             f"{error_report.summary(error)}\nThe inputs that `build_inputs` returned are "
             f"{element_spec}."
         ) from error
-    if not model.variables:
+    # A model without weights is built when it is called.
+    if not model.variables and not model.built:
         raise errors.ConfigError(
             f"The task's step does not call the model {model.name!r}, so the model has no "
             "variables."

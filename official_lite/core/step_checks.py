@@ -6,16 +6,14 @@ Each check runs once, while a step is built or traced, and adds no per-step cost
 import contextlib
 import difflib
 import inspect
-import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite import telemetry
 from official_lite.common import error_report, errors, log_once, qualnames, types
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
@@ -23,42 +21,25 @@ from official_lite.data import input_errors
 __all__ = [
     "build_metrics",
     "check_class_labels",
-    "check_logits",
-    "check_pairing",
     "name_metrics",
     "naming_the_block",
     "naming_the_inputs",
+    "require_losses",
     "require_signature",
+    "overrides",
     "returned",
     "source_of_loss",
     "training_loss",
     "warn_of_compiled_optimizer",
+    "warn_of_logits",
     "warn_of_lookalikes",
+    "warn_of_overridden_step",
+    "warn_of_pairing",
+    "warn_of_unreported",
     "watched_for_training_mode",
 ]
 
-# Two batch sizes that no other axis is likely to have.
-_SIZES = (10007, 10009)
-
 _WANT_ONE_HOT = (keras.metrics.CategoricalAccuracy, keras.metrics.TopKCategoricalAccuracy)
-
-# What Keras says if a layer or a model is called on other inputs than it accepts.
-_REFUSES_INPUT = re.compile(
-    r"incompatible with the layer|Missing data for input|expects \d+ input|Invalid input shape"
-    r"|Unrecognized data|Layer .* expected \d+ (?:input|variable)"
-)
-
-# What Keras says about losses and names, and what to do about it.
-_REMEDIES = {
-    "must have rank (ndim) `target.ndim - 1`": (
-        "A sparse loss takes class indices as labels, of shape (batch,). For one-hot labels, use "
-        "the loss without `sparse`. If the batches are no pairs, `build_inputs` returned no labels."
-    ),
-    "`target` and `output` must have the same rank": (
-        "This loss takes labels of the shape of the outputs. For class indices, use the loss with "
-        "`sparse`."
-    ),
-}
 
 # The methods of a Lightning module, and what they are called here.
 _LIGHTNING = {
@@ -71,9 +52,6 @@ _LIGHTNING = {
     "compute_loss": "build_losses",
     "create_model": "build_model",
 }
-
-# The operations that turn logits into probabilities.
-_MAKE_PROBABILITIES = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "Exp", "Softplus"})
 
 _DIFFER_IN_TRAINING = (
     keras.layers.BatchNormalization,
@@ -199,6 +177,21 @@ def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> 
         ) from error
 
 
+def require_losses(task: Any, base: type, step: str) -> None:
+    """Check that `build_losses` accepts its arguments by name, if the default step calls it.
+
+    Args:
+        task: The task.
+        base: The class that defines the default steps.
+        step: The name of the step.
+
+    Raises:
+        errors.ConfigTypeError: If the method does not accept these arguments.
+    """
+    if all(getattr(type(task), name) is getattr(base, name) for name in (step, "step_loss")):
+        require_signature(task.build_losses, labels="", model_outputs="", aux_losses="")
+
+
 def warn_of_lookalikes(task_cls: type, base: type) -> None:
     """Warn about methods that nothing calls, because their names are Lightning's or misspelled."""
     methods = [name for name, value in vars(base).items() if callable(value) and name[0] != "_"]
@@ -234,20 +227,58 @@ def warn_of_compiled_optimizer(
     )
 
 
-def check_logits(task: Any, model: keras.Model, labels: types.Nest, outputs: types.Nest) -> None:
-    """Warn if a loss takes the outputs of a linear layer for probabilities.
+def warn_of_overridden_step(
+    model: keras.Model | tf.Module, task: Any, base: type, name: str
+) -> None:
+    """Warn about a step of a Keras model that `fit` would call and the trainer does not.
 
-    The loss of `compile` says what it takes. For `build_losses`, its graph says so: Keras clips
-    probabilities and takes their logarithm.
+    Args:
+        model: The model.
+        task: The task. One that overrides its own step may call the step of the model.
+        base: The class that defines the default steps of a task.
+        name: The name of the step of the task.
     """
-    if not _is_linear(model) or not isinstance(outputs, tf.Tensor):
+    in_keras = "test_step" if name == "validation_step" else name
+    if overrides(model, in_keras) and getattr(type(task), name) is getattr(base, name):
+        log_once.warn_once(
+            "`%s.%s` is never called, because the step of the task is used instead. Move the code "
+            "to `%s.%s`; see docs/coming_from_keras.md.",
+            type(model).__name__,
+            in_keras,
+            type(task).__name__,
+            name,
+        )
+
+
+def warn_of_unreported(model: keras.Model, results: Any) -> None:
+    """Warn once about results of `compute_metrics` that no metric of the model holds."""
+    if model in _told:
         return
+    _told.add(model)
+    known = {"loss"}
+    for metric in model.metrics:
+        result = metric.result() if getattr(metric, "built", True) else None
+        known |= set(result) if isinstance(result, Mapping) else {metric.name}
+    unknown = sorted(set(results or ()) - known)
+    if unknown:
+        logging.warning(
+            "`%s.compute_metrics` returns %s, but a run reports only what metrics hold. Keep the "
+            "value in a `keras.metrics.Mean` that is an attribute of the model.",
+            type(model).__name__,
+            ", ".join(unknown),
+        )
+
+
+def overrides(model: Any, name: str) -> bool:
+    """Return whether the class of a model overrides a method of `keras.Model`."""
+    is_of_keras = getattr(type(model), name, None) is getattr(keras.Model, name)
+    return isinstance(model, keras.Model) and not is_of_keras
+
+
+def warn_of_logits(task: Any, model: keras.Model | tf.Module) -> None:
+    """Warn if the loss of `compile` takes the outputs of a linear layer for probabilities."""
     loss = getattr(model, "loss", None) if getattr(model, "compiled", False) else None
-    if loss is None:
-        takes_probabilities = _clips_and_logs(task.build_losses, labels, outputs)
-    else:
-        takes_probabilities = _takes_probabilities(loss)
-    if takes_probabilities:
+    if loss is not None and _is_linear(model) and _takes_probabilities(loss):
         logging.warning(
             "The loss of %s takes probabilities, but the last layer of the model, `%s`, has no "
             "activation, so its outputs are logits. Pass `from_logits=True` to the loss, or give "
@@ -259,16 +290,15 @@ def check_logits(task: Any, model: keras.Model, labels: types.Nest, outputs: typ
 
 def _is_linear(model: Any) -> bool:
     # The last layer of a subclassed model need not be the one that computes its outputs.
-    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
+    if len(getattr(model, "outputs", None) or ()) != 1 or not model.layers:
         return False
-    last = model.layers[-1] if model.layers else None
+    # Operations that are no layers may follow the last layer of a functional model.
+    last = getattr(model, "operations", model.layers)[-1]
     return getattr(last, "activation", None) is keras.activations.linear
 
 
 def _takes_probabilities(loss: Any) -> bool:
     if isinstance(loss, str):
-        if loss in ("crossentropy", "ce"):
-            return True
         try:
             loss = keras.losses.get(loss)
         except ValueError:  # Keras itself reports the unknown name.
@@ -279,23 +309,6 @@ def _takes_probabilities(loss: Any) -> bool:
         return False
     parameter = inspect.signature(loss).parameters.get("from_logits")
     return parameter is not None and parameter.default is False
-
-
-def _clips_and_logs(
-    build_losses: Callable[..., Any], labels: types.Nest, outputs: tf.Tensor
-) -> bool:
-    graph = tf.__internal__.FuncGraph("logits")
-    with graph.as_default(), telemetry.get_event_storage().muted():
-        copies = tf.nest.map_structure(
-            lambda tensor: tf.compat.v1.placeholder(tensor.dtype, tensor.shape), (labels, outputs)
-        )
-        try:
-            build_losses(labels=copies[0], model_outputs=copies[1])
-        except Exception:  # The step itself is about to raise it, with its place.
-            return False
-    kinds = {operation.type for operation in graph.get_operations()}
-    is_clipped = {"Minimum", "Maximum"} <= kinds or "ClipByValue" in kinds
-    return is_clipped and "Log" in kinds and not kinds & _MAKE_PROBABILITIES
 
 
 @contextlib.contextmanager
@@ -319,7 +332,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
             raise
         raise errors.DataError(f"`{path}`: {error}") from error
     except AttributeError as error:
-        if data is not None or "'NoneType' object" not in str(error):
+        if data is not None or error.obj is not None:
             raise
         raise errors.ConfigValueError(
             f"`{path}` is null in the config, but {qualnames.described(build_inputs)} needs it: "
@@ -331,7 +344,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
 def naming_the_inputs(
     task: Any, step: Callable[..., Any], model: keras.Model | tf.Module, inputs: types.Nest
 ) -> Iterator[None]:
-    """Name the inputs, and where they come from, if a step requests others or the model does.
+    """Name the inputs, and where they come from, if a step fails while it is traced.
 
     Args:
         task: The task.
@@ -341,9 +354,8 @@ def naming_the_inputs(
 
     Raises:
         KeyError: The step has requested a key that a dictionary of features does not have.
-        errors.ConfigValueError: A layer does not accept the shape of its input.
         errors.MissingStepError: The step raises `NotImplementedError`.
-        ValueError: A loss does not accept the shape of the labels.
+        TypeError, ValueError: The step has raised an error of this class.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
@@ -354,70 +366,43 @@ def naming_the_inputs(
             f"{qualnames.described(step)} raised NotImplementedError. If the task does not support "
             f"this step, use `--mode={other}`."
         ) from error
-    except ValueError as error:
-        said = error_report.headline(error)
-        if isinstance(error, errors.OfficialLiteError):
-            raise
-        for pattern, remedy in _REMEDIES.items():
-            if pattern in said:
-                raise ValueError(
-                    f"{said.removeprefix('ValueError: ')}. The batches of "
-                    f"{qualnames.described(task.build_inputs)} are {input_errors.shown(inputs)}. "
-                    f"{remedy}"
-                ) from error
-        if not _REFUSES_INPUT.search(said):
+    except (TypeError, ValueError) as error:
+        # Other classes, such as those of the user, keep their type and their text.
+        if type(error) not in (TypeError, ValueError):
             raise
         shape = getattr(model, "input_shape", None)
         wanted = f" The model expects {input_errors.shown(shape)}." if shape else ""
-        raise errors.ConfigValueError(
-            f"The model {getattr(model, 'name', '')!r} does not accept the batches of "
-            f"{qualnames.described(task.build_inputs)}, which are {input_errors.shown(inputs)}."
-            f"{wanted} {said}."
+        said = error_report.headline(error).removeprefix(f"{type(error).__name__}: ")
+        raise type(error)(
+            f"{said.rstrip('.')}. The batches of {qualnames.described(task.build_inputs)} are "
+            f"{input_errors.shown(inputs)}.{wanted}"
         ) from error
 
 
-def check_pairing(
-    build_losses: Callable[..., Any], labels: types.Nest, outputs: types.Nest, source: str
-) -> None:
-    """Raise an error if a loss pairs each label with the outputs of all examples.
+def warn_of_pairing(task: Any, base: type, labels: types.Nest, outputs: types.Nest) -> None:
+    """Warn if a loss may pair each label with the outputs of all examples.
 
     With labels of shape `(batch,)` and outputs of shape `(batch, 1)`, `labels - outputs` has the
-    shape `(batch, batch)`. To detect this, the loss is built with different numbers of labels and
-    outputs, in a graph that is never run. A correct loss can't be built from them; a loss that
-    broadcasts can, and its graph contains a tensor with both sizes.
+    shape `(batch, batch)`. The losses that Keras calls itself align the two.
 
     Args:
-        build_losses: A function that computes the loss of labels and outputs.
+        task: The task.
+        base: The class that defines the default of `build_losses`.
         labels: The labels of a batch.
         outputs: The outputs of the model.
-        source: What computes the loss, for the message.
-
-    Raises:
-        errors.ConfigValueError: If the loss broadcasts labels and outputs to a matrix.
     """
-    if not _may_be_broadcast(labels, outputs):
+    is_own = type(task).build_losses is not base.build_losses
+    if not is_own or not _may_be_broadcast(labels, outputs):
         return
-    graph = tf.__internal__.FuncGraph("pairing")
-    with graph.as_default(), telemetry.get_event_storage().muted():
-        specs = zip((labels, outputs), _SIZES, strict=True)
-        resized = [
-            tf.compat.v1.placeholder(tensor.dtype, [size, *tensor.shape[1:]])
-            for tensor, size in specs
-        ]
-        try:
-            build_losses(*resized)
-        except Exception:  # Expected: a correct loss pairs examples, so the sizes must be equal.
-            return
-    for operation in graph.get_operations():
-        for tensor in operation.outputs:
-            shape = tensor.shape
-            if shape.rank is not None and set(_SIZES) <= set(shape.as_list()):
-                raise errors.ConfigValueError(
-                    f"The loss of {source} gets labels of shape {labels.shape} and model "
-                    f"outputs of shape {outputs.shape}. Broadcasting would compare every label "
-                    "with every output. Use the same shape for both: `labels[:, tf.newaxis]` or "
-                    "`tf.squeeze(model_outputs, -1)`."
-                )
+    logging.warning(
+        "%s gets labels of shape %s and model outputs of shape %s. An operation such as `labels - "
+        "model_outputs` pairs every label with every output. If the loss does not align them, use "
+        "`labels[:, tf.newaxis]` or `tf.squeeze(model_outputs, -1)`. Labels and outputs of the "
+        "same shape silence this warning.",
+        qualnames.described(task.build_losses),
+        labels.shape,
+        outputs.shape,
+    )
 
 
 def check_class_labels(

@@ -332,9 +332,8 @@ def _fetched_size() -> tf.Tensor | None:
     batch = step_guard.current_batch()
     if context is None or batch is None:
         return None
-    parts = zip(
-        *map(context.strategy.experimental_local_results, tf.nest.flatten(batch)), strict=True
-    )
+    present = [part for part in tf.nest.flatten(batch) if part is not None]
+    parts = zip(*map(context.strategy.experimental_local_results, present), strict=True)
     sizes = [_batch_size(part) for part in parts]
     if not sizes or sizes[0] is None:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, nests, types, user_code
 from official_lite.data import position, replicas, stacking
 
 __all__ = ["from_arrays"]
@@ -328,7 +328,7 @@ def _build_read(source: _Rows) -> Gather:
 
 
 def _num_batches_at_once(gather: Gather, batch_size: int) -> int:
-    row = tf.nest.flatten(gather(tf.constant(0)))
+    row = nests.tensors_in(gather(tf.constant(0)))
     num_bytes = batch_size * sum(part.dtype.size * part.shape.num_elements() for part in row)
     return min(MOST_BATCHES_IN_A_GATHER, max(1, MOST_BYTES_IN_A_GATHER // max(1, num_bytes)))
 
@@ -340,7 +340,9 @@ def _leaves(nest: types.Nest) -> list[Any]:
 
 
 def _map_leaves(fn: Callable[[Any], Any], nest: types.Nest) -> Any:
-    """Map `fn` over a nest like `tf.nest.map_structure`, with lists as leaves, as in `tf.data`."""
+    """Map `fn` over a nest, with lists as leaves, as in `tf.data`; None stays None."""
+    if nest is None:
+        return None
     if isinstance(nest, dict):
         return {name: _map_leaves(fn, value) for name, value in nest.items()}
     if isinstance(nest, tuple):

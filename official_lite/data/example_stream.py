@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_lite.common import nests
 from official_lite.data import input_errors, whole_batches
 
 __all__ = ["ExampleStream", "map_examples"]
@@ -47,7 +48,7 @@ class ExampleStream:
 
         def keep(*batch: Any) -> Any:
             is_kept = fn(*batch)
-            kept = tf.nest.map_structure(lambda part: tf.boolean_mask(part, is_kept), batch)
+            kept = nests.map_parts(lambda part: tf.boolean_mask(part, is_kept), batch)
             return kept if len(kept) > 1 else kept[0]
 
         return dataclasses.replace(self._map_chunks(keep), in_batches=False)

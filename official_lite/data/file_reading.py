@@ -83,7 +83,7 @@ def read_files(
         options: How to read the files.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    input_errors.remember(files, dataset_fn, options.is_training)
+    input_errors.remember(files, dataset_fn)
     if not shards_files(files, options, input_context):
         require_records_for_all(files, dataset_fn, options, input_context)
         return read_files_then_shard(files, dataset_fn, options, input_context)
@@ -424,7 +424,7 @@ def read_epochs(
         first_record: The number of records that this pipeline has read before. If it is not 0, all
             files are read once to count their records, which locates the epoch.
     """
-    input_errors.remember(files, dataset_fn, options.is_training)
+    input_errors.remember(files, dataset_fn)
     epochs = _Epochs(files, dataset_fn, options, input_context, seed, shuffle_buffer_size)
     first, num_read = epochs.find(first_record) if first_record else (0, 0)
     return tf.data.Dataset.range(first, tf.int64.max).flat_map(epochs.read).skip(num_read)

@@ -24,8 +24,6 @@ __all__ = [
     "remember_folder",
     "remembered",
     "require_records",
-    "find_culprit",
-    "is_complaint",
     "require",
     "naming_the_keys",
     "raise_if_of_data",
@@ -40,19 +38,22 @@ _MOST_SECONDS = 60.0
 
 _MOST_SECONDS_OF_NUMBERS = 5.0
 
+# The losses and gradients of larger inputs or labels are usually too large to train.
+_LARGE_NUMBER = 1e3
+
 # The directories that data are read from, in the order in which they were remembered.
 _FOLDERS: dict[str, None] = {}
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
 
-_READ: dict[tuple[str, ...], tuple[DatasetFn, bool]] = {}
+_READ: dict[tuple[str, ...], DatasetFn] = {}
 
 
-def remember(files: Sequence[str], dataset_fn: DatasetFn, is_training: bool = False) -> None:
-    """Remember how files are read, and whether they are read for training."""
+def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
+    """Remember how files are read."""
     # Insert the files again so that they are the newest entry.
     _READ.pop(tuple(files), None)
-    _READ[tuple(files)] = (dataset_fn, is_training)
+    _READ[tuple(files)] = dataset_fn
 
 
 def remember_folder(path: object) -> None:
@@ -83,22 +84,27 @@ def find_non_finite(batches: Iterable[types.Nest]) -> str | None:
     """Read batches up to the first one with an infinity or NaN, for a few seconds at most.
 
     Returns:
-        A sentence that names the batch and the part of it. None if all batches that were read are
-        finite.
+        A sentence that names the batch and the part of it, or the part with the largest number if
+        that is very large. None if all batches that were read are finite and small.
     """
     deadline = time.monotonic() + _MOST_SECONDS_OF_NUMBERS
+    largest, where = _LARGE_NUMBER, ""
     for number, batch in enumerate(batches):
         for path, part in keras.tree.flatten_with_path(batch):
             tensors = [x for x in tf.nest.flatten(part, expand_composites=True) if tf.is_tensor(x)]
-            for tensor in tensors:
-                if tensor.dtype.is_floating and not bool(tf.reduce_all(tf.math.is_finite(tensor))):
-                    place = "".join(f"[{key!r}]" for key in path)
+            place = "".join(f"[{key!r}]" for key in path)
+            for tensor in (x for x in tensors if x.dtype.is_floating and tf.size(x) > 0):
+                if not bool(tf.reduce_all(tf.math.is_finite(tensor))):
                     return (
                         f"Batch {number} of the training data (counted from 0) is not finite in "
                         f"`batch{place}`."
                     )
+                if (size := float(tf.reduce_max(tf.abs(tensor)))) > largest:
+                    largest, where = size, place
         if time.monotonic() > deadline:
             break
+    if where:
+        return f"The training data reach {largest:g} in `batch{where}`, so scale them."
     return None
 
 
@@ -109,17 +115,12 @@ def _remembered_images() -> Iterator[str]:
             yield from (os.path.join(directory, name) for name in images)
 
 
-def remembered(is_training: bool | None = None) -> Iterator[tuple[str, DatasetFn]]:
+def remembered() -> Iterator[tuple[str, DatasetFn]]:
     """Yield each remembered file and its `dataset_fn`, the most recently remembered files first.
 
     A process may have read other data before.
-
-    Args:
-        is_training: Which files to yield before all others: those read for training (True) or those
-            that are not (False).
     """
-    newest_first = list(reversed(_READ.items()))
-    for files, (dataset_fn, _) in sorted(newest_first, key=lambda read: read[1][1] != is_training):
+    for files, dataset_fn in reversed(_READ.items()):
         for file in files:
             yield file, dataset_fn
 
@@ -169,22 +170,10 @@ def find_damage() -> str | None:
 
 def describe(file: str, error: tf.errors.OpError) -> str:
     """Describe a TensorFlow error about a file in one sentence that names the file."""
-    match = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
-    if match is None:
-        return f"`{file}` can't be read: {error.message.splitlines()[0]}"
-    hint = " Check that it is a TFRecord file with the right compression."
-    return f"`{file}` has a {match[1]} record at byte {match[2]}.{hint if match[2] == '0' else ''}"
-
-
-# Maps a file, the features of a record and the details of TensorFlow's message to a sentence, or to
-# None if the message is not about this record.
-_Describe = Callable[[str, Mapping[str, Any], Mapping[str, str]], str | None]
-
-# Dtype names, by the fields of a `tf.train.Feature`.
-_TYPES = {"int64_list": "int64", "float_list": "float", "bytes_list": "string"}
-
-# Limit the search, so that a failed run reports its error soon.
-_MOST_SECONDS_OF_SEARCH = 20.0
+    hint = ""
+    if isinstance(error, tf.errors.DataLossError):
+        hint = " Check that it is a whole file with the right compression."
+    return f"`{file}` can't be read: {_said(error).rstrip('.')}.{hint}"
 
 
 def require(
@@ -218,46 +207,6 @@ def require(
             return
 
 
-def is_complaint(text: str) -> bool:
-    """Return whether a TensorFlow message reports a missing or unexpected feature."""
-    return _complaint(text) is not None
-
-
-def find_culprit(text: str, *, is_training: bool) -> str | None:
-    """Search the files that were read for the first record that a TensorFlow message is about.
-
-    Args:
-        text: The message of the TensorFlow error.
-        is_training: Whether the error occurred in training. If so, files read for training are
-            searched first; otherwise last.
-
-    Returns:
-        A sentence that names the file and the problem. None if no such record was found within the
-        time limit.
-    """
-    complaint = _complaint(text)
-    if complaint is None:
-        return None
-    describe, said = complaint
-    deadline = time.monotonic() + _MOST_SECONDS_OF_SEARCH
-    for file, dataset_fn in remembered(is_training):
-        for record in dataset_fn(file):
-            features = _features(record)
-            if features is not None and (found := describe(file, features, said)):
-                return found
-            if time.monotonic() > deadline:
-                return None
-    return None
-
-
-def _complaint(text: str) -> tuple[_Describe, Mapping[str, str]] | None:
-    """Return the function that describes a TensorFlow message about a feature, and its details."""
-    for pattern, describe in _COMPLAINTS.items():
-        if match := pattern.search(text):
-            return describe, match.groupdict()
-    return None
-
-
 def _features(record: object) -> Mapping[str, Any] | None:
     """Return the features of a serialized `tf.train.Example` by name; None for other records."""
     if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
@@ -274,74 +223,16 @@ def _describe_missing(file: str, feature: str, features: Mapping[str, Any]) -> s
     return f"`{file}` has a record without the feature {feature!r}. {hint}".rstrip()
 
 
-def _of_missing(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
-    if said["name"] in features:
-        return None
-    return _describe_missing(file, said["name"], features)
-
-
-def _of_type(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
-    name, actual, wanted = said["name"], said["actual"], said["wanted"]
-    if name not in features or _TYPES.get(features[name].WhichOneof("kind")) != actual:
-        return None
-    return f"`{file}` has a record whose feature {name!r} holds {actual}; expected {wanted}."
-
-
-def _of_count(file: str, features: Mapping[str, Any], said: Mapping[str, str]) -> str | None:
-    name, count = said["name"], int(said["count"])
-    if name not in features or _count(features[name]) != count:
-        return None
-    values = "value" if count == 1 else "values"
-    return (
-        f"`{file}` has a record whose feature {name!r} has {count} {values}; expected the shape "
-        f"{said['shape']}."
-    )
-
-
-def _count(feature: tf.train.Feature) -> int:
-    kind = feature.WhichOneof("kind")
-    return len(getattr(feature, kind).value) if kind else 0
-
-
-# Patterns of TensorFlow's messages about features, and the functions that describe them for a file
-# that holds such a record.
-_COMPLAINTS: dict[re.Pattern[str], _Describe] = {
-    re.compile(
-        r"Feature: (?P<name>.+?) \(data type: \w+\) is required but could not be found"
-    ): _of_missing,
-    re.compile(
-        r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
-        r"Data type: (?P<actual>\w+) but expected type: (?P<wanted>\w+)"
-    ): _of_type,
-    re.compile(
-        r"Key: (?P<name>.+?)(?:, Index: \d+)?\.  Data types don't match\. "
-        r"Expected type: (?P<wanted>\w+), Actual type: (?P<actual>\w+)"
-    ): _of_type,
-    re.compile(
-        r"Key: (?P<name>.+?), Index: \d+\.  Number of \w+ values != expected\.  "
-        r"Values size: (?P<count>\d+) but output shape: (?P<shape>\[[\d,]*\])"
-    ): _of_count,
-}
-
-
 # Names of the ops that fetch a batch, distributed or not.
 _INPUT = re.compile("IteratorGetNext|MakeIterator")
 
-_BAD_VALUES = (
-    r"Received a label value of .+ which is outside the valid range of .+?\)",
-    r"indices.* = .+ is not in \[0, .+?\)",
-)
+# Names of the ops that raise `InvalidArgumentError` for a label or an index out of range.
+_INDEXING = re.compile(r"SparseSoftmaxCrossEntropyWithLogits|\bGatherV2\b|\bResourceGather\b")
 
 # What a dispatcher without `--work_dir` answers after its restart.
 _FORGOTTEN = "Unknown iteration client id"
 
-_OF_IMAGE = re.compile(r"image file format|Invalid (?:PNG|JPEG|GIF|BMP)|(?:PNG|JPEG) data")
-
-_STRING = re.compile(r"Cast string to \w+ is not supported")
-
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
-
-_KEY_IN_LAYER = re.compile(r"^Exception encountered when calling .*\n\n\x1b\[1m(.+?)\x1b\[0m")
 
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
@@ -350,7 +241,6 @@ def raise_if_of_data(
     error: tf.errors.OpError,
     global_step: tf.Variable | None,
     split: str = "training",
-    batches: Any = None,
 ) -> None:
     """Raise a `DataError` that a user can understand if bad data caused the error.
 
@@ -360,7 +250,6 @@ def raise_if_of_data(
         error: The error that the loop raised.
         global_step: The counter of training steps, or None.
         split: The data that was being read, such as `training`.
-        batches: The dataset that was being read, if it is known.
 
     Raises:
         DataError: The data caused the error.
@@ -372,15 +261,7 @@ def raise_if_of_data(
             "training. Start the same command again to resume. Start the dispatcher with "
             "`--work_dir`, so that trainings survive its restarts."
         ) from error
-    reason = _reason(error, is_training=split == "training")
-    if match := _STRING.search(error.message):
-        spec = getattr(batches, "element_spec", None)
-        are = "" if spec is None else f" The batches are {shown(spec)}."
-        reason = (
-            f"a string is used where a number is needed ({match[0]}).{are} Convert the strings in "
-            "`build_inputs`: labels by `keras.layers.StringLookup`, numbers by "
-            "`tf.strings.to_number`."
-        )
+    reason = _reason(error)
     if reason is None:
         return
     # The failed step may have been counted already, so the step number is approximate.
@@ -424,13 +305,10 @@ def naming_the_keys(fn: Callable[..., Any], examples: types.Nest) -> Iterator[No
 
 
 def _asked_key(error: BaseException) -> Any:
-    # AutoGraph raises the error again with its text in place of the key.
-    while hasattr(error, "ag_error_metadata") and isinstance(error.__context__, KeyError):
+    # AutoGraph and Keras raise the error again with other text in place of the key.
+    while isinstance(error.__context__, KeyError):
         error = error.__context__
-    asked = error.args[0] if error.args else None
-    # So does each layer of Keras, which prints the key in bold.
-    match = _KEY_IN_LAYER.search(asked) if isinstance(asked, str) else None
-    return match[1] if match else asked
+    return error.args[0] if error.args else None
 
 
 def _keys(spec: types.Nest) -> list[str]:
@@ -439,27 +317,23 @@ def _keys(spec: types.Nest) -> list[str]:
     return [key for part in parts if isinstance(part, Mapping) for key in part]
 
 
-def _reason(error: tf.errors.OpError, *, is_training: bool) -> str | None:
-    for pattern in _BAD_VALUES:
-        if match := re.search(pattern, error.message):
-            return (
-                f"a label or an index in a batch is out of range. {match[0]}. Correct the labels, "
-                "or give the last layer as many units as there are classes (an embedding as many "
-                "rows as there are indices)."
-            )
-    if is_complaint(error.message):
-        found = find_culprit(error.message, is_training=is_training)
-        return found or _said(error)
+def _reason(error: tf.errors.OpError) -> str | None:
     # For an op that is executed eagerly, only `str(error)` contains its name.
-    if not _INPUT.search(f"{error} {error.message}"):
+    text = f"{error} {error.message}"
+    if isinstance(error, tf.errors.InvalidArgumentError) and _INDEXING.search(text):
+        return (
+            f"a label or an index in a batch is out of range. {_said(error).rstrip('.')}. Correct "
+            "the labels, or give the last layer as many units as there are classes (an embedding "
+            "as many rows as there are indices)."
+        )
+    if not _INPUT.search(text):
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
         return find_damage() or _said(error)
-    if _OF_IMAGE.search(error.message):
-        hint = "Set `input_path` to the directory of the images to have the file named here."
-        return find_damaged_image() or f"{_said(error)} {hint}"
     if match := _PYTHON_ERROR.search(error.message):
         return f"{match[1]}{_place(error)}"
+    if _FOLDERS and isinstance(error, tf.errors.InvalidArgumentError):
+        return find_damaged_image() or _said(error)
     return _said(error)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, types
+from official_lite.common import errors, nests, types
 from official_lite.data import position
 
 __all__ = ["is_infinite", "repeat", "require_end", "watch_cardinality", "first_batches"]
@@ -98,7 +98,7 @@ class _Clock:
             lambda: index,
         )
         with tf.control_dependencies([looked]):
-            return tf.nest.map_structure(tf.identity, batch)
+            return nests.map_parts(tf.identity, batch)
 
     def _look(self, index: np.int64) -> np.int64:
         now = time.monotonic()

@@ -18,7 +18,7 @@ from absl import logging
 from tensorflow.python.framework import auto_control_deps_utils
 
 from official_lite import orbit
-from official_lite.common import errors, types
+from official_lite.common import errors, nests, types
 from official_lite.execution import executors
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
@@ -506,7 +506,7 @@ def _empty(spec: types.Nest) -> types.Nest:
             )
         return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
 
-    return tf.nest.map_structure(zeros, spec)
+    return nests.map_parts(zeros, spec)
 
 
 def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
@@ -519,7 +519,7 @@ def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
     is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())
 
     def compare(is_first: tf.Tensor, shards: Sequence[types.Nest]) -> Sequence[types.Nest]:
-        parts = [tf.nest.flatten(shard, expand_composites=True) for shard in shards[:2]]
+        parts = [nests.tensors_in(shard) for shard in shards[:2]]
         tf.cond(
             is_first,
             lambda: tf.numpy_function(_warn_if_equal, [*parts[0], *parts[1]], tf.bool),

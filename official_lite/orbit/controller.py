@@ -75,7 +75,7 @@ class Controller:
       strategy: The strategy in whose scope checkpoints are restored. Defaults to the current one.
       train_actions: Callables that receive the trainer's output at each report. If there are train
         actions, a report precedes each checkpoint, so the actions see every state before it is
-        saved.
+        saved. If an action has a method `before_train`, it is called when training begins.
       eval_actions: Callables that receive the evaluator's output after each evaluation.
       steps_per_loop: The maximum number of steps in one call of the trainer, or a function that
         takes the step and returns this number. Required with a trainer.
@@ -623,6 +623,8 @@ class Controller:
                 logging.info("Training from step %d to step %d.", self.step, last_step)
                 self._reports.progress(self.step)
                 self._hooks.dispatch("before_train")
+                for action in self.train_actions:
+                    getattr(action, "before_train", lambda: None)()
                 try:
                     yield
                 except errors.PreemptedError as error:

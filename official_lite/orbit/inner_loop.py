@@ -95,8 +95,7 @@ class InnerLoop:
         except loop_fns.END_OF_DATA as error:
             raise standard_runner.end_of_training_data(self._global_step) from error
         except tf.errors.OpError as error:
-            batches = getattr(self._trainer, "train_dataset", None)
-            input_errors.raise_if_of_data(error, self._tf_step, batches=batches)
+            input_errors.raise_if_of_data(error, self._tf_step)
             raise
         finally:
             seconds = time.monotonic() - started

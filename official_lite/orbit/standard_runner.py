@@ -454,7 +454,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
                 "set `use_tf_while_loop=False`, which allows an evaluation to end early."
             ) from error
         except tf.errors.OpError as error:
-            input_errors.raise_if_of_data(error, None, "evaluation", self.eval_dataset)
+            input_errors.raise_if_of_data(error, None, "evaluation")
             raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, user_code
+from official_lite.common import errors, nests, user_code
 from official_lite.data import stacking
 from official_lite.orbit import standard_runner
 from official_lite.orbit.utils import loop_fns, step_guard
@@ -95,7 +95,7 @@ class StackedLoop:
             if not self._steps_left:
                 self._draw_stack()
             steps = min(self._steps_left, missing)
-            run_on_stack(*tf.nest.flatten(self._left_over), tf.constant(steps))
+            run_on_stack(*nests.tensors_in(self._left_over), tf.constant(steps))
             self._count_steps(steps)
             self._steps_left -= steps
             missing -= steps
@@ -156,7 +156,7 @@ class StackedLoop:
             count.assign_add(tf.cast(steps * self._batches_per_step, tf.int64))
 
     def _steps_in(self, stack: Any) -> tf.Tensor:
-        return tf.shape(tf.nest.flatten(stack)[0])[0] // self._batches_per_step
+        return tf.shape(nests.tensors_in(stack)[0])[0] // self._batches_per_step
 
 
 def compile_steps(
@@ -234,7 +234,7 @@ class _StackIterator(_BatchesOfStep):
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
         # Not `part[index]`, where XLA wants to know the index when it compiles.
-        return tf.nest.map_structure(lambda part: tf.gather(part, index), self._stack)
+        return nests.map_parts(lambda part: tf.gather(part, index), self._stack)
 
 
 class OneBatch(_BatchesOfStep):
@@ -253,7 +253,7 @@ def why_not_stackable(dataset: Any) -> str | None:
     """Return why the batches of a dataset cannot be stacked for XLA, or `None` if they can."""
     if not isinstance(dataset, tf.data.Dataset):
         return "the data are distributed to several replicas"
-    for spec in tf.nest.flatten(dataset.element_spec):
+    for spec in nests.specs_in(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec):
             return f"the batches contain a {type(spec).__name__.removesuffix('Spec')}"
         if not spec.shape.is_fully_defined():
@@ -282,7 +282,7 @@ def steps_per_stack(element_spec: Any, steps_per_loop: int, batches_per_step: in
 
 def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
     """Return the maximum useful number of steps in one program, given the size of their batches."""
-    parts = tf.nest.flatten(element_spec)
+    parts = nests.specs_in(element_spec)
     bytes_per_batch = sum(part.dtype.size * part.shape.num_elements() for part in parts)
     bytes_per_step = max(1, bytes_per_batch * batches_per_step)
     return max(1, min(_MOST_STEPS, _MOST_BYTES // bytes_per_step))
@@ -360,9 +360,8 @@ class XlaEvalLoop:
 
     def _begin_with(self, batch: Any) -> None:
         self._shapes = _shapes_of(batch)
-        spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
         # The batches of a program.
-        self._count = 1 if self._needs_outputs else most_steps(spec)
+        self._count = 1 if self._needs_outputs else most_steps(nests.tensors_in(batch))
 
     def _evaluate_run(self, run: list[Any]) -> list[Any]:
         if self._has_run:
@@ -394,7 +393,7 @@ class XlaEvalLoop:
         # XLA would compile anew for fewer.
         padded = run + [run[-1]] * (self._count - len(run))
         self._drawn.assign(0)
-        stack = tf.nest.map_structure(lambda *parts: tf.stack(parts), *padded)
+        stack = nests.map_parts(lambda *parts: tf.stack(parts), *padded)
         self._program(stack, tf.constant(len(run)))
         return [None] * len(run)
 
@@ -412,4 +411,4 @@ def _batches_of(iterator: Any) -> Iterator[Any]:
 
 
 def _shapes_of(batch: Any) -> list[tf.TensorShape]:
-    return [part.shape for part in tf.nest.flatten(batch, expand_composites=True)]
+    return [part.shape for part in nests.tensors_in(batch)]

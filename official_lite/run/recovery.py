@@ -1,6 +1,7 @@
 """Recovery from blow-ups: restore the last checkpoint and skip the bad batches."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -9,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
@@ -40,6 +42,9 @@ _ROWS_AT_ONCE = 2**15
 class NonfiniteCheck:
     """Checks the variables of a trainer for non-finite values, in one compiled pass.
 
+    Values that were not finite when training began, such as those of a causal mask, are not
+    checked.
+
     The loss of a step does not show whether the update after it was good: a gradient may be
     non-finite although the loss is finite.
 
@@ -53,20 +58,22 @@ class NonfiniteCheck:
 
     def __init__(self, trainer: base_trainer.Trainer) -> None:
         self._trainer = trainer
-        self._all_but_tables: _Search | None = None
-        self._tables: _Search | None = None
         self._steps_between = 0
         self._last_look: int | None = None
 
+    def begin(self) -> None:
+        """Note which values are not finite when training begins."""
+        for search in self._searches:
+            search.begin()
+
     def bad_variables(self) -> list[str]:
-        """Return the paths of the variables that contain infinities or NaN."""
-        if self._all_but_tables is None or self._tables is None:
-            self._all_but_tables, self._tables = self._build()
-        bad = self._all_but_tables.bad_variables()
+        """Return the paths of the variables that have become infinite or NaN somewhere."""
+        all_but_tables, tables = self._searches
+        bad = all_but_tables.bad_variables()
         step = int(self._trainer.global_step.numpy())
         if bad or not self._is_time_for_tables(step):
             return bad
-        bad = self._tables.bad_variables()
+        bad = tables.bad_variables()
         # After a bad result, single steps are repeated to find the bad one, so check every time.
         self._last_look = None if bad else step
         return bad
@@ -75,7 +82,9 @@ class NonfiniteCheck:
         last = self._last_look
         return last is None or not last <= step < last + self._steps_between
 
-    def _build(self) -> tuple["_Search", "_Search"]:
+    @functools.cached_property
+    def _searches(self) -> tuple["_Search", "_Search"]:
+        """The searches in all variables but the large tables, and in these."""
         optimizer = self._trainer.optimizer
         found = [*self._trainer.model.variables, *getattr(optimizer, "variables", ())]
         found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
@@ -95,24 +104,41 @@ class _Search:
         self, variables: Sequence[Any], is_finite: Callable[[tf.Variable], tf.Tensor]
     ) -> None:
         self._names: list[str] = []
-        values = []
+        self._values: list[tf.Variable] = []
         for variable in variables:
             for value in keras_variables.local_values(variable):
                 self._names.append(keras_variables.path_of(variable))
-                values.append(value)
+                self._values.append(value)
 
         @tf.function(autograph=False)
         def are_finite() -> tf.Tensor:
-            flags = [is_finite(value) for value in values]
+            flags = [is_finite(value) for value in self._values]
             return tf.stack(flags) if flags else tf.constant([True])
 
         self._are_finite = are_finite.get_concrete_function()
+        # Where a value was infinite or NaN when training began, by the index of the value.
+        self._at_start: dict[int, npt.NDArray[Any]] = {}
+
+    def begin(self) -> None:
+        self._at_start = {i: self._values[i].numpy() for i in self._find_bad()}
 
     def bad_variables(self) -> list[str]:
-        flags = self._are_finite().numpy()
-        if flags.all():
-            return []
-        return [name for name, flag in zip(self._names, flags, strict=True) if not flag]
+        return [
+            self._names[index]
+            for index in self._find_bad()
+            if index not in self._at_start
+            or _has_changed_badly(self._at_start[index], self._values[index].numpy())
+        ]
+
+    def _find_bad(self) -> list[int]:
+        return [int(i) for i in np.flatnonzero(~self._are_finite().numpy())]
+
+
+def _has_changed_badly(before: npt.NDArray[Any], now: npt.NDArray[Any]) -> bool:
+    # NumPy can't judge bfloat16 without a conversion.
+    before, now = before.astype(np.float64), now.astype(np.float64)
+    is_bad = ~np.isfinite(now) & np.isfinite(before) | np.isnan(now) & ~np.isnan(before)
+    return bool(is_bad.any())
 
 
 def _is_finite(variable: tf.Variable) -> tf.Tensor:
@@ -330,6 +356,11 @@ class RecoveryCondition:
         self.recover_counter = len(self._blow_ups)
         self._last_good_step: int | None = None
 
+    def before_train(self) -> None:
+        """Note the state in which training begins."""
+        if self._state is not None:
+            self._state.begin()
+
     def __call__(self, outputs: orbit.runner.Output) -> bool:
         """Check `outputs["training_loss"]` and the variables for a blow-up.
 
@@ -409,8 +440,13 @@ def describe_blow_up(
     loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
     step = int(orbit.utils.get_value(global_step))
     is_high = step >= recovery_begin_steps and loss > loss_upper_bound
-    if not math.isfinite(loss) or is_high:
-        return f"The training loss is {loss} (bound: {loss_upper_bound})"
+    if not math.isfinite(loss):
+        return f"The training loss is {loss}"
+    if is_high:
+        return (
+            f"The training loss is {loss:g}, above `trainer.loss_upper_bound` "
+            f"({loss_upper_bound:g}; raise it if such losses are normal)"
+        )
     bad = state.bad_variables() if state else []
     if bad:
         others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""

@@ -1,7 +1,5 @@
 """What is wrong in a step and yet runs is told, and what is right is not."""
 
-import contextlib
-
 import keras
 import pytest
 import tensorflow as tf
@@ -16,16 +14,6 @@ class Flat(LineTask):
 
     def build_inputs(self, params, input_context=None):
         return super().build_inputs(params, input_context).map(lambda x, y: (x, y[:, 0]))
-
-
-class Expanding(Flat):
-    def build_losses(self, labels, model_outputs, aux_losses=None):
-        return super().build_losses(labels[:, tf.newaxis], model_outputs, aux_losses)
-
-
-class Squeezing(Flat):
-    def build_losses(self, labels, model_outputs, aux_losses=None):
-        return super().build_losses(labels, tf.squeeze(model_outputs, -1), aux_losses)
 
 
 class Pairwise(Flat):
@@ -43,25 +31,74 @@ class Separate(Flat):
         return tf.square(tf.reduce_mean(labels) - tf.reduce_mean(model_outputs))
 
 
-@pytest.mark.parametrize(
-    ("replicas", "execution"), [(1, "graph"), (1, "eager"), (1, "xla"), (2, "graph")]
-)
-def test_loss_of_every_label_with_every_output_is_refused(
-    experiment, make_trainer, two_replicas, replicas, execution
+@pytest.mark.parametrize("task_cls", [Flat, Pairwise, Separate])
+def test_loss_that_may_pair_every_label_with_every_output_trains_with_one_warning(
+    experiment, make_trainer, caplog, task_cls
 ) -> None:
-    with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
-        trainer = make_trainer(experiment(runtime={"execution": execution}), task_cls=Flat)
-        with pytest.raises(
-            errors.ConfigValueError,
-            match=r"LineTask\.build_losses` \(.*\.py:\d+\).*labels\[:, tf.newaxis\]",
-        ):
-            trainer.train(tf.constant(1))
-
-
-@pytest.mark.parametrize("task_cls", [LineTask, Expanding, Squeezing, Pairwise, Separate])
-def test_loss_of_each_label_with_its_output_is_not(experiment, make_trainer, task_cls) -> None:
     trainer = make_trainer(experiment(), task_cls=task_cls)
     assert trainer.train(tf.constant(1))["training_loss"] > 0
+    assert trainer.evaluate(tf.constant(-1))["validation_loss"] > 0
+    (told,) = _warnings(caplog, "pairs every label")
+    assert "labels[:, tf.newaxis]" in told
+
+
+def test_labels_of_the_shape_of_the_outputs_are_not_told(experiment, make_trainer, caplog) -> None:
+    make_trainer(experiment()).train(tf.constant(1))
+    assert not _warnings(caplog, "pairs every label")
+
+
+class Gaussian(LineTask):
+    """Its loss clips and takes a logarithm, of a scale and not of a probability."""
+
+    def build_model(self):
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        scale = tf.clip_by_value(tf.abs(model_outputs[:, 1:]), 1e-3, 1e3)
+        error = (labels - model_outputs[:, :1]) / scale
+        return tf.reduce_mean(tf.math.log(scale) + tf.square(error) / 2)
+
+    def build_metrics(self, training=True):
+        return []
+
+
+def _softmax_after_the_last_layer() -> keras.Model:
+    inputs = keras.Input((2,))
+    return keras.Model(inputs, keras.ops.softmax(keras.layers.Dense(4)(inputs)))
+
+
+@pytest.mark.parametrize(
+    ("model", "is_told"),
+    [
+        (lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)]), True),
+        (_softmax_after_the_last_layer, False),
+    ],
+)
+def test_loss_that_says_it_takes_probabilities_is_told_of_logits(caplog, model, is_told) -> None:
+    compiled = model()
+    compiled.compile(loss="sparse_categorical_crossentropy")
+    Classes(None).validation_step((tf.ones((4, 2)), tf.range(4)), compiled)
+    assert len(_warnings(caplog, "takes probabilities")) == is_told
+
+
+def test_loss_of_a_density_is_not(experiment, make_trainer, caplog) -> None:
+    make_trainer(experiment(), task_cls=Gaussian).train(tf.constant(1))
+    assert not _warnings(caplog, "probabilities")
+
+
+class Weightless(LineTask):
+    """A baseline: its model returns the first feature."""
+
+    def build_model(self):
+        class First(keras.Model):
+            def call(self, x):
+                return x[:, :1]
+
+        return First()
+
+
+def test_model_without_weights_is_evaluated(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), task_cls=Weightless, train=False)
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] > 0
 
 

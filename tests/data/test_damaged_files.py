@@ -22,7 +22,7 @@ def test_damage_is_found_in_the_newest_files_first(write):
     for names in (("a", "b"), ("c", "d")):
         files = [write(names[0]), write(names[1], length=40)]
         input_errors.remember(files, tf.data.TFRecordDataset)
-        assert f"{files[1]}` has a truncated record at byte 26." in input_errors.find_damage()
+        assert f"{files[1]}` can't be read: truncated record at 26" in input_errors.find_damage()
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch, caplog):

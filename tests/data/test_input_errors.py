@@ -82,19 +82,6 @@ def decoding(dataset, feature):
     return dataset.map(lambda record: tf.io.parse_single_example(record, wanted))
 
 
-@pytest.mark.parametrize("draw", [draw_in_graph, list], ids=["graph", "eager"])
-def test_feature_that_no_record_has_is_named_with_the_file_and_the_nearest(
-    draw, write_records, tmp_path
-):
-    train, evaluation = (write_records(tmp_path / name, "label") for name in ("train", "eval"))
-    input_errors.remember([train], tf.data.TFRecordDataset, True)
-    input_errors.remember([evaluation], tf.data.TFRecordDataset)
-    error = failed(lambda: draw(decoding(tf.data.TFRecordDataset(train), "lable")))
-    wanted = "has a record without the feature 'lable'. Did you mean `label`?"
-    assert explanation(error).endswith(f"`{train}` {wanted}")
-    assert explanation(error, split="evaluation").endswith(f"`{evaluation}` {wanted}")
-
-
 def test_feature_is_named_even_if_the_records_are_not_known(write_records, tmp_path):
     path = write_records(tmp_path / "train", "label")
     error = failed(lambda: list(decoding(tf.data.TFRecordDataset(path), "lable")))

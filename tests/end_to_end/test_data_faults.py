@@ -222,12 +222,9 @@ def _flip_a_bit(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "answer"),
     [
-        (_cut_off, r"b\.tfrecord` has a truncated record at byte \d{4}"),
-        (_flip_a_bit, r"b\.tfrecord` has a corrupted record at byte 6\d\d"),
-        (
-            lambda _: b"some text, and no records\n",
-            r"b\.tfrecord` .*at byte 0\. Check that it is a TFRecord",
-        ),
+        (_cut_off, r"b\.tfrecord` .*truncated record at \d{4}"),
+        (_flip_a_bit, r"b\.tfrecord` .*corrupted record at 6\d\d"),
+        (lambda _: b"some text, and no records\n", r"b\.tfrecord` .* at 0.*\. Check that it is"),
     ],
 )
 @pytest.mark.parametrize("execution", ["graph", "xla_loop"])

@@ -367,12 +367,6 @@ METRICS_AND_DATA = [
         edits=[(FEATURES, "np.ones((0, 2))"), (NP_LABELS, "np.ones(0)")],
     ),
     Mistake(
-        "strings as labels",
-        ["string is used", "string(4,)", "StringLookup"],
-        code=3,
-        edits=[(NP_LABELS, "np.array(list('abcd' * 3))")],
-    ),
-    Mistake(
         "label out of range",
         ["valid range of [0, 4)", "last layer as many units"],
         code=3,
@@ -442,17 +436,6 @@ CODE = [
         edits=[(LOSS, "        return loss\n")],
     ),
     Mistake(
-        "labels without the axis of the outputs",
-        ["The loss of `MyTask.build_losses` (FILE:", "labels of shape (4,)", "`labels[:, tf.new"],
-        edits=[
-            ("layers.Dense(4)", "layers.Dense(1)"),
-            (
-                CROSS_ENTROPY,
-                "        loss = tf.square(tf.cast(labels, tf.float32) - model_outputs)",
-            ),
-        ],
-    ),
-    Mistake(
         "name that is taken",
         ["'mine' is already registered as `FILE:mine`", "under another name", "code/other.py:4"],
         args=["--import=code/other.py"],
@@ -498,11 +481,13 @@ CODE = [
     Mistake(
         "other shape",
         ["float32(4, 2)", "`MyTask.build_inputs` (FILE:", "The model expects (None, 5)"],
+        code=1,
         edits=[("keras.Input((2,))", "keras.Input((5,))")],
     ),
     Mistake(
         "no batches",
         ["float32(2,)", "The model expects (None, 2)"],
+        code=1,
         edits=[(INPUTS, "        return tf.data.Dataset.from_tensor_slices((features, labels))")],
     ),
     Mistake(
@@ -518,19 +503,19 @@ CODE = [
     ),
     Mistake(
         "one-hot labels",
-        ["float32(4, 2)", "class indices", "FILE:"],
+        ["float32(4, 2)", "`MyTask.build_inputs` (FILE:"],
         code=1,
         edits=[(NP_LABELS, "np.eye(4)[np.arange(12) % 4]")],
     ),
     Mistake(
         "class indices",
-        ["rank", "use the loss with `sparse`", "FILE:"],
+        ["rank", "`MyTask.build_inputs` (FILE:"],
         code=1,
         edits=[("sparse_categorical", "categorical")],
     ),
     Mistake(
         "unknown metric in compile",
-        ["acuracy", "`MyTask.build_model` (FILE:"],
+        ["acuracy"],
         edits=[NO_LOSS, (MODEL, COMPILE % "loss='mse', metrics=['acuracy']")],
     ),
     Mistake(
@@ -602,10 +587,16 @@ WARNINGS = [
         args=["--set=trainer.train_steps=0"],
     ),
     Mistake(
-        "lost activation",
-        ["takes probabilities", "`from_logits=True`"],
-        code=0,
-        edits=[(", from_logits=True", "")],
+        "labels without the axis of the outputs",
+        ["`MyTask.build_losses` (", "labels of shape (4,)", "`labels[:, tf.newaxis]`"],
+        edits=[
+            ("layers.Dense(4)", "layers.Dense(1)"),
+            (
+                CROSS_ENTROPY,
+                "        loss = tf.square(tf.cast(labels, tf.float32) - model_outputs)",
+            ),
+            (METRICS, "        return []\n"),
+        ],
     ),
     Mistake(
         "lost activation in compile",

@@ -1,11 +1,12 @@
 import json
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite import telemetry
+from official_lite import orbit, telemetry
 from official_lite.common import errors
 from official_lite.core import train_lib
 from official_lite.data import position
@@ -233,3 +234,51 @@ def test_overflow_of_float16_is_skipped_halves_the_scale_and_survives_a_restart(
     changed = {name for name in plain if plain[name] != state[name]}
     (scale,) = (name for name in changed if "dynamic_scale" in name)
     assert state[scale] == plain[scale] / 2
+
+
+class Masked(keras.layers.Layer):
+    """Keeps two weights that are infinite when training begins, as causal masks are."""
+
+    def build(self, shape):
+        minus = keras.initializers.Constant(-math.inf)
+        plus = keras.initializers.Constant(math.inf)
+        self.mask = self.add_weight(name="mask", shape=(2,), initializer=minus, trainable=False)
+        self.lowest = self.add_weight(name="lowest", shape=(), initializer=plus, trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.lowest.assign(tf.minimum(self.lowest, tf.reduce_min(x)))
+        return tf.where(tf.math.is_finite(self.mask), 0.0, x)
+
+
+class MaskedTask(LineTask):
+    def build_model(self):
+        return keras.Sequential([keras.Input((2,)), Masked(), keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_weight_that_is_infinite_from_the_start_may_stay_so_but_not_get_worse(
+    experiment, tmp_path, value
+) -> None:
+    def spoil(hook):
+        if value is not None:
+            hook.controller.trainer.model.layers[0].mask.assign([-math.inf, value])
+
+    params = experiment()
+    hook = orbit.hooks.LambdaHook(before_step=spoil)
+    run = train_lib.run_experiment
+    arguments = (None, MaskedTask(params.task), "train", params, str(tmp_path))
+    if value is None:
+        run(*arguments, hooks=[hook])
+        return
+    with pytest.raises(errors.DivergedError, match=r"these variables are not: .*mask"):
+        run(*arguments, hooks=[hook])
+
+
+def test_large_labels_are_named_with_the_field_that_they_exceed(experiment, tmp_path) -> None:
+    params = experiment(task={"slope": 1e5})
+    with pytest.raises(errors.DivergedError) as caught:
+        train_lib.run_experiment(None, LineTask(params.task), "train", params, str(tmp_path))
+    assert "above `trainer.loss_upper_bound` (1e+06; raise it if" in str(caught.value)
+    assert "The training data reach" in str(caught.value)
+    assert "in `batch[1]`, so scale them" in str(caught.value)

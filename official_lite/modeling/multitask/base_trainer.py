@@ -96,6 +96,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             name: step_checks.build_metrics(task, training=True)
             for name, task in self.multi_task.tasks.items()
         }
+        if type(multi_task).joint_train_step is multitask.MultiTask.joint_train_step:
+            for task in multi_task.tasks.values():
+                step_checks.require_losses(task, base_task.Task, "train_step")
         self._build_models()
         for name, task in self.multi_task.tasks.items():
             model = task_model(multi_task_model, name)

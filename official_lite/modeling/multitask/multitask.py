@@ -133,7 +133,13 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
                     aux_losses=_losses_of_call(model),
                 )
                 task.update_metrics(
-                    model, task_metrics[name], labels, outputs, sample_weight=weights, **kwargs
+                    model,
+                    task_metrics[name],
+                    labels,
+                    outputs,
+                    features=features,
+                    sample_weight=weights,
+                    **kwargs,
                 )
             weighted = [
                 self.task_weight(name) * tf.cast(loss, tf.float32) for name, loss in losses.items()

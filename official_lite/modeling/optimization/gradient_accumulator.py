@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients
 
 __all__ = ["GradientAccumulator", "GradientCollector", "GradientSink"]
@@ -55,7 +55,7 @@ class GradientAccumulator(GradientSink):
 
     Args:
         optimizer: The optimizer that receives the averaged gradients.
-        variables: The variables that may receive gradients.
+        variables: The variables that may receive gradients, besides those of the optimizer.
         num_micro_batches: The number of `apply_gradients` calls per update.
         tables: Variables for which only the looked-up rows are kept, so that no sum has the size
             of the table.
@@ -69,7 +69,12 @@ class GradientAccumulator(GradientSink):
         tables: Sequence[keras.Variable] = (),
     ) -> None:
         super().__init__(optimizer)
-        self._variables = list(variables)
+        of_optimizer = (
+            variable
+            for one in distributed_gradients.wrapped_optimizers(optimizer)
+            for variable in getattr(one, "_trainable_variables", ())
+        )
+        self._variables = list({id(v): v for v in (*variables, *of_optimizer)}.values())
         self._num_micro_batches = num_micro_batches
         are_tables = {id(table) for table in tables}
         self._sums: dict[int, _Sum] = {
@@ -82,6 +87,13 @@ class GradientAccumulator(GradientSink):
         for gradient, variable in grads_and_vars:
             if gradient is None:
                 continue
+            if id(variable) not in self._sums:
+                raise errors.ConfigValueError(
+                    f"`train_step` passes a gradient for the variable "
+                    f"{keras_variables.path_of(variable)} to the optimizer, which was built "
+                    "without it. Build the optimizer on all variables in `create_optimizer`, or "
+                    "make the variable a weight of the model."
+                )
             if isinstance(gradient, tf.IndexedSlices):
                 self._require_rows(variable)
             self._touched.add(id(variable))

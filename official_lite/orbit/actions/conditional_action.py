@@ -25,6 +25,10 @@ class ConditionalAction:
         self.condition = condition
         self.action = action
 
+    def before_train(self) -> None:
+        """Tell the condition that training begins, if it has a method of this name."""
+        getattr(self.condition, "before_train", lambda: None)()
+
     def __call__(self, output: runner.Output) -> None:
         if self.condition(output):
             for action in self.action if isinstance(self.action, Sequence) else [self.action]:

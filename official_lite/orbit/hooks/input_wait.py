@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import types
+from official_lite.common import nests, types
 from official_lite.orbit import standard_runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.utils import loop_fns
@@ -141,7 +141,7 @@ class _WaitClock:
         started = tf.timestamp()
         with tf.control_dependencies([started]):
             batch = fetch()
-        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+        with tf.control_dependencies(nests.tensors_in(batch)):
             seconds = tf.timestamp() - started
         self._sums.assign_add(tf.stack([seconds, 1.0]))
         return batch

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import types, user_code
+from official_lite.common import nests, types, user_code
 
 __all__ = ["count_batches", "current_batch", "fetched", "guard_step"]
 
@@ -130,7 +130,7 @@ class _Step:
             return self.batch
         first = self._count_ops()
         self.batch = user_code.next_batch(iterator)
-        with tf.control_dependencies(tf.nest.flatten(self.batch, expand_composites=True)):
+        with tf.control_dependencies(nests.tensors_in(self.batch)):
             fetched = tf.no_op("batch_is_there")
         self._fetches.append((fetched, range(first, self._count_ops())))
         return self.batch

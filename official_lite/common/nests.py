@@ -1,0 +1,35 @@
+"""Nests of tensors, in which None stands for a missing part, as in a batch of tf.data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from official_lite.common import types
+
+__all__ = ["map_parts", "specs_in", "tensors_in"]
+
+
+def tensors_in(nest: types.Nest) -> list[tf.Tensor]:
+    """Return the tensors of a nest, and the components of its ragged and sparse tensors."""
+    return [x for x in tf.nest.flatten(nest, expand_composites=True) if tf.is_tensor(x)]
+
+
+def specs_in(element_spec: types.Nest) -> list[tf.TypeSpec]:
+    """Return the specs of an `element_spec` without those of missing parts."""
+    return [spec for spec in tf.nest.flatten(element_spec) if not _is_missing(spec)]
+
+
+def map_parts(fn: Callable[..., Any], *nests: types.Nest) -> types.Nest:
+    """Map a function over nests like `tf.nest.map_structure`; a missing part stays None."""
+    return tf.nest.map_structure(
+        lambda *parts: None if _is_missing(parts[0]) else fn(*parts), *nests
+    )
+
+
+# With this method, which a spec may have, tf.distribute can make the empty batch of a replica.
+tf.NoneTensorSpec._create_empty_value = lambda self: None
+
+
+def _is_missing(part: object) -> bool:
+    return part is None or isinstance(part, tf.NoneTensorSpec)
