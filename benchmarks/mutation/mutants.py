@@ -483,8 +483,8 @@ MUTANTS = (
     Mutant(
         "core/actions.py",
         "the EMA checkpoint holds swapped averages",
-        "            self._average.following_weights(),\n",
-        "",
+        "    with averaged_weights(optimizer), following_weights(optimizer):\n",
+        "    with averaged_weights(optimizer):\n",
         ("tests/core/test_actions.py",),
     ),
     Mutant(

@@ -1,6 +1,5 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -587,9 +586,8 @@ class Trainer(_AsyncTrainer):
         return logs
 
     def _export_if_best(self, logs: dict[str, Any]) -> None:
-        average = ema_optimizer.get_moving_average(self.optimizer)
         # The averaged weights, which were evaluated, are in place here and are saved.
-        with average.following_weights() if average else contextlib.nullcontext():
+        with ema_optimizer.following_weights(self.optimizer):
             self._checkpoint_exporter.maybe_export_checkpoint(
                 self.checkpoint, logs, self.global_step.numpy()
             )

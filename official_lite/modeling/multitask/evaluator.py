@@ -151,9 +151,10 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         with ema_optimizer.averaged_weights(self.optimizer):
             results = {name: self._evaluate_task(name, num_steps) for name in self._evaluators}
             if self._checkpoint_exporter:
-                self._checkpoint_exporter.maybe_export_checkpoint(
-                    self.checkpoint, results, self.global_step.numpy()
-                )
+                with ema_optimizer.following_weights(self.optimizer):
+                    self._checkpoint_exporter.maybe_export_checkpoint(
+                        self.checkpoint, results, self.global_step.numpy()
+                    )
         steps_run = [evaluator.steps_run or 0 for evaluator in self._evaluators.values()]
         self.steps_run = sum(steps_run) or None
         return results

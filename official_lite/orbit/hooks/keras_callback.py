@@ -1,14 +1,17 @@
 """A hook that runs a Keras callback."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
 from official_lite.common import errors, nested_dict, plugins
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks.hook import Hook
 
@@ -19,6 +22,9 @@ __all__ = [
     "KerasCallback",
 ]
 
+
+# The events in which a callback judges the results of an evaluation.
+_AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
@@ -92,6 +98,10 @@ class KerasCallback(Hook):
       dictionary, `logs` also contains its numbers.
     * `model.stop_training = True` requests a graceful stop. `model.optimizer` is the trainer's
       optimizer.
+    * If the optimizer averages the weights, a callback that monitors an evaluation (`val_…`) finds
+      the averaged weights in the model, which were evaluated, at the end of an epoch and of the
+      training. Weights that such a callback sets, such as the best ones, replace both the trained
+      and the averaged weights. `SwapEMAWeights` is not needed and does nothing.
     * `on_train_end` is called at the end of the last epoch, before that step is saved. The last
       checkpoint therefore contains the best weights that `EarlyStopping(restore_best_weights=True)`
       restores at that point, although the evaluation of that step used the previous weights. If
@@ -99,7 +109,8 @@ class KerasCallback(Hook):
       been saved. The hook then warns about weights that change afterwards.
     * As in Keras, each worker runs the callback, evaluations between `on_train_end` and the end of
       the run are not passed to it, and `on_train_end` is not called after an error. Checkpoints
-      contain the epoch number but not the callback's own state.
+      contain the epoch number but not the callback's own state. A run that resumes from its own
+      checkpoint does not restore the weights of `BackupAndRestore`, which are of another step.
 
     Args:
       callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -149,7 +160,9 @@ class KerasCallback(Hook):
         self._has_ended = False
         if self._begin_test not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._begin_test)
-        self._call("on_train_begin", {})
+        is_backup = isinstance(self.callback, keras.callbacks.BackupAndRestore)
+        if not (is_backup and self.controller.step):
+            self._call("on_train_begin", {})
         self._begin_epoch()
 
     def before_step(self) -> None:
@@ -248,7 +261,13 @@ class KerasCallback(Hook):
         return self.iter % steps_per_epoch if steps_per_epoch else self.iter - self._first_step
 
     def _call(self, event: str, *args: Any) -> None:
-        getattr(self.callback, event)(*args)
+        averages = ema_optimizer.keeps_averages(runner.optimizer_of(self.trainer))
+        if averages and isinstance(self.callback, keras.callbacks.SwapEMAWeights):
+            return
+        judges = str(getattr(self.callback, "monitor", "")).startswith("val_")
+        in_place = averages and judges and event in _AFTER_EVALUATION
+        with self._evaluated_state() if in_place else contextlib.nullcontext():
+            getattr(self.callback, event)(*args)
         if self._is_training and self.callback.model.stop_training:
             kind = (
                 "early stopping: "
@@ -257,6 +276,18 @@ class KerasCallback(Hook):
             )
             name = type(self.callback).__name__
             self.controller.request_stop(f"{kind}{name} set `stop_training`")
+
+    @contextlib.contextmanager
+    def _evaluated_state(self) -> Iterator[None]:
+        """Put the evaluated weights in the model, and keep those that the callback sets."""
+        model, optimizer = self.callback.model, runner.optimizer_of(self.trainer)
+        with ema_optimizer.evaluated_state(optimizer):
+            before = model.get_weights()
+            yield
+            after = model.get_weights()
+        if not all(map(np.array_equal, before, after)):
+            model.set_weights(after)
+            ema_optimizer.follow_weights(optimizer)
 
     def _set_model(self) -> None:
         owner = self.trainer or self.controller.evaluator
