@@ -227,7 +227,6 @@ class Trainer(_AsyncTrainer):
             _seeds=step_seeds.StepSeeds(
                 model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
             ),
-            _moving_statistics=moving_statistics.MovingStatistics(model),
         )
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
@@ -236,6 +235,8 @@ class Trainer(_AsyncTrainer):
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        statistics = moving_statistics.MovingStatistics(self._checkpoint)
+        runner.set_untracked(self, _moving_statistics=statistics)
         if train:
             modes.check(self.execution, self)
 
@@ -390,6 +391,7 @@ class Trainer(_AsyncTrainer):
             repeatability.warn_of_random_numbers(
                 self.train_loop.trace(), self.model, self.checkpoint
             )
+            self._moving_statistics.warn_of_differences()
 
     @user_code.not_converted
     def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:

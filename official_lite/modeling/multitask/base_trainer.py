@@ -15,7 +15,7 @@ from official_lite.common import errors, suggestions, types
 from official_lite.core import base_task, model_building, step_checks, step_metrics
 from official_lite.data import length, position
 from official_lite.execution import modes
-from official_lite.modeling import distributed_gradients, step_seeds
+from official_lite.modeling import distributed_gradients, moving_statistics, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
 from official_lite.modeling.optimization import optimizer_factory
 from official_lite.orbit import runner, xla_loops
@@ -92,6 +92,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, multi_task_model)
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        statistics = moving_statistics.MovingStatistics(self._checkpoint)
+        runner.set_untracked(self, _moving_statistics=statistics, _has_run=False)
         if execution != "graph":
             modes.check(execution, self)
 
@@ -165,6 +167,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
         self._executor.run_steps(self, num_steps)
+        if not self._has_run:
+            runner.set_untracked(self, _has_run=True)
+            self._moving_statistics.warn_of_differences()
 
     def create_train_loop(self, dataset: Mapping[str, Any]) -> orbit.TrainLoop:
         """Create the training loop over the data of all tasks."""
@@ -271,6 +276,10 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             self.training_losses[name].update_state(loss)
         for hook in self._graph_hooks:
             hook.call(losses)
+        self._end_replica_step()
+
+    def _end_replica_step(self) -> None:
+        self._moving_statistics.average()
         self.global_step.assign_add(1)
 
     def _joint_step(

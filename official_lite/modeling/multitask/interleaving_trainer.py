@@ -129,7 +129,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             self.training_losses["total_loss"].update_state(logs[task.loss])
             for hook in self._graph_hooks:
                 hook.call(logs)
-            self.global_step.assign_add(1)
+            self._end_replica_step()
             self.task_step_counter(name).assign_add(1)
 
         return step_fn
