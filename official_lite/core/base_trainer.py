@@ -838,17 +838,21 @@ class Trainer(_AsyncTrainer):
                 )
 
     def _build_model(self, train: bool) -> None:
-        if model_building.has_variables(self.model):
-            return
         if not train and not self.evaluates:
-            spec = self._build_predict_dataset().element_spec
-            model_building.build_for_prediction(self.model, self.task, spec)
+            if not model_building.has_variables(self.model):
+                spec = self._build_predict_dataset().element_spec
+                model_building.build_for_prediction(self.model, self.task, spec)
             return
-        dataset = self.train_dataset if train else self.eval_dataset
-        metrics = self._task_metrics[train]
-        model_building.build_by_task(
-            self.model, self.task, self._executor.replica_spec(dataset), metrics, training=train
-        )
+        for training, metrics in self._task_metrics.items():
+            if not model_building.has_variables(self.model, metrics):
+                spec = self._replica_spec(training)
+                model_building.build_by_task(
+                    self.model, self.task, spec, metrics, training=training
+                )
+
+    def _replica_spec(self, training: bool) -> types.Nest:
+        """Return the specs of the inputs of the task's training or validation step."""
+        return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
 
     def _rematerialize(self) -> None:
         patterns = self.config.trainer.remat

@@ -249,6 +249,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
                 task_model(self.multi_task_model, name),
                 functools.partial(self._building_step, name),
                 self.train_dataset[name].element_spec,
+                self.training_metrics[name],
             )
 
     def _building_step(self, task_name: str, inputs: types.Nest) -> None:
@@ -258,7 +259,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         outputs = model(features, training=True)
         if getattr(model, "compiled", False):
             task.step_loss(model, features, labels, outputs, sample_weight=weights)
-            task.update_metrics(model, [], labels, outputs, sample_weight=weights)
+        metrics = self.training_metrics[task_name]
+        task.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
 
     def _checkpoint_items(self) -> dict[str, Any]:
         return checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)

@@ -191,6 +191,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             model,
             functools.partial(task.validation_step, model=model, metrics=self.metrics),
             self.eval_dataset.element_spec,
+            self.metrics,
         )
         self._reported = step_metrics.MetricGroup(
             [*self.metrics, *step_metrics.model_metrics(model)]

@@ -142,7 +142,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             inputs,
             model=base_trainer.task_model(self.multi_task_model, task_name),
             optimizer=self._gradient_sink,
-            metrics=[],
+            metrics=self.training_metrics[task_name],
         )
 
     def _checkpoint_items(self) -> dict[str, Any]:
