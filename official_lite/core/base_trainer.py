@@ -468,7 +468,8 @@ class Trainer(_AsyncTrainer):
 
     def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
-        self._learn(inputs, self._accumulator)
+        with gradient_accumulator.weighing(self._accumulator, self._weight_of(inputs)):
+            self._learn(inputs, self._accumulator)
 
     def _flush(self) -> None:
         """Make an update from the accumulated gradients."""
@@ -494,8 +495,31 @@ class Trainer(_AsyncTrainer):
             logs: Mapping[str, Any] = user_code.converted(task.train_step)(
                 inputs, model=model, optimizer=optimizer, metrics=metrics
             )
-        self.train_loss.update_state(step_checks.training_loss(task, logs))
+        loss, weight = step_checks.training_loss(task, logs), self._weight_of(inputs)
+        if weight is not None:
+            # The mean over no examples is NaN, and NaN times a weight of zero is NaN.
+            loss = tf.where(weight > 0, loss, tf.zeros_like(loss))
+        self.train_loss.update_state(loss, weight)
         return logs
+
+    def _weight_of(self, inputs: types.Nest) -> tf.Tensor | None:
+        """Return the weight of a micro-batch in an update, which is 1 if it is complete.
+
+        Returns:
+            The number of its examples, relative to that of a complete micro-batch of a replica;
+            None if all micro-batches weigh the same.
+        """
+        size = self.global_batch_size
+        if self._accumulator is None or self.config.trainer.virtual_replicas or not size:
+            return None
+        num_examples = step_metrics.num_examples(inputs)
+        if num_examples is None:
+            return None
+        # In a trace, a constant means that every micro-batch has this number of examples.
+        if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
+            return None
+        complete = size / (self.batches_per_step * self.strategy.num_replicas_in_sync)
+        return tf.cast(num_examples, tf.float32) / complete
 
     def _end_replica_step(self) -> None:
         if not self.config.trainer.virtual_replicas:
