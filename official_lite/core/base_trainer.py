@@ -23,7 +23,7 @@ from official_lite.core import (
     step_predictions,
     train_data,
 )
-from official_lite.data import input_errors, length, tf_data_options
+from official_lite.data import input_errors, length, replicas, tf_data_options
 from official_lite.execution import executors, modes, parameter_server, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
@@ -207,6 +207,8 @@ class Trainer(_AsyncTrainer):
             input_errors.remember_folder(
                 hyperparams.get_by_path(config.task, f"{block}.input_path")
             )
+        for method in (self.next_train_inputs, self.next_eval_inputs, self.next_predict_inputs):
+            replicas.refuse_context(method, "the trainer")
         self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
         if train:
             self._init_training(train_dataset)

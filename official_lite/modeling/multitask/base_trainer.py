@@ -13,7 +13,7 @@ from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, suggestions, types
 from official_lite.core import base_task, model_building, step_checks, step_metrics
-from official_lite.data import length, position
+from official_lite.data import length, position, replicas
 from official_lite.execution import modes
 from official_lite.modeling import distributed_gradients, moving_statistics, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
@@ -228,9 +228,11 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
 
     def _build_dataset(self, task_name: str, batch: int = 0) -> Any:
         task = self.multi_task.tasks[task_name]
+        num_replicas = self.strategy.num_replicas_in_sync
+        build_inputs = replicas.watch_batch_size(length.repeat(task.build_inputs), num_replicas)
         with position.begin_at(batch, self._seed) as begin:
             dataset = orbit.utils.make_distributed_dataset(
-                self.strategy, length.repeat(task.build_inputs), task.task_config.train_data
+                self.strategy, build_inputs, task.task_config.train_data
             )
         if batch and not begin.is_kept:
             logging.warning(

@@ -19,6 +19,7 @@ from official_lite.core import (
 from official_lite.core import (
     base_trainer as core_trainer,
 )
+from official_lite.data import replicas
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.run import best_checkpoint
@@ -181,9 +182,11 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         self._global_step = global_step
         self.loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self.metrics = step_checks.build_metrics(task, training=False)
+        num_replicas = self._strategy.num_replicas_in_sync
+        build_inputs = replicas.watch_batch_size(task.build_inputs, num_replicas)
         super().__init__(
             orbit.utils.make_distributed_dataset(
-                self._strategy, task.build_inputs, task.task_config.validation_data
+                self._strategy, build_inputs, task.task_config.validation_data
             ),
             options=options,
         )
