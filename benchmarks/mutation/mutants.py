@@ -120,17 +120,17 @@ MUTANTS = (
     ),
     Mutant(
         "modeling/moving_statistics.py",
-        "frozen layers averaged too",
-        "            if layer.trainable\n",
-        "",
+        "variables averaged that the step does not write",
+        "    if tf.executing_eagerly():\n        return list(variables)\n",
+        "    return list(variables)\n",
         ("tests/modeling/test_moving_statistics.py",),
     ),
     Mutant(
-        "modeling/moving_statistics.py",
-        "synchronized layers averaged as well",
-        " and not layer.synchronized",
+        "modeling/multitask/base_trainer.py",
+        "statistics of several tasks not averaged over replicas",
+        "        self._moving_statistics.average()\n",
         "",
-        ("tests/modeling/test_moving_statistics.py",),
+        ("tests/end_to_end/test_replicas_agree.py",),
     ),
     Mutant(
         "checkpoint/commit.py",
@@ -481,10 +481,10 @@ MUTANTS = (
         ("tests/core/test_base_trainer_evaluation.py",),
     ),
     Mutant(
-        "core/actions.py",
+        "modeling/optimization/ema_optimizer.py",
         "the EMA checkpoint holds swapped averages",
-        "            self._average.following_weights(),\n",
-        "",
+        "    with averaged_weights(optimizer), following_weights(optimizer):\n",
+        "    with averaged_weights(optimizer):\n",
         ("tests/core/test_actions.py",),
     ),
     Mutant(

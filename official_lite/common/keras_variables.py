@@ -5,8 +5,17 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
 
-__all__ = ["is_variable", "local_values", "parts_of", "path_of", "raw", "variables_of"]
+__all__ = [
+    "is_variable",
+    "local_values",
+    "parts_of",
+    "path_of",
+    "raw",
+    "variables_of",
+    "written_handles",
+]
 
 
 def path_of(variable: keras.Variable | tf.Variable) -> str:
@@ -50,3 +59,16 @@ def parts_of(value: object) -> Iterator[Any]:
 
 def is_variable(trackable: object) -> bool:
     return isinstance(trackable, keras.Variable | tf.Variable)
+
+
+def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
+    """Return the handles of the variables that a function may write.
+
+    Args:
+        graph: The graph of the function, which may still be under construction.
+    """
+    written: set[str] = set()
+    for operation in graph.get_operations():
+        _, handles = auto_control_deps_utils.get_read_write_resource_inputs(operation)
+        written.update(handle.name for handle in handles)
+    return [outside for outside, inside in graph.captures if inside.name in written]

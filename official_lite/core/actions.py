@@ -49,13 +49,12 @@ class EMACheckpointing:
         checkpoint: tf.train.Checkpoint,
         max_to_keep: int = 1,
     ) -> None:
-        average = ema_optimizer.get_moving_average(optimizer)
-        if average is None:
+        if not ema_optimizer.keeps_averages(optimizer):
             raise errors.ConfigValueError(
                 f"The optimizer, {type(optimizer).__name__}, keeps no moving average. Expected an "
                 "`optimization.ExponentialMovingAverage`; set `optimizer_config.ema`."
             )
-        self._average = average
+        self._optimizer = optimizer
         self._checkpoint_manager = async_checkpoint_manager.AsyncCheckpointManager(
             checkpoint,
             directory=directories.writable_directory(os.path.join(export_dir, "ema_checkpoints")),
@@ -65,11 +64,9 @@ class EMACheckpointing:
 
     def __call__(self, output: orbit.runner.Output | None = None) -> None:
         """Save a checkpoint; the trained weights are put back even if saving fails."""
-        with (
-            ema_optimizer.averaged_weights(self._average),
-            self._average.following_weights(),
-        ):
-            self._checkpoint_manager.save(checkpoint_number=self._average.iterations.numpy())
+        with ema_optimizer.evaluated_state(self._optimizer):
+            number = tf.convert_to_tensor(self._optimizer.iterations)
+            self._checkpoint_manager.save(checkpoint_number=int(number))
 
 
 @gin.configurable
@@ -79,7 +76,7 @@ def get_eval_actions(
     model_dir: str,
 ) -> list[orbit.Action]:
     """Return the actions that run after each evaluation."""
-    if ema_optimizer.get_moving_average(trainer.optimizer) is None:
+    if not ema_optimizer.keeps_averages(trainer.optimizer):
         return []
     # The strategy's scope determines which worker is the chief; only its files are kept.
     with trainer.strategy.scope():

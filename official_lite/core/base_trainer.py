@@ -1,6 +1,5 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from official_lite.core import (
     step_predictions,
     train_data,
 )
-from official_lite.data import input_errors, length, tf_data_options
+from official_lite.data import input_errors, length, replicas, tf_data_options
 from official_lite.execution import executors, modes, parameter_server, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
@@ -209,6 +208,8 @@ class Trainer(_AsyncTrainer):
             input_errors.remember_folder(
                 hyperparams.get_by_path(config.task, f"{block}.input_path")
             )
+        for method in (self.next_train_inputs, self.next_eval_inputs, self.next_predict_inputs):
+            replicas.refuse_context(method, "the trainer")
         self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
         if train:
             self._init_training(train_dataset)
@@ -231,7 +232,6 @@ class Trainer(_AsyncTrainer):
             _seeds=step_seeds.StepSeeds(
                 model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
             ),
-            _moving_statistics=moving_statistics.MovingStatistics(model),
         )
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
@@ -240,6 +240,8 @@ class Trainer(_AsyncTrainer):
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        statistics = moving_statistics.MovingStatistics(self._checkpoint)
+        runner.set_untracked(self, _moving_statistics=statistics)
         if train:
             modes.check(self.execution, self)
 
@@ -408,6 +410,7 @@ class Trainer(_AsyncTrainer):
                 self.train_loop.trace(), self.model, self.checkpoint
             )
             self._warn_of_lost_position(step=0)
+            self._moving_statistics.warn_of_differences()
 
     @user_code.not_converted
     def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
@@ -499,7 +502,8 @@ class Trainer(_AsyncTrainer):
 
     def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
-        self._learn(inputs, self._accumulator)
+        with gradient_accumulator.weighing(self._accumulator, self._weight_of(inputs)):
+            self._learn(inputs, self._accumulator)
 
     def _flush(self) -> None:
         """Make an update from the accumulated gradients."""
@@ -525,8 +529,31 @@ class Trainer(_AsyncTrainer):
             logs: Mapping[str, Any] = user_code.converted(task.train_step)(
                 inputs, model=model, optimizer=optimizer, metrics=metrics
             )
-        self.train_loss.update_state(step_checks.training_loss(task, logs))
+        loss, weight = step_checks.training_loss(task, logs), self._weight_of(inputs)
+        if weight is not None:
+            # The mean over no examples is NaN, and NaN times a weight of zero is NaN.
+            loss = tf.where(weight > 0, loss, tf.zeros_like(loss))
+        self.train_loss.update_state(loss, weight)
         return logs
+
+    def _weight_of(self, inputs: types.Nest) -> tf.Tensor | None:
+        """Return the weight of a micro-batch in an update, which is 1 if it is complete.
+
+        Returns:
+            The number of its examples, relative to that of a complete micro-batch of a replica;
+            None if all micro-batches weigh the same.
+        """
+        size = self.global_batch_size
+        if self._accumulator is None or self.config.trainer.virtual_replicas or not size:
+            return None
+        num_examples = step_metrics.num_examples(inputs)
+        if num_examples is None:
+            return None
+        # In a trace, a constant means that every micro-batch has this number of examples.
+        if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
+            return None
+        complete = size / (self.batches_per_step * self.strategy.num_replicas_in_sync)
+        return tf.cast(num_examples, tf.float32) / complete
 
     def _end_replica_step(self) -> None:
         if not self.config.trainer.virtual_replicas:
@@ -619,9 +646,8 @@ class Trainer(_AsyncTrainer):
         return logs
 
     def _export_if_best(self, logs: dict[str, Any]) -> None:
-        average = ema_optimizer.get_moving_average(self.optimizer)
         # The averaged weights, which were evaluated, are in place here and are saved.
-        with average.following_weights() if average else contextlib.nullcontext():
+        with ema_optimizer.following_weights(self.optimizer):
             self._checkpoint_exporter.maybe_export_checkpoint(
                 self.checkpoint, logs, self.global_step.numpy()
             )
@@ -893,17 +919,21 @@ class Trainer(_AsyncTrainer):
                 )
 
     def _build_model(self, train: bool) -> None:
-        if model_building.has_variables(self.model):
-            return
         if not train and not self.evaluates:
-            spec = self._build_predict_dataset().element_spec
-            model_building.build_for_prediction(self.model, self.task, spec)
+            if not model_building.has_variables(self.model):
+                spec = self._build_predict_dataset().element_spec
+                model_building.build_for_prediction(self.model, self.task, spec)
             return
-        dataset = self.train_dataset if train else self.eval_dataset
-        metrics = self._task_metrics[train]
-        model_building.build_by_task(
-            self.model, self.task, self._executor.replica_spec(dataset), metrics, training=train
-        )
+        for training, metrics in self._task_metrics.items():
+            if not model_building.has_variables(self.model, metrics):
+                spec = self._replica_spec(training)
+                model_building.build_by_task(
+                    self.model, self.task, spec, metrics, training=training
+                )
+
+    def _replica_spec(self, training: bool) -> types.Nest:
+        """Return the specs of the inputs of the task's training or validation step."""
+        return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
 
     def _rematerialize(self) -> None:
         patterns = self.config.trainer.remat

@@ -90,6 +90,7 @@ class InputReader:
         postprocess_fn: A function that maps a batch to another one.
 
     Raises:
+        ConfigTypeError: If a function other than `transform_and_batch_fn` takes an `input_context`.
         ConfigValueError: If the config is contradictory or incomplete.
         DataError: If no files match or the files are empty.
     """
@@ -109,6 +110,8 @@ class InputReader:
         postprocess_fn: Callable[..., Any] | None = None,
     ) -> None:
         _check(params, combine_fn)
+        for stage in (dataset_fn, decoder_fn, sample_fn, parser_fn, filter_fn, postprocess_fn):
+            replicas.refuse_context(stage, "the `InputReader`")
         if params.source:
             _check_source(params, dataset_fn)
         self._params = params

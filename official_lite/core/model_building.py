@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,11 +19,11 @@ def build_by_task(
     model: keras.Model,
     task: base_task.Task,
     element_spec: types.Nest,
-    metrics: Sequence[keras.metrics.Metric],
+    metrics: Sequence[Any],
     *,
     training: bool,
 ) -> None:
-    """Build a model by tracing the training or validation step of its task.
+    """Build a model and the metrics by tracing the training or validation step of its task.
 
     Args:
         model: The model.
@@ -48,7 +48,7 @@ def build_by_task(
         with step_checks.naming_the_inputs(task, step_fn.func, model, inputs):
             return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
 
-    build_variables(model, explained, element_spec)
+    build_variables(model, explained, element_spec, metrics)
 
 
 def build_for_prediction(
@@ -74,49 +74,63 @@ def build_for_prediction(
 
 
 def build_variables(
-    model: keras.Model, step_fn: Callable[[Any], Any], element_spec: types.Nest
+    model: keras.Model,
+    step_fn: Callable[[Any], Any],
+    element_spec: types.Nest,
+    metrics: Sequence[Any] = (),
 ) -> None:
-    """Build a model that creates its variables on its first call.
+    """Build a model that creates its variables on its first call, and metrics that do so too.
 
     The task's own step is traced on the element spec of the dataset, but never executed. The model
     is therefore called with exactly the inputs that the task passes to it, and no batch is read.
-    Models that already have their variables are left unchanged.
+    Nothing is traced if the model and the metrics already have their variables.
 
     Args:
         model: The model; any object other than a Keras model is left unchanged.
         step_fn: A function that takes a replica's inputs and runs its step, without updating the
             weights.
         element_spec: The `element_spec` of the distributed dataset that the step reads.
+        metrics: The metrics that the step updates, besides those of `model.compile`.
 
     Raises:
         errors.ConfigError: If the step fails or does not call the model, with the step's own error
             as the cause.
     """
-    if has_variables(model):
+    if has_variables(model, metrics):
         return
+    tried: set[int] = set()
     try:
         # Each iteration builds one more part outside the replicas. The last iteration finds
         # nothing left to build.
-        while _stops_at_unbuilt_part(model, step_fn, element_spec):
+        while _stops_at_unbuilt_part(model, step_fn, element_spec, metrics, tried):
             pass
     except errors.ConfigError:
         raise
     except Exception as error:
+        if _is_built(model):
+            return  # Only metrics have no variables yet. The step itself is about to fail.
         raise errors.ConfigError(
             f"The model {model.name!r} could not be built from the inputs of its task. "
             f"{error_report.summary(error)}\nThe inputs that `build_inputs` returned are "
             f"{element_spec}."
         ) from error
     # A model without weights is built when it is called.
-    if not model.variables and not model.built:
+    if isinstance(model, keras.Model) and not model.variables and not model.built:
         raise errors.ConfigError(
             f"The task's step does not call the model {model.name!r}, so the model has no "
             "variables."
         )
 
 
-def has_variables(model: keras.Model | tf.Module) -> bool:
-    """Return whether a model has its variables; true for objects other than Keras models."""
+def has_variables(model: keras.Model | tf.Module, metrics: Sequence[Any] = ()) -> bool:
+    """Return whether a model has its variables, and so have its metrics and those given.
+
+    An object that is not a Keras model is taken to have its variables.
+    """
+    return _is_built(model) and not _lazy_metrics(model, metrics)
+
+
+def _is_built(model: keras.Model | tf.Module) -> bool:
     if not isinstance(model, keras.Model):
         return True
     layers = model._flatten_layers(include_self=True)
@@ -129,8 +143,28 @@ def _unbuilt_metrics(model: keras.Model) -> list[Any]:
     return [part for part in parts if part is not None and not part.built]
 
 
+def _lazy_metrics(
+    model: keras.Model | tf.Module, metrics: Sequence[Any]
+) -> list[keras.metrics.Metric]:
+    """Return the metrics that may create variables in their first update, such as `F1Score`."""
+    compiled = getattr(model, "_compile_metrics", None) if isinstance(model, keras.Model) else None
+    parts = [*metrics, *(compiled.metrics if compiled else ())]
+    lazy = {}
+    while parts:
+        metric = parts.pop()
+        if isinstance(metric, keras.metrics.Metric):
+            parts += metric._metrics
+            if not (metric.variables and getattr(metric, "_built", True)):
+                lazy[id(metric)] = metric
+    return list(lazy.values())
+
+
 def _stops_at_unbuilt_part(
-    model: keras.Model, step_fn: Callable[[Any], Any], element_spec: types.Nest
+    model: keras.Model,
+    step_fn: Callable[[Any], Any],
+    element_spec: types.Nest,
+    metrics: Sequence[Any],
+    tried: set[int],
 ) -> bool:
     """Trace the step; if it stops at an unbuilt part, build that part and return True.
 
@@ -141,12 +175,16 @@ def _stops_at_unbuilt_part(
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
     with contextlib.ExitStack() as stack:
-        for part in _unbuilt_metrics(model):
+        is_keras = isinstance(model, keras.Model)
+        parts = _unbuilt_metrics(model) if is_keras else []
+        if is_keras and strategy.num_replicas_in_sync > 1:
+            layers = model._flatten_layers(include_self=True)
+            parts += [x for x in layers if isinstance(x, keras.Sequential) and not x.built]
+        for part in parts:
             stack.enter_context(_build_on_request(part, requests))
-        if strategy.num_replicas_in_sync > 1:
-            for layer in model._flatten_layers(include_self=True):
-                if isinstance(layer, keras.Sequential) and not layer.built:
-                    stack.enter_context(_build_on_request(layer, requests))
+        for metric in _lazy_metrics(model, metrics):
+            if id(metric) not in tried:
+                stack.enter_context(_create_on_request(metric, requests, tried))
         try:
             tf.function(lambda inputs: strategy.run(step_fn, args=(inputs,))).get_concrete_function(
                 element_spec
@@ -179,6 +217,63 @@ def _build_on_request(
         yield
     finally:
         part.build = build
+
+
+# The methods of a metric that are watched while a step is traced.
+_METHODS = frozenset({"update_state", "add_variable"})
+
+
+@contextlib.contextmanager
+def _create_on_request(
+    metric: keras.metrics.Metric, requests: list[Callable[[], None]], tried: set[int]
+) -> Iterator[None]:
+    """While active, stop the trace when an update creates variables, and record a request."""
+    update_state = metric.update_state
+    calls: list[Any] = []
+
+    @user_code.not_converted
+    def note(*args: Any, **kwargs: Any) -> Any:
+        calls.append((args, kwargs))
+        return user_code.converted(update_state)(*args, **kwargs)
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        specs = tf.nest.map_structure(_spec_of, calls[-1], expand_composites=True)
+
+        def create() -> None:
+            tried.add(id(metric))
+            _create_variables(metric, *specs)
+
+        requests.append(create)
+        raise RuntimeError(f"Creating the variables of {metric.name} outside the replica context.")
+
+    # Write to `__dict__` to bypass the `__setattr__` of Keras.
+    own = {name: metric.__dict__[name] for name in _METHODS & metric.__dict__.keys()}
+    metric.__dict__.update(update_state=note, add_variable=stop)
+    try:
+        yield
+    finally:
+        for name in _METHODS:
+            del metric.__dict__[name]
+        metric.__dict__.update(own)
+
+
+def _create_variables(
+    metric: keras.metrics.Metric, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Let a metric create its variables in an update that has no effect, as `fit` does."""
+    # The variables are initialized when the outer scope ends.
+    with keras.StatelessScope(), tf.__internal__.FuncGraph("update").as_default():
+        args, kwargs = tf.nest.map_structure(_placeholder, (args, kwargs), expand_composites=True)
+        metric.update_state(*args, **kwargs)
+
+
+def _spec_of(value: Any) -> Any:
+    return tf.TensorSpec(value.shape, value.dtype) if tf.is_tensor(value) else value
+
+
+def _placeholder(value: Any) -> Any:
+    is_spec = isinstance(value, tf.TensorSpec)
+    return tf.compat.v1.placeholder(value.dtype, value.shape) if is_spec else value
 
 
 def _without_graph(value: types.Nest) -> types.Nest:

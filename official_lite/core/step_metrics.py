@@ -25,6 +25,7 @@ __all__ = [
     "MetricGroup",
     "compiled_metrics",
     "model_metrics",
+    "num_examples",
     "BatchMean",
 ]
 
@@ -310,7 +311,7 @@ class BatchMean(keras.metrics.Mean):
     ) -> None:
         size = None
         if sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
-            size = _fetched_size() if batch is None else _batch_size(batch)
+            size = _fetched_size() if batch is None else num_examples(batch)
         if size is None:
             super().update_state(values, sample_weight)
             return
@@ -319,11 +320,19 @@ class BatchMean(keras.metrics.Mean):
         super().update_state(tf.where(weight > 0, tf.cast(values, tf.float32), 0.0), weight)
 
 
-def _batch_size(batch: types.Nest) -> tf.Tensor | None:
-    """Return the number of examples; None if no tensor of the batch has a batch dimension."""
+def num_examples(batch: types.Nest) -> tf.Tensor | None:
+    """Return the number of examples; None if no tensor of the batch has a batch dimension.
+
+    It is a constant if the number is known while the step is traced.
+    """
     tensors = [x for x in tf.nest.flatten(batch) if tf.is_tensor(x)]
     batched = [x for x in tensors if x.shape.rank is None or x.shape.rank > 0]
-    return tf.shape(batched[0], out_type=tf.int64)[0] if batched else None
+    if not batched:
+        return None
+    known = batched[0].shape.rank and batched[0].shape[0]
+    if known is not None:
+        return tf.constant(known, tf.int64)
+    return tf.shape(batched[0], out_type=tf.int64)[0]
 
 
 def _fetched_size() -> tf.Tensor | None:
@@ -334,7 +343,7 @@ def _fetched_size() -> tf.Tensor | None:
         return None
     present = [part for part in tf.nest.flatten(batch) if part is not None]
     parts = zip(*map(context.strategy.experimental_local_results, present), strict=True)
-    sizes = [_batch_size(part) for part in parts]
+    sizes = [num_examples(part) for part in parts]
     if not sizes or sizes[0] is None:
         return None
     # Every worker has the same number of replicas.

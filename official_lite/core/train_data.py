@@ -101,7 +101,8 @@ def evaluation_inputs(
     """
     count = _count(config)
     if not count:
-        return build_inputs, config.task.validation_data
+        watched = replicas.watch_batch_size(build_inputs, num_replicas)
+        return watched, config.task.validation_data
     data = micro_batch_data(config, num_replicas)
     first = length.first_batches(build_inputs, count, config.runtime.seed, repeat=False)
     return first, data
@@ -273,7 +274,9 @@ class TrainData:
         distribute: Callable[..., Dataset],
     ) -> None:
         self._config = config
-        self._build_inputs = training_inputs(config, search_inputs(build_inputs))
+        self._build_inputs = replicas.watch_batch_size(
+            training_inputs(config, search_inputs(build_inputs)), count_replicas(config)
+        )
         self._distribute = distribute
         self.counter = BatchCounter()
         self.skipped = _create_counter("skipped_batches")

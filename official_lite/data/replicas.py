@@ -1,13 +1,24 @@
 """The per-replica share of a global batch."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, user_code
+from official_lite.common import errors, log_once, qualnames, types, user_code
 
-__all__ = ["per_replica_batch_size", "warn_of_large_batch", "with_any_batch_size"]
+__all__ = [
+    "per_replica_batch_size",
+    "refuse_context",
+    "warn_of_large_batch",
+    "watch_batch_size",
+    "with_any_batch_size",
+]
 
 
 def per_replica_batch_size(
@@ -61,3 +72,108 @@ def with_any_batch_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return tf.nest.pack_sequence_as(dataset.element_spec, parts)
 
     return dataset.map(relax_all)
+
+
+def refuse_context(function: Callable[..., Any] | None, caller: str) -> None:
+    """Refuse a function with the parameter `input_context` if its caller has no context to pass.
+
+    Args:
+        function: The function; None is accepted.
+        caller: What calls the function, for the message.
+
+    Raises:
+        ConfigTypeError: The function has the parameter.
+    """
+    if function is None:
+        return
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # A function that is written in C has no signature.
+        return
+    if "input_context" in parameters:
+        raise errors.ConfigTypeError(
+            f"{qualnames.described(function)} has the parameter `input_context`, which {caller} "
+            "does not pass. Only `build_inputs` receives it. Remove the parameter, or bind it in "
+            "`build_inputs` by `functools.partial`."
+        )
+
+
+def watch_batch_size(build_inputs: Callable[..., Any], num_replicas: int) -> Callable[..., Any]:
+    """Wrap `build_inputs`: warn once if its first batch is not the share of one replica.
+
+    Args:
+        build_inputs: A function of a `DataConfig` and maybe of an `InputContext`.
+        num_replicas: The number of replicas that share a global batch.
+    """
+
+    @functools.wraps(build_inputs)
+    def build(params: Any, *args: Any, **kwargs: Any) -> Any:
+        dataset = build_inputs(params, *args, **kwargs)
+        # Workers of a parameter server trace this in a graph.
+        if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
+            return dataset
+        batch_size = getattr(params, "global_batch_size", None) or 0
+        if num_replicas == 1 or not batch_size or batch_size % num_replicas:
+            return dataset
+        watch = _Watch(build_inputs, batch_size, num_replicas)
+        sizes = {x.shape[0] for x in _batched(dataset.element_spec, tf.TensorSpec)}
+        if None in sizes:
+            return dataset.enumerate().map(watch.look)
+        watch.compare(np.array([*sizes]))
+        return dataset
+
+    return build
+
+
+def _batched(batch: types.Nest, kind: Any) -> list[Any]:
+    """Return the dense tensors of a batch, or their specs, that have a batch dimension."""
+    return [x for x in tf.nest.flatten(batch) if isinstance(x, kind) and x.shape.rank]
+
+
+class _Watch:
+    """Comparison of the first batch of a dataset with what one replica should get.
+
+    A batch that is the last one, too, may be smaller, so the second batch is waited for.
+    """
+
+    def __init__(
+        self, build_inputs: Callable[..., Any], batch_size: int, num_replicas: int
+    ) -> None:
+        self._build_inputs = build_inputs
+        self._batch_size = batch_size
+        self._num_replicas = num_replicas
+        self._first: npt.NDArray[Any] = np.array([])
+
+    @user_code.not_converted
+    def look(self, index: tf.Tensor, batch: types.Nest) -> types.Nest:
+        sizes = [tf.shape(x)[0] for x in _batched(batch, tf.Tensor)]
+        if sizes:
+            tf.cond(
+                index < 2,
+                lambda: tf.numpy_function(self._note, [index, tf.stack(sizes)], tf.bool),
+                lambda: False,
+            )
+        return batch
+
+    def compare(self, sizes: npt.NDArray[Any]) -> None:
+        # Tensors of different lengths, such as nodes and edges, do not tell the batch size.
+        wanted = self._batch_size // self._num_replicas
+        if len(set(sizes.tolist())) != 1 or sizes[0] == wanted:
+            return
+        log_once.warn_once(
+            "The first batch of %s has %d examples, but each of the %d replicas should get %d: "
+            "`global_batch_size` (%d) divided by their number. Create batches of "
+            "`input_context.get_per_replica_batch_size(params.global_batch_size)` examples.",
+            qualnames.described(self._build_inputs),
+            sizes[0],
+            self._num_replicas,
+            wanted,
+            self._batch_size,
+        )
+
+    def _note(self, index: np.int64, sizes: npt.NDArray[Any]) -> bool:
+        if index == 0:
+            self._first = sizes
+        else:
+            self.compare(self._first)
+        return True

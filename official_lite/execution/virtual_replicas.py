@@ -15,10 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tensorflow.python.framework import auto_control_deps_utils
 
 from official_lite import orbit
-from official_lite.common import errors, nests, types
+from official_lite.common import errors, keras_variables, nests, types
 from official_lite.execution import executors
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
@@ -364,14 +363,11 @@ def _only_if(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 def _changed_variables(function: tf.types.experimental.ConcreteFunction) -> Iterator[tf.Variable]:
     """Yield the variables that a traced function may write."""
-    graph = function.graph
-    only_read = auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
-    names = {graph.inputs[index].name for index in only_read}
     # The order of `graph.variables` is arbitrary, but the replicas must agree on one.
-    variables = {id(variable.handle): variable for variable in graph.variables}
-    for outside, inside in graph.captures:
-        if inside.dtype == tf.resource and inside.name not in names and id(outside) in variables:
-            yield variables[id(outside)]
+    variables = {id(variable.handle): variable for variable in function.graph.variables}
+    for handle in keras_variables.written_handles(function.graph):
+        if id(handle) in variables:
+            yield variables[id(handle)]
 
 
 def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:

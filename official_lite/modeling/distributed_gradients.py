@@ -22,6 +22,7 @@ __all__ = [
     "GradientTransformer",
     "gradients_already_summed",
     "has_lazy_rows",
+    "innermost_optimizers",
     "make_distributed",
     "observe_gradients",
     "sum_over_replicas",
@@ -85,7 +86,7 @@ def make_distributed(
         optimizer_cls: Any = type(optimizer)
         optimizer.__class__ = _distributed_class(optimizer_cls)
     if lazy_rows:
-        for one in _innermost(optimizer):
+        for one in innermost_optimizers(optimizer):
             _make_lazy(one)
     return optimizer
 
@@ -119,7 +120,7 @@ def observe_gradients(
     row occurs once. The observer is not called for optimizers that are not a
     `DistributedOptimizer`.
     """
-    for one in _innermost(optimizer):
+    for one in innermost_optimizers(optimizer):
         if isinstance(one, DistributedOptimizer):
             # Bypass `__setattr__`, which would track the value for saving.
             one.__dict__["gradient_observer"] = observer
@@ -127,15 +128,15 @@ def observe_gradients(
 
 def updates_rows(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether an update of a table can leave rows without a gradient unchanged."""
-    return any(getattr(one, "leaves_other_rows", False) for one in _innermost(optimizer))
+    return any(getattr(one, "leaves_other_rows", False) for one in innermost_optimizers(optimizer))
 
 
 def has_lazy_rows(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether `lazy_rows` is set, so that rows the optimizer would move stay unchanged."""
-    return any(getattr(one, "lazy_rows", False) for one in _innermost(optimizer))
+    return any(getattr(one, "lazy_rows", False) for one in innermost_optimizers(optimizer))
 
 
-def _innermost(optimizer: keras.optimizers.Optimizer) -> Iterable[Any]:
+def innermost_optimizers(optimizer: keras.optimizers.Optimizer) -> Iterable[Any]:
     """Return the optimizers that change the variables."""
     *_, innermost = wrapped_optimizers(optimizer)
     optimizers: Iterable[Any] = getattr(innermost, "optimizers", [innermost])

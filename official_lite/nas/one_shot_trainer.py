@@ -12,7 +12,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors, keras_variables, types, user_code
-from official_lite.core import base_task, base_trainer, model_building, train_data
+from official_lite.core import base_task, base_trainer, train_data
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.nas import (
@@ -330,18 +330,13 @@ class OneShotTrainer(base_trainer.Trainer):
         super()._init_training(dataset)
 
     def _build_model(self, train: bool) -> None:
-        if model_building.has_variables(self.model):
-            return
-        if not train and not self.evaluates:
-            with draws.active(self._draw_to_build()):
-                super()._build_model(train)
-            return
-        spec = (self.train_dataset if train else self.eval_dataset).element_spec
-        if train and self.resolved and self.has_arch_step:
-            spec = spec[train_val_streams.TRAIN]
         with draws.active(self._draw_to_build()):
-            metrics = self._task_metrics[train]
-            model_building.build_by_task(self.model, self.task, spec, metrics, training=train)
+            super()._build_model(train)
+
+    def _replica_spec(self, training: bool) -> types.Nest:
+        spec = super()._replica_spec(training)
+        has_streams = training and self.resolved and self.has_arch_step
+        return spec[train_val_streams.TRAIN] if has_streams else spec
 
     def _draw_to_build(self) -> draws.Draw | None:
         return None

@@ -178,12 +178,12 @@ def find_unneeded(
         checkpoint: The checkpoint of a trainer.
         optimizer: Its optimizer.
     """
+    needed = [average for _, average in ema_optimizer.weights_and_averages(optimizer)]
     average = ema_optimizer.get_moving_average(optimizer)
-    needed: list[Any] = []
     if average is not None:
         # A checkpoint without the iterations of the inner optimizer was saved with an optimizer
         # that keeps no average.
-        needed = [average.inner_optimizer.iterations, *average.averages]
+        needed.append(average.inner_optimizer.iterations)
     needed_ids = {id(variable) for variable in needed}
     for part in tf.train.TrackableView(checkpoint).descendants():
         if isinstance(part, keras.optimizers.Optimizer):

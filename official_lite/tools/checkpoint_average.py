@@ -1,6 +1,5 @@
 """Averaging of several checkpoints of a run into a new checkpoint."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -201,12 +200,11 @@ def _save_keras_file(model: keras.Model, path: str) -> str:
 
 def _save_checkpoint(trainer: Any, directory: str, paths: Sequence[str]) -> str:
     step = int(trainer.global_step.numpy())
-    moving_average = ema_optimizer.get_moving_average(trainer.optimizer)
     manager = async_checkpoint_manager.AsyncCheckpointManager(
         trainer.checkpoint, directory, max_to_keep=1
     )
     # An evaluation uses the optimizer's moving average, so it must be set to the averaged weights.
-    with moving_average.following_weights() if moving_average else contextlib.nullcontext():
+    with ema_optimizer.following_weights(trainer.optimizer):
         written = manager.save(checkpoint_number=step)
     record = {"global_step": step, "checkpoints": list(paths)}
     files.write_text(os.path.join(directory, "info.json"), json.dumps(record, indent=4) + "\n")

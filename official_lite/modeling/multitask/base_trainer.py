@@ -18,9 +18,9 @@ from official_lite.core import (
     step_metrics,
     train_data,
 )
-from official_lite.data import length, position
+from official_lite.data import length, position, replicas
 from official_lite.execution import modes
-from official_lite.modeling import distributed_gradients, step_seeds
+from official_lite.modeling import distributed_gradients, moving_statistics, step_seeds
 from official_lite.modeling.multitask import base_model, multitask
 from official_lite.modeling.optimization import optimizer_factory
 from official_lite.orbit import runner, xla_loops
@@ -108,6 +108,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, multi_task_model)
         distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        statistics = moving_statistics.MovingStatistics(self._checkpoint)
+        runner.set_untracked(self, _moving_statistics=statistics, _has_run=False)
         if execution != "graph":
             modes.check(execution, self)
 
@@ -189,6 +191,9 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         for counter in self._counters.values():
             counter.settle()
         self._warn_of_lost_positions(step=0)
+        if not self._has_run:
+            runner.set_untracked(self, _has_run=True)
+            self._moving_statistics.warn_of_differences()
 
     @property
     def batch_counts(self) -> dict[str, tf.Variable]:
@@ -271,11 +276,11 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         build_inputs = length.repeat(position.keep(task.build_inputs))
         if not batch:
             build_inputs = train_data.search_inputs(build_inputs)
+        num_replicas = self.strategy.num_replicas_in_sync
+        build_inputs = replicas.watch_batch_size(build_inputs, num_replicas)
         with position.begin_at(batch, self._seed) as begin:
             dataset = orbit.utils.make_distributed_dataset(
-                self.strategy,
-                length.repeat(position.keep(build_inputs)),
-                task.task_config.train_data,
+                self.strategy, build_inputs, task.task_config.train_data
             )
         self._is_kept[task_name] = begin.is_kept
         return dataset
@@ -288,6 +293,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
                 task_model(self.multi_task_model, name),
                 functools.partial(self._building_step, name),
                 self.train_dataset[name].element_spec,
+                self.training_metrics[name],
             )
 
     def _building_step(self, task_name: str, inputs: types.Nest) -> None:
@@ -297,7 +303,8 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         outputs = model(features, training=True)
         if getattr(model, "compiled", False):
             task.step_loss(model, features, labels, outputs, sample_weight=weights)
-            task.update_metrics(model, [], labels, outputs, sample_weight=weights)
+        metrics = self.training_metrics[task_name]
+        task.update_metrics(model, metrics, labels, outputs, sample_weight=weights)
 
     def _checkpoint_items(self) -> dict[str, Any]:
         items = checkpoint_items(self.multi_task_model, self.optimizer, self.global_step)
@@ -316,6 +323,10 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             self.training_losses[name].update_state(loss)
         for hook in self._graph_hooks:
             hook.call(losses)
+        self._end_replica_step()
+
+    def _end_replica_step(self) -> None:
+        self._moving_statistics.average()
         self.global_step.assign_add(1)
 
     def _joint_step(

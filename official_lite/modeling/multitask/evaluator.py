@@ -19,6 +19,7 @@ from official_lite.core import (
 from official_lite.core import (
     base_trainer as core_trainer,
 )
+from official_lite.data import replicas
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.run import best_checkpoint
@@ -151,9 +152,10 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         with ema_optimizer.averaged_weights(self.optimizer):
             results = {name: self._evaluate_task(name, num_steps) for name in self._evaluators}
             if self._checkpoint_exporter:
-                self._checkpoint_exporter.maybe_export_checkpoint(
-                    self.checkpoint, results, self.global_step.numpy()
-                )
+                with ema_optimizer.following_weights(self.optimizer):
+                    self._checkpoint_exporter.maybe_export_checkpoint(
+                        self.checkpoint, results, self.global_step.numpy()
+                    )
         steps_run = [evaluator.steps_run or 0 for evaluator in self._evaluators.values()]
         self.steps_run = sum(steps_run) or None
         return results
@@ -180,9 +182,11 @@ class _TaskEvaluator(orbit.StandardEvaluator):
         self._global_step = global_step
         self.loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self.metrics = step_checks.build_metrics(task, training=False)
+        num_replicas = self._strategy.num_replicas_in_sync
+        build_inputs = replicas.watch_batch_size(task.build_inputs, num_replicas)
         super().__init__(
             orbit.utils.make_distributed_dataset(
-                self._strategy, task.build_inputs, task.task_config.validation_data
+                self._strategy, build_inputs, task.task_config.validation_data
             ),
             options=options,
         )
@@ -190,6 +194,7 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             model,
             functools.partial(task.validation_step, model=model, metrics=self.metrics),
             self.eval_dataset.element_spec,
+            self.metrics,
         )
         step_checks.name_metrics(task, self.metrics, model)
         self._reported = step_metrics.MetricGroup(

@@ -129,7 +129,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             self.training_losses["total_loss"].update_state(logs[task.loss])
             for hook in self._graph_hooks:
                 hook.call(logs)
-            self.global_step.assign_add(1)
+            self._end_replica_step()
             self.task_step_counter(name).assign_add(1)
 
         return step_fn
@@ -142,7 +142,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             inputs,
             model=base_trainer.task_model(self.multi_task_model, task_name),
             optimizer=self._gradient_sink,
-            metrics=[],
+            metrics=self.training_metrics[task_name],
         )
 
     def _checkpoint_items(self) -> dict[str, Any]:

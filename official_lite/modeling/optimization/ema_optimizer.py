@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -12,7 +12,21 @@ from official_lite.common import errors
 from official_lite.common.keras_variables import local_values, raw
 from official_lite.modeling import distributed_gradients
 
-__all__ = ["ExponentialMovingAverage", "averaged_weights", "get_moving_average"]
+__all__ = [
+    "ExponentialMovingAverage",
+    "averaged_weights",
+    "evaluate_averages",
+    "evaluated_state",
+    "follow_weights",
+    "following_weights",
+    "get_moving_average",
+    "keeps_averages",
+    "swap_weights",
+    "weights_and_averages",
+]
+
+# A weight of the model, and its average.
+Pairs: TypeAlias = Sequence[tuple[Any, Any]]
 
 
 def get_moving_average(
@@ -25,22 +39,108 @@ def get_moving_average(
     return None
 
 
+def keeps_averages(optimizer: keras.optimizers.Optimizer | None) -> bool:
+    """Return whether an optimizer averages the weights, so that the averages are evaluated.
+
+    This is an `ExponentialMovingAverage`, or an optimizer of Keras with `use_ema=True` on which
+    `evaluate_averages` was called.
+    """
+    return get_moving_average(optimizer) is not None or bool(_with_use_ema(optimizer))
+
+
+def weights_and_averages(optimizer: keras.optimizers.Optimizer | None) -> Pairs:
+    """Return the averaged weights, each with its average; empty if there are no averages."""
+    average = get_moving_average(optimizer)
+    if average is not None:
+        return average.shadows
+    return [
+        (weight, average)
+        for one in _with_use_ema(optimizer)
+        if one.built
+        for weight, average in zip(
+            one._trainable_variables, one._model_variables_moving_average, strict=True
+        )
+        if average is not None
+    ]
+
+
+def evaluate_averages(optimizer: keras.optimizers.Optimizer) -> None:
+    """Have the averages of an optimizer of Keras (`use_ema=True`) evaluated.
+
+    A trainer of Orbit with an optimizer of its own evaluates the trained weights instead.
+    """
+    for one in distributed_gradients.innermost_optimizers(optimizer):
+        if getattr(one, "use_ema", False):
+            # Bypass `__setattr__`, which would track the value for saving.
+            one.__dict__["evaluates_averages"] = True
+
+
+def _with_use_ema(optimizer: keras.optimizers.Optimizer | None) -> list[Any]:
+    if optimizer is None:
+        return []
+    innermost = distributed_gradients.innermost_optimizers(optimizer)
+    return [one for one in innermost if getattr(one, "evaluates_averages", False)]
+
+
 @contextlib.contextmanager
 def averaged_weights(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
     """Switch the model to its averaged weights for the duration of the `with` block.
 
     The trained weights are restored on exit, even if the block raises. If `optimizer` keeps no
-    moving average, nothing changes.
+    averages, nothing changes.
     """
-    average = get_moving_average(optimizer)
-    if average is None:
-        yield
-        return
-    average.swap_weights()
+    swap_weights(optimizer)
     try:
         yield
     finally:
-        average.swap_weights()
+        swap_weights(optimizer)
+
+
+@contextlib.contextmanager
+def following_weights(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
+    """Make the averages equal to the weights within the `with` block, and restore them on exit.
+
+    Use this to save averaged weights in place of the trained ones. A program that restores the
+    checkpoint and evaluates it, which swaps the weights, then gets the same model.
+    """
+    averages = [average for _, average in weights_and_averages(optimizer)]
+    kept = [
+        [tf.identity(one.read_value()) for one in local_values(average)] for average in averages
+    ]
+    follow_weights(optimizer)
+    try:
+        yield
+    finally:
+        for average, values in zip(averages, kept, strict=True):
+            for one, value in zip(local_values(average), values, strict=True):
+                one.assign(value)
+
+
+@contextlib.contextmanager
+def evaluated_state(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
+    """Put the state that an evaluation measures in the place of the trained one.
+
+    Everything that saves the state because of the result of an evaluation does so in this context:
+    the averaged weights are both the weights of the model and their averages.
+    """
+    with averaged_weights(optimizer), following_weights(optimizer):
+        yield
+
+
+def swap_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Exchange the weights and their averages exactly; a second call undoes the first."""
+    for weight, average in weights_and_averages(optimizer):
+        for one, other in zip(local_values(weight), local_values(average), strict=True):
+            value = tf.identity(one.read_value())
+            one.assign(other.read_value())
+            other.assign(value)
+
+
+def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Set every average to its weight, for weights that were loaded after the averages existed."""
+    for weight, average in weights_and_averages(optimizer):
+        for one, other in zip(local_values(weight), local_values(average), strict=True):
+            other.assign(one.read_value())
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -179,36 +279,7 @@ class ExponentialMovingAverage(
             )
         if not self.has_shadow_copy:
             raise ValueError("There are no averages yet. Call `shadow_copy(model)` first.")
-        for weight, average in self._shadows:
-            for one, other in zip(local_values(weight), local_values(average), strict=True):
-                value = tf.identity(one.read_value())
-                one.assign(other.read_value())
-                other.assign(value)
-
-    @contextlib.contextmanager
-    def following_weights(self) -> Iterator[None]:
-        """Make the averages equal to the weights within the `with` block, and restore them on exit.
-
-        Use this to save averaged weights in place of the trained ones. A program that restores the
-        checkpoint and swaps weights then gets the same model.
-        """
-        kept = [
-            [tf.identity(one.read_value()) for one in local_values(average)]
-            for _, average in self._shadows
-        ]
-        self.follow_weights()
-        try:
-            yield
-        finally:
-            for (_, average), values in zip(self._shadows, kept, strict=True):
-                for one, value in zip(local_values(average), values, strict=True):
-                    one.assign(value)
-
-    def follow_weights(self) -> None:
-        """Set every average to its weight, for weights that were loaded after `shadow_copy`."""
-        for weight, average in self._shadows:
-            for one, other in zip(local_values(weight), local_values(average), strict=True):
-                other.assign(one.read_value())
+        swap_weights(self)
 
     def assign_average_vars(self, var_list: Iterable[Any]) -> None:
         """Set each trainable variable in `var_list` to its average.

@@ -1,7 +1,8 @@
 """Gradient accumulation: one optimizer update from several micro-batches."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+import contextvars
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -10,7 +11,11 @@ import tensorflow as tf
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients
 
-__all__ = ["GradientAccumulator", "GradientCollector", "GradientSink"]
+__all__ = ["GradientAccumulator", "GradientCollector", "GradientSink", "weighing"]
+
+# The weight of the current micro-batch. A context variable is set per thread, and each replica of
+# a `MirroredStrategy` has its own thread.
+_weight: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar("weight", default=None)
 
 GradientsAndVariables = Iterable[tuple[Any, keras.Variable]]
 
@@ -43,7 +48,9 @@ class GradientSink:
 
 
 class GradientAccumulator(GradientSink):
-    """Optimizer stand-in that averages the gradients of `num_micro_batches` calls on every replica.
+    """Optimizer stand-in that averages the gradients of micro-batches on every replica.
+
+    All micro-batches weigh the same, except within `weighing`.
 
     The sums are kept per replica and are reduced over the replicas by the optimizer, once per
     update. The number of all-reduces therefore does not grow with the number of micro-batches.
@@ -81,6 +88,8 @@ class GradientAccumulator(GradientSink):
             id(v): (_RowSum if id(v) in are_tables else _DenseSum)(v) for v in self._variables
         }
         self._touched: set[int] = set()
+        self._total_weight = _per_replica(tf.constant(0.0))
+        self._is_weighted = False
 
     def apply_gradients(self, grads_and_vars: GradientsAndVariables, **kwargs: Any) -> None:
         """Add the gradients to the sums; call this in a replica context."""
@@ -97,7 +106,12 @@ class GradientAccumulator(GradientSink):
             if isinstance(gradient, tf.IndexedSlices):
                 self._require_rows(variable)
             self._touched.add(id(variable))
-            self._sums[id(variable)].add(gradient)
+            self._sums[id(variable)].add(_weighted(gradient, _weight.get()))
+
+    def add_weight(self, weight: tf.Tensor) -> None:
+        """Add the weight of a micro-batch to that of the update."""
+        self._is_weighted = True
+        self._total_weight.assign_add(weight)
 
     def _require_rows(self, variable: keras.Variable) -> None:
         keeps_rows = isinstance(self._sums[id(variable)], _RowSum)
@@ -117,12 +131,48 @@ class GradientAccumulator(GradientSink):
         # The optimizer must not touch a variable that received no gradient from any micro-batch:
         # a zero gradient would still move it through momentum and weight decay.
         touched = [v for v in self._variables if id(v) in self._touched]
-        averages = [self._sums[id(v)].divide_by(self._num_micro_batches) for v in touched]
+        total: Any = self._num_micro_batches
+        if self._is_weighted:
+            total = self._total_weight.read_value()
+        averages = [self._sums[id(v)].divide_by(total) for v in touched]
         summed = distributed_gradients.gradients_already_summed
         with summed() if are_summed else contextlib.nullcontext():
             self._optimizer.apply_gradients(list(zip(averages, touched, strict=True)))
         for variable in touched:
             self._sums[id(variable)].reset()
+        if self._is_weighted:
+            self._total_weight.assign(0.0)
+
+
+@contextlib.contextmanager
+def weighing(accumulator: GradientAccumulator, weight: tf.Tensor | None) -> Iterator[None]:
+    """Weigh the gradients of one micro-batch, which are accumulated in the `with` block.
+
+    Args:
+        accumulator: The accumulator.
+        weight: The weight, a scalar; None if all micro-batches weigh the same.
+    """
+    if weight is None:
+        yield
+        return
+    accumulator.add_weight(weight)
+    token = _weight.set(weight)
+    try:
+        yield
+    finally:
+        _weight.reset(token)
+
+
+def _weighted(
+    gradient: tf.Tensor | tf.IndexedSlices, weight: tf.Tensor | None
+) -> tf.Tensor | tf.IndexedSlices:
+    if weight is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _weighted(gradient.values, weight)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    # The gradients of a mean over no examples are NaN.
+    return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
 
 
 class _Sum(Protocol):
@@ -130,8 +180,8 @@ class _Sum(Protocol):
 
     def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None: ...
 
-    def divide_by(self, count: int) -> Any:
-        """Return the sum divided by `count`."""
+    def divide_by(self, total: Any) -> Any:
+        """Return the sum divided by the total weight."""
 
     def reset(self) -> None: ...
 
@@ -144,8 +194,8 @@ class _DenseSum:
         dense = tf.convert_to_tensor(gradient)
         self._total.assign_add(tf.cast(dense, self._total.dtype))
 
-    def divide_by(self, count: int) -> Any:
-        return self._total.read_value() / count
+    def divide_by(self, total: Any) -> Any:
+        return self._total.read_value() / tf.cast(total, self._total.dtype)
 
     def reset(self) -> None:
         self._total.assign(tf.zeros_like(self._total))
@@ -167,9 +217,10 @@ class _RowSum:
         for kept, new in ((self._rows, gradient.indices), (self._values, gradient.values)):
             kept.assign(tf.concat([kept.read_value(), tf.cast(new, kept.dtype)], 0))
 
-    def divide_by(self, count: int) -> Any:
+    def divide_by(self, total: Any) -> Any:
         shape = tf.constant([self._num_rows, *self._width], tf.int64)
-        return tf.IndexedSlices(self._values.read_value() / count, self._rows.read_value(), shape)
+        values = self._values.read_value() / tf.cast(total, self._values.dtype)
+        return tf.IndexedSlices(values, self._rows.read_value(), shape)
 
     def reset(self) -> None:
         for kept in (self._rows, self._values):

@@ -314,11 +314,14 @@ def prepare_optimizer(
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
     optimizer = distributed_gradients.make_distributed(optimizer)
+    ema_optimizer.evaluate_averages(optimizer)
     average = ema_optimizer.get_moving_average(optimizer)
     if average is not None and not average.has_shadow_copy:
         average.shadow_copy(model)
     if not optimizer.built:
         optimizer.build(list(model.trainable_variables))
+        # The averages of Keras (`use_ema`) are zeros until the first update.
+        follow_weights(optimizer)
     if distributed_gradients.updates_rows(optimizer):
         embedding_lookups.read_rows_only(model)
         _warn_of_passes_over_tables(optimizer, model)
@@ -331,10 +334,9 @@ def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
     Args:
         optimizer: The optimizer with built variables; None does nothing.
     """
+    ema_optimizer.follow_weights(optimizer)
     for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
-        if isinstance(
-            wrapped, ema_optimizer.ExponentialMovingAverage | schedule_free.ScheduleFreeAdamW
-        ):
+        if isinstance(wrapped, schedule_free.ScheduleFreeAdamW):
             wrapped.follow_weights()
 
 
@@ -344,7 +346,7 @@ def _warn_of_passes_over_tables(
     large = [
         table.path for table in embedding_lookups.tables(model) if embedding_lookups.is_large(table)
     ]
-    if not large or ema_optimizer.get_moving_average(optimizer) is None:
+    if not large or not ema_optimizer.keeps_averages(optimizer):
         return
     logging.warning(
         "The optimizer updates some rows of %s in a step, but the moving average of the weights "

@@ -5,10 +5,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.common import files
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import runner
 
 _GCS_PREFIX = "gs://"
@@ -69,6 +71,8 @@ class ExportSavedModel:
       file_manager: Determines the path of each export and the number of exports to keep.
       signatures: Passed to `tf.saved_model.save`.
       options: Passed to `tf.saved_model.save`.
+      optimizer: The optimizer of the model. If it averages the weights, the averages, which
+        evaluations measure, are exported.
     """
 
     def __init__(
@@ -77,16 +81,19 @@ class ExportSavedModel:
         file_manager: ExportFileManager,
         signatures: Any,
         options: tf.saved_model.SaveOptions | None = None,
+        optimizer: keras.optimizers.Optimizer | None = None,
     ) -> None:
         self.model = model
         self.file_manager = file_manager
         self.signatures = signatures
         self.options = options
+        self.optimizer = optimizer
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
         # A model that puts numbers into the event storage would be saved with the storage.
-        with telemetry.get_event_storage().muted():
+        muted = telemetry.get_event_storage().muted()
+        with muted, ema_optimizer.averaged_weights(self.optimizer):
             tf.saved_model.save(self.model, path, self.signatures, self.options)
         self.file_manager.clean_up()
 

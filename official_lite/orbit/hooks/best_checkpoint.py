@@ -58,10 +58,9 @@ class BestCheckpoint(Hook):
         if not self._metric.is_improvement(logs, self._best_logs()):
             return
         logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)
-        average = ema_optimizer.get_moving_average(runner.optimizer_of(self.trainer))
         step = self.controller.step
         record = telemetry.Record(step=step, split="", values=telemetry.numbers(logs))
-        with ema_optimizer.averaged_weights(average):
+        with ema_optimizer.evaluated_state(runner.optimizer_of(self.trainer)):
             best.save(
                 self._checkpoint_manager().checkpoint,
                 step,

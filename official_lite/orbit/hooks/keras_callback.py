@@ -1,8 +1,9 @@
 """A hook that runs a Keras callback."""
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.common import errors, nested_dict, plugins
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import watched_metric
 from official_lite.orbit.hooks.hook import Hook
@@ -24,6 +26,9 @@ __all__ = [
     "KerasCallback",
 ]
 
+
+# The events in which a callback judges the results of an evaluation.
+_AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
@@ -97,13 +102,19 @@ class KerasCallback(Hook):
       dictionary, `logs` also contains its numbers.
     * `model.stop_training = True` requests a graceful stop. `model.optimizer` is the trainer's
       optimizer.
+    * If the optimizer averages the weights, a callback that monitors an evaluation (`val_…`) finds
+      the averaged weights in the model, which were evaluated, at the end of an epoch and of the
+      training. Weights that such a callback sets, such as the best ones, replace both the trained
+      and the averaged weights. `SwapEMAWeights` is not needed and does nothing.
     * `on_train_end` is called at the end of the last epoch, before that step is saved. The last
       checkpoint therefore contains the best weights that `EarlyStopping(restore_best_weights=True)`
       restores at that point, although the evaluation of that step used the previous weights. If
       training ends within an epoch, for example because another hook stops it, the step has already
       been saved. The hook then warns about weights that change afterwards.
     * As in Keras, each worker runs the callback, evaluations between `on_train_end` and the end of
-      the run are not passed to it, and `on_train_end` is not called after an error.
+      the run are not passed to it, and `on_train_end` is not called after an error. A run that
+      resumes from its own checkpoint does not restore the weights of `BackupAndRestore`, which are
+      of another step.
     * Checkpoints contain the epoch number and the callback's own state: its attributes that are
       numbers, strings, arrays, or lists and dictionaries of them, if they changed since
       `on_train_begin`. Arguments of Keras' own classes are taken from the config.
@@ -156,7 +167,9 @@ class KerasCallback(Hook):
         self._has_ended = False
         if self._begin_test not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._begin_test)
-        self._call("on_train_begin", {})
+        is_backup = isinstance(self.callback, keras.callbacks.BackupAndRestore)
+        if not (is_backup and self.controller.step):
+            self._call("on_train_begin", {})
         self._initial = copy.deepcopy(self._attributes())
         self._restore()
         self._begin_epoch()
@@ -289,7 +302,13 @@ class KerasCallback(Hook):
         return self.iter % steps_per_epoch if steps_per_epoch else self.iter - self._first_step
 
     def _call(self, event: str, *args: Any) -> None:
-        getattr(self.callback, event)(*args)
+        averages = ema_optimizer.keeps_averages(runner.optimizer_of(self.trainer))
+        if averages and isinstance(self.callback, keras.callbacks.SwapEMAWeights):
+            return
+        judges = str(getattr(self.callback, "monitor", "")).startswith("val_")
+        in_place = averages and judges and event in _AFTER_EVALUATION
+        with self._evaluated_state() if in_place else contextlib.nullcontext():
+            getattr(self.callback, event)(*args)
         if self._is_training and self.callback.model.stop_training:
             kind = (
                 "early stopping: "
@@ -298,6 +317,18 @@ class KerasCallback(Hook):
             )
             name = type(self.callback).__name__
             self.controller.request_stop(f"{kind}{name} set `stop_training`")
+
+    @contextlib.contextmanager
+    def _evaluated_state(self) -> Iterator[None]:
+        """Put the evaluated weights in the model, and keep those that the callback sets."""
+        model, optimizer = self.callback.model, runner.optimizer_of(self.trainer)
+        with ema_optimizer.evaluated_state(optimizer):
+            before = model.get_weights()
+            yield
+            after = model.get_weights()
+        if not all(map(np.array_equal, before, after)):
+            model.set_weights(after)
+            ema_optimizer.follow_weights(optimizer)
 
     def _set_model(self) -> None:
         owner = self.trainer or self.controller.evaluator

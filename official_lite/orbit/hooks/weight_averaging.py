@@ -1,6 +1,5 @@
 """A hook that averages the weights over the course of training."""
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,8 +110,7 @@ class StochasticWeightAveraging(Hook):
             for weight, average in zip(self._weights(), self._average, strict=True):
                 weight.assign(average)
             self._recalibrate()
-            moving_average = ema_optimizer.get_moving_average(trainer.optimizer)
-            with moving_average.following_weights() if moving_average else contextlib.nullcontext():
+            with ema_optimizer.following_weights(trainer.optimizer):
                 self._evaluate()
                 self._save()
 

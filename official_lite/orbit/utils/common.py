@@ -1,7 +1,7 @@
 """Helpers for the step counter, distributed input, and reading tensor values."""
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -41,7 +41,8 @@ def make_distributed_dataset(
       strategy: The strategy. `None` means the current strategy.
       dataset_or_fn: A dataset of global batches, which is split and sharded, or a function that
         returns a dataset of per-replica batches. If the function has a parameter `input_context`,
-        keyword-only or not, it receives the `tf.distribute.InputContext` of its worker.
+        keyword-only or not, or `**kwargs`, it receives the `tf.distribute.InputContext` of its
+        worker.
       *args: Passed to the function.
       **kwargs: Passed to the function, except `input_options`, a `tf.distribute.InputOptions` for
         the strategy.
@@ -78,17 +79,19 @@ def bind_dataset_fn(
     """Return a function of an `InputContext` alone.
 
     Args:
-      dataset_fn: A function that returns a dataset. If it has a parameter `input_context`, it
-        receives the context.
+      dataset_fn: A function that returns a dataset. If it has a parameter `input_context`, or
+        `**kwargs`, it receives the context.
       *args: Passed to the function.
       **kwargs: Passed to the function.
 
     Raises:
-      errors.ConfigTypeError: The function can't be called with these arguments, or returns
-        something other than a dataset.
+      errors.ConfigTypeError: The function can't be called with these arguments, has an optional
+        parameter of another name for the context, or returns something other than a dataset.
     """
     signature = inspect.signature(dataset_fn)
-    takes_context = "input_context" in signature.parameters
+    parameters = signature.parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_context = takes_any or "input_context" in parameters
     try:
         signature.bind(*args, **kwargs, **({"input_context": None} if takes_context else {}))
     except TypeError as error:
@@ -96,6 +99,8 @@ def bind_dataset_fn(
             f"{qualnames.described(dataset_fn)} can't be called with {len(args)} argument(s): "
             f"{error}. A task has `build_inputs(self, params, input_context=None)`."
         ) from error
+    if not takes_context:
+        _refuse_other_names(dataset_fn, list(parameters.values()), len(args), kwargs)
 
     def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
@@ -115,6 +120,27 @@ def bind_dataset_fn(
         return tf_data_options.without_idle_autotuner(dataset)
 
     return build
+
+
+def _refuse_other_names(
+    dataset_fn: Callable[..., tf.data.Dataset],
+    parameters: Sequence[inspect.Parameter],
+    num_args: int,
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Refuse a parameter that is meant for the context, but would never receive it.
+
+    Each replica would then read a whole global batch.
+    """
+    for place, parameter in enumerate(parameters):
+        is_free = place >= num_args and parameter.name not in kwargs
+        is_next = place == num_args and parameter.default is None
+        if is_free and (is_next or "context" in parameter.name or parameter.name == "ctx"):
+            raise errors.ConfigTypeError(
+                f"{qualnames.described(dataset_fn)} has the parameter `{parameter.name}`, which is "
+                "never passed; expected `input_context`. Rename it if it takes the "
+                "`tf.distribute.InputContext`, or give it a default other than None."
+            )
 
 
 def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:

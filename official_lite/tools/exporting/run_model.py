@@ -106,8 +106,9 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
     """
     model = ctx.require("model")
     items = model_state.weight_items(model)
-    average = ema_optimizer.get_moving_average(ctx.optimizer)
-    if average is None:
+    if ctx.optimizer is not None:
+        ema_optimizer.evaluate_averages(ctx.optimizer)
+    if not ema_optimizer.keeps_averages(ctx.optimizer):
         read_checkpoint(tf.train.Checkpoint(**items), prefix)
         return
     optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, model)
@@ -115,7 +116,7 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
     read_checkpoint(
         checkpoint, prefix, optional=checkpoint_state.find_unneeded(checkpoint, optimizer)
     )
-    average.swap_weights()
+    ema_optimizer.swap_weights(optimizer)
 
 
 def read_checkpoint(

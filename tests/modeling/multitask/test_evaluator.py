@@ -11,6 +11,7 @@ from official_lite.common import errors
 from official_lite.core import base_task
 from official_lite.modeling import optimization
 from official_lite.modeling.multitask import base_trainer, evaluator, multitask
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.run import best_checkpoint
 from tests import rounding
 from tests.modeling.multitask.conftest import PullTask
@@ -34,7 +35,7 @@ class _Averaged:
         self.evaluator = make_evaluator(optimizer=self.average, **kwargs)
         kernel = self.evaluator.model.shared.kernel
         kernel.assign([[5.0]])
-        self.average.follow_weights()
+        ema_optimizer.follow_weights(self.average)
         kernel.assign([[1.0]])
 
 
@@ -98,6 +99,10 @@ def test_best_checkpoint_holds_the_averages(
     model.shared.build((None, 1))
     tf.train.Checkpoint(model=model).restore(exporter.best_ckpt_path).expect_partial()
     assert model.weight == 5.0
+    # Whoever restores the averages as well evaluates them.
+    evaluating = _Averaged(make_evaluator).evaluator
+    evaluating.checkpoint.restore(exporter.best_ckpt_path)
+    assert float(evaluating.evaluate(ALL)["foo"]["validation_loss"]) == 25.0
 
 
 def test_two_replicas_agree_with_one(

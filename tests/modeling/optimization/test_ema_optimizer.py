@@ -15,6 +15,7 @@ from official_lite.modeling.distributed_gradients import make_distributed
 from official_lite.modeling.optimization.ema_optimizer import (
     ExponentialMovingAverage,
     averaged_weights,
+    following_weights,
     get_moving_average,
 )
 from tests import rounding
@@ -249,7 +250,7 @@ def test_averages_follow_the_weights_only_within_the_block():
     optimizer.shadow_copy(model)
     before = model.layers[0].kernel.numpy()
     model.layers[0].kernel.assign(before + 1.0)
-    with optimizer.following_weights():
+    with following_weights(optimizer):
         optimizer.swap_weights()
         np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
         optimizer.swap_weights()
