@@ -5,7 +5,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+import collections
 import gc
+import hashlib
 import signal
 import sys
 from collections.abc import Iterator
@@ -27,6 +29,20 @@ pytest_plugins = ["tests.line_experiment"]
 # How long an example takes is the machine's affair, and here other tests run beside it.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the variants that are not in the sample of their test as slow."""
+    variants = collections.defaultdict(list)
+    for item in items:
+        variants[item.nodeid.partition("[")[0]].append(item)
+    for group in variants.values():
+        if (sample := group[0].get_closest_marker("sample")) is not None:
+            # By a hash, because every second variant of a product may have the same mode.
+            group.sort(key=lambda item: hashlib.sha256(item.name.encode()).digest())
+            for item in group[sample.args[0] :]:
+                item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

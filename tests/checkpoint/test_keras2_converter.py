@@ -116,6 +116,7 @@ def saved_block(block: Any, saved_layer: SavedLayer) -> dict[str, Any]:
 MODELS = [(convnet, saved_convnet), (nested, saved_nested), (subclassed, saved_subclassed)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("build", "saved"), MODELS, ids=["convnet", "nested", "subclassed"])
 def test_predictions_survive_the_move(
     build: Callable[[], Any],

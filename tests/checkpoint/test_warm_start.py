@@ -184,6 +184,7 @@ def test_checkpoint_without_anything_that_fits_says_what_it_has(tmp_path) -> Non
         warm_start.load_weights(Net(seed=2), path, strict=False)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("save", [_save_run, None], ids=["run", "items"])
 @pytest.mark.parametrize("modules", ["all", "backbone", ["backbone"]])
 def test_items_of_the_model_are_what_is_loaded(tmp_path, save: Callable | None, modules) -> None:

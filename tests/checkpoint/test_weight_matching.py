@@ -119,6 +119,7 @@ def test_replaced_layer_does_not_get_what_another_one_claims(tmp_path, build: Ca
         _load(tmp_path, build(["a", "b"]), build(["b", "c"]))
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_layers_that_keras_named_keep_their_places(tmp_path, build: Callable, shift: int) -> None:

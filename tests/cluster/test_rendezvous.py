@@ -148,6 +148,7 @@ def test_worker_with_another_token_is_missing_and_the_error_says_why(
     assert "Ignored " in str(ends[0])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", [b"\xff\n", b"[" * 200_000 + b"\n", b"[]\n"])
 def test_program_that_answers_something_else_is_named(
     monkeypatch: pytest.MonkeyPatch, answer: bytes

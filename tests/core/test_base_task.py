@@ -104,6 +104,7 @@ def test_config_says_which_parts_and_how_strictly(tmp_path) -> None:
         Bare(config.replace(init_checkpoint_modules="backbone")).initialize(target)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_run_that_starts_from_the_best_checkpoint_of_another_evaluates_like_it(
     tmp_path, experiment, make_task, two_replicas, replicas
@@ -214,6 +215,7 @@ class Plain(Weighted):
         return data.map(lambda x, y: (x, y["price"][:, 0]))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("task_cls", [Weighted, Plain])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_compiled_model_is_evaluated_as_keras_evaluates_it(
@@ -235,6 +237,7 @@ def test_compiled_model_is_evaluated_as_keras_evaluates_it(
     assert found == pytest.approx(expected, rel=tolerance)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_compiled_model_trains_as_keras_trains_it(
     experiment, make_trainer, two_replicas, replicas

@@ -26,6 +26,7 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
     return [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(steps)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("precision", [None, "bfloat16"])
 @pytest.mark.parametrize("accumulation", [1, 2])

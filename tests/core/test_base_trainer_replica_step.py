@@ -248,6 +248,7 @@ def test_whatever_a_user_writes_may_branch_on_tensors(
     assert trainer.evaluate(tf.constant(-1))["branching"] >= 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("execution", ["eager", "graph", "xla", "xla_loop"])
 def test_inputs_of_a_trainer_may_branch_on_tensors(
@@ -270,6 +271,7 @@ def test_inputs_of_a_trainer_may_branch_on_tensors(
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] == 0
 
 
+@pytest.mark.slow
 def test_step_may_be_traced_many_times_on_one_iterator(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "graph"}), evaluate=False)
     for _ in range(33):

@@ -161,6 +161,7 @@ BATCHED = {
 VECTORIZED = {name: input_reader.vectorize(fn) for name, fn in SINGLE.items()}
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(
     "stages",
     [
@@ -276,6 +277,7 @@ def _of_training(folder, batch, **kwargs):
     return dataset
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -1,6 +1,7 @@
 import pathlib
 
 import keras
+import pytest
 
 from official_lite.core import step_metrics
 from tests import commands
@@ -18,6 +19,7 @@ assert float(metric.result()) == 0.0
 """
 
 
+@pytest.mark.slow
 def test_metric_answers_to_its_old_word_once_there_is_a_task(tmp_path: pathlib.Path) -> None:
     """Not before: the import of a library changes no class of another one."""
     script = tmp_path / "script.py"

@@ -90,6 +90,7 @@ class Compiled(LineTask):
         return []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_metrics_of_compile_are_there_before_the_loop(
     experiment, make_trainer, two_replicas, replicas

@@ -33,6 +33,7 @@ def _update(metrics: list, value: float) -> None:
     metrics[3].update_state([0, 1], [[1.0, 0.0], [value, 1 - value]])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, "one", "two"])
 def test_values_are_those_of_the_metrics_however_often_it_is_called(strategy, two_replicas) -> None:
     strategies = {"one": lambda: tf.distribute.MirroredStrategy(["CPU:0"]), "two": two_replicas}

@@ -132,6 +132,7 @@ def test_on_several_replicas_as_well(execution, tmp_path, two_replicas):
     _assert_that_an_interruption_changes_nothing(two_replicas, params, tmp_path)
 
 
+@pytest.mark.slow
 def test_with_micro_batches_as_well(tmp_path):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     params = _params(execution="graph")

@@ -92,6 +92,7 @@ def test_pipelines_share_the_rows_and_replicas_the_batch():
     assert read == [[[0, 3], [6, 9]], [[1, 4], [7]], [[2, 5], [8]]]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("begin", [0, 7])
 @pytest.mark.parametrize("pipelines", [2, 3])
 def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pipelines, begin):
@@ -196,6 +197,7 @@ def _context(pipeline, pipelines, replicas=None):
     return tf.distribute.InputContext(pipelines, pipeline, replicas or pipelines)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("pipelines", "shuffle"), [(1, True), (2, False), (3, True), (12, False)])
 def test_evaluation_has_each_row_once_over_all_workers(pipelines, shuffle):
     shares = [

@@ -38,6 +38,7 @@ def test_each_epoch_has_every_record_once_in_another_order(files):
     assert len({tuple(epoch) for epoch in epochs}) == 5
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_files", [1, 4])
 @pytest.mark.parametrize("first", [1, 13, 14, 40])
 def test_reading_goes_on_behind_what_was_read(files, num_files, first):
@@ -74,6 +75,7 @@ def test_order_does_not_depend_on_the_seed_of_the_program(files):
     assert orders[0] == orders[1] == orders[2]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_files", [1, 4])
 @pytest.mark.parametrize("pipeline", [0, 1])
 def test_each_pipeline_goes_on_in_its_own_part(files, num_files, pipeline):

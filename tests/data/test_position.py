@@ -26,6 +26,7 @@ def _training_data(batch, input_context=None, seed=None):
     return dataset
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 13])
 def test_arrays_go_on_with_the_batch_that_would_have_come(batch):
     unbroken = _read(_training_data(0), batch + 5)

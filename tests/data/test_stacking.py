@@ -30,6 +30,7 @@ def _with_options(dataset):
     return dataset.with_options(options)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("build", [_from_arrays, _from_slices])
 @pytest.mark.parametrize("count", [1, 4, 50])
 def test_no_batch_is_lost_and_all_keep_their_place(build, count):
@@ -50,6 +51,7 @@ def test_data_without_end_has_stacks_of_one_size():
     assert _unstack(sliced, 3) == 2 * _read(_from_slices())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "change",
     [

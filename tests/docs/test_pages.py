@@ -19,6 +19,7 @@ LANGUAGES = {"", "bash", "console", "diff", "indented", "json", "python", "text"
 SECTIONS = ("trainer", "runtime", "pipeline")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "pages",
     [
@@ -32,6 +33,7 @@ def test_page_can_be_followed(pages: tuple[str, ...], tmp_path: pathlib.Path) ->
         reader.read(blocks.blocks_of(page))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "page", sorted({b.page for b in BLOCKS if b.language == "python"} - WRITTEN)
 )

@@ -17,6 +17,7 @@ def _train(model_dir: pathlib.Path, *args: str, **flags: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("args", "flags", "answer"),
     [

@@ -190,6 +190,7 @@ def test_29_no_steps_are_no_training_and_no_batch_size_is_one_that_the_task_know
     assert params.trainer.train_steps == 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "name", [name for name in exp_factory.list_experiments() if name.startswith("vision/")]
 )

@@ -60,6 +60,7 @@ def _copy(base: pathlib.Path, tmp_path: pathlib.Path, name: str) -> pathlib.Path
     return pathlib.Path(shutil.copytree(base, tmp_path / name))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "content",
     [

@@ -219,6 +219,7 @@ def _flip_a_bit(data: bytes) -> bytes:
     return bytes(damaged)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("damage", "answer"),
     [

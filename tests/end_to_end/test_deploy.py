@@ -134,6 +134,7 @@ def test_trainjob_is_what_the_operator_takes() -> None:
         kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("ends_with", "code"), [("exit 0", 0), ("exit 2", 2), ("exit 42", 138), ("exit 7", 138)]
 )

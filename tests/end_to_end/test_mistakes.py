@@ -657,6 +657,7 @@ def run(directory: pathlib.Path, mistake: Mistake) -> subprocess.CompletedProces
     return commands.run([commands.ROOT / "train.py", *command], cwd=directory)
 
 
+@pytest.mark.sample(26)
 @pytest.mark.parametrize(
     "mistake", [*FLAGS_AND_CONFIG, *METRICS_AND_DATA, *CODE], ids=lambda mistake: mistake.name
 )
@@ -673,6 +674,7 @@ def test_mistake_is_an_error_with_what_was_wanted_and_where(
     assert result.stderr.count(re.sub(r"^\w+Error: ", "", said)) == 1
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mistake", WARNINGS, ids=lambda mistake: mistake.name)
 def test_mistake_that_can_be_trained_is_a_warning(tmp_path: pathlib.Path, mistake: Mistake) -> None:
     result = run(tmp_path, dataclasses.replace(mistake, code=0))

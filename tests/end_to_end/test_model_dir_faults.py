@@ -88,6 +88,7 @@ def test_13_file_is_refused_before_anything_is_built_and_missing_parents_are_mad
     assert (tmp_path / "no" / "such" / "parent" / "ckpt-5.index").exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name",
     [

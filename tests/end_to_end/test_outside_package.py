@@ -129,6 +129,7 @@ def test_entry_point_of_an_installed_package_is_found_and_a_broken_one_only_name
     assert unknown.stderr.splitlines()[-1].count("acme_broken") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["--import", "registry_imports.py"])
 def test_project_of_its_own_is_found(tmp_path: pathlib.Path, way: str) -> None:
     _write_package(tmp_path)

@@ -81,6 +81,7 @@ def unbroken(tmp_path_factory):
     return chaos.what_is_left(model_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "step", "asynchronous"),
     [

@@ -34,6 +34,7 @@ def test_grid_of_architectures_is_the_table(tmp_path) -> None:
     assert sorted(trial.value for trial in study.trials) == sorted(MEANS.values())
 
 
+@pytest.mark.slow
 def test_choices_and_other_fields_are_searched_together(tmp_path) -> None:
     params = configs.nas_digits()
     rate = "trainer.optimizer_config.learning_rate.constant.learning_rate"

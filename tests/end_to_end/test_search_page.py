@@ -46,6 +46,7 @@ def test_study_of_the_page_runs_and_can_be_looked_at(tmp_path) -> None:
     assert (tmp_path / "study" / "plots" / "optimization_history.png").exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("index", "printed"), [(0, "30 True\n"), (1, "5\n")])
 def test_python_of_the_page_runs(index: int, printed: str, tmp_path) -> None:
     (tmp_path / "script.py").write_text(_blocks("python")[index])

@@ -242,6 +242,7 @@ def test_34_safe_config_leaves_the_registered_experiment_alone() -> None:
         hook_factory.find_hooks([{"name": "export_model", "subdir": "/own"}])
 
 
+@pytest.mark.slow
 def test_34_safe_config_holds_in_the_processes_of_a_search(
     tmp_path: pathlib.Path, plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
@@ -566,6 +567,7 @@ def test_38_errors_and_logs_of_a_command_give_it_none(tmp_path: pathlib.Path) ->
     assert b"\r" not in result.stderr
 
 
+@pytest.mark.slow
 def test_no_file_of_a_run_has_the_password_of_a_url(tmp_path: pathlib.Path) -> None:
     setting = "task.train_data.trainer_id=http://me:secret@host"
     command = ["train.py", f"--experiment={DIGITS}", "--mode=train", f"--model_dir={tmp_path}"]

@@ -226,6 +226,7 @@ def _fill(disk: pathlib.Path, room: int) -> pathlib.Path:
     return filler
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("reserve", "said"),
     [(1.2, "Can't save a checkpoint"), (0.0, "The disk is full")],
@@ -252,6 +253,7 @@ def test_08_full_disk_is_named_and_leaves_the_checkpoints_as_they_were(
         assert _checkpoints(model_dir) == [20, 30]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
@@ -285,6 +287,7 @@ def test_10_evaluation_falls_back_and_moves_nothing(run: pathlib.Path) -> None:
     assert not (run / "damaged").exists()
 
 
+@pytest.mark.slow
 def test_10_run_that_fell_back_ends_as_an_unbroken_one(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -307,6 +310,7 @@ def test_11_nothing_but_damaged_checkpoints_is_an_error_that_deletes_nothing(
     assert _contents(run) == before
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "content",
     [b"garbage", b"", None, b"\xff\xfe\x00", b'model_checkpoint_path: "../outside/ckpt-99"\n'],

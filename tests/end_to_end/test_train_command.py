@@ -64,6 +64,7 @@ def test_each_evaluation_is_recorded_with_its_step(finished_run: pathlib.Path) -
     assert [r["step"] for r in _records(finished_run, "train")] == [20, 40]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("record", ["config_file=params.yaml", "gin_file=operative_config"])
 def test_each_record_alone_repeats_the_run_bit_for_bit(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, record: str

@@ -139,6 +139,7 @@ def run(directory: pathlib.Path, experiment: str = "mine", fault: str = "", *arg
     return Outcome(commands.run(command, cwd=directory), directory)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("experiment", "fault", "answer"),
     [

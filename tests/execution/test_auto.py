@@ -88,6 +88,7 @@ def _pretend(monkeypatch, trainer, **seconds) -> None:
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("gain", "chosen"), [(0.96, "graph"), (0.94, "xla_loop")])
 def test_other_mode_has_to_be_clearly_faster(
     experiment, make_trainer, monkeypatch, gain, chosen
@@ -97,6 +98,7 @@ def test_other_mode_has_to_be_clearly_faster(
     assert auto.choose_execution(trainer, LONG).execution == chosen
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("num_eval_steps", "mode"), [(1, "graph"), (LONG, "xla_loop")])
 def test_evaluation_is_compiled_only_if_that_pays(
     experiment, make_trainer, monkeypatch, num_eval_steps, mode

@@ -85,6 +85,7 @@ def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_again(
     assert auto.choose(trainer, 5, str(tmp_path), evaluates=True).execution == "graph"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
 def test_evaluations_of_all_the_data_count(
     experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode

@@ -80,6 +80,7 @@ def _train(trainer: base_trainer.Trainer, lengths=(2, 3, 1, 6)):
     return reports, [variable.numpy() for variable in variables], logs
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", ["eager", "xla", "xla_loop"])
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_every_mode_trains_what_the_graph_trains(
@@ -126,6 +127,7 @@ def test_length_of_a_loop_changes_no_bit(experiment, make_trainer) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_own_train_step_runs_in_every_mode(experiment, make_trainer, mode) -> None:
     class Own(base_trainer.Trainer):
@@ -143,6 +145,7 @@ def test_own_train_step_runs_in_every_mode(experiment, make_trainer, mode) -> No
     assert [report["training_loss"] for report in reports] == [7.0] * 4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["graph", "xla", "xla_loop"])
 def test_graph_hooks_see_every_step(experiment, make_trainer, mode) -> None:
     class Count(orbit.GraphHook):

@@ -32,6 +32,7 @@ def _train(
     return chaos.what_is_left(model_dir)
 
 
+@pytest.mark.slow
 def test_two_replicas_leave_the_same_bits_as_one(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.Strategy
 ) -> None:

@@ -179,6 +179,7 @@ def test_sparse_gradient_is_made_dense_without_a_method_for_it() -> None:
     np.testing.assert_allclose(table, [[1.0], [0.0], [1.0]])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("wrap", ["plain", "distributed", "averaged", "scaled"])
 def test_own_apply_gradients_is_called_once_however_the_optimizer_is_wrapped(wrap: str) -> None:
     model, optimizer = dense(), Halving(0.1, epsilon=1.0)

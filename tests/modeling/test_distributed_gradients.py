@@ -27,6 +27,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_two_replicas_update_like_one_on_the_whole_batch(
     train_on: Callable[..., Any], name: str

@@ -120,6 +120,7 @@ def _assert_equal(values: Iterable[np.ndarray], expected: Iterable[np.ndarray]) 
         rounding.assert_close(one, other, roundings=3 * 6 * 2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_result_is_that_of_the_dense_update(name: str) -> None:
     rows, dense = _Run(OPTIMIZERS[name]), _dense(OPTIMIZERS[name])
@@ -128,6 +129,7 @@ def test_result_is_that_of_the_dense_update(name: str) -> None:
     _assert_equal(rows.values, dense.values)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_two_replicas_update_like_one(name: str, two_replicas: tf.distribute.Strategy) -> None:
     _assert_equal(_Run(OPTIMIZERS[name], two_replicas).values, _dense(OPTIMIZERS[name]).values)
@@ -137,6 +139,7 @@ def _lazy(name: str) -> Callable[[], Any]:
     return lambda: make_distributed(LAZY[name](), lazy_rows=True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", LAZY)
 def test_lazy_update_is_the_dense_one_of_the_rows_looked_up(name: str) -> None:
     lazy, dense = _Run(_lazy(name)), _Run(LAZY[name], keeps_other_rows=True)

@@ -71,6 +71,7 @@ def _scaled(loss_scale: Any = None) -> Callable[[], Any]:
     return optimizer
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize("loss_scale", [None, "dynamic", 128.0])
 def test_scaling_does_not_change_the_update(
@@ -84,6 +85,7 @@ def test_scaling_does_not_change_the_update(
     rounding.assert_close(scaled.weights, plain.weights, roundings=ROUNDINGS)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize(
     "wrap", [performance.LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]

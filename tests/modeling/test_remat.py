@@ -65,6 +65,7 @@ def _assert_close(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("execution", ["eager", "graph", "xla", "xla_loop"])
 def test_recomputed_layers_learn_the_same(experiment, tmp_path, execution) -> None:
     plain = _weights(experiment, tmp_path / "plain", 4, [], execution=execution)
@@ -72,6 +73,7 @@ def test_recomputed_layers_learn_the_same(experiment, tmp_path, execution) -> No
     _assert_close(recomputed, plain)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla"])
 def test_recomputed_layers_learn_the_same_on_two_replicas(
     experiment, tmp_path, two_replicas, execution
@@ -82,6 +84,7 @@ def test_recomputed_layers_learn_the_same_on_two_replicas(
     _assert_close(recomputed, plain)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla"])
 def test_resumed_run_is_bit_identical(experiment, tmp_path, execution) -> None:
     _weights(experiment, tmp_path / "resumed", 2, ["block"], execution=execution)
@@ -99,6 +102,7 @@ class WithSpareWeight(keras.layers.Dense):
         self.spare = self.add_weight(shape=(3,), initializer="ones", name="spare")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
 def test_weights_that_are_not_used_do_not_decay(experiment, tmp_path, execution) -> None:
     class SpareTask(BlocksTask):

@@ -65,16 +65,19 @@ def _assert_close(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=ADAM_ERROR, atol=3 * 0.1 * ADAM_ERROR)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_results_are_those_of_keras(name: str) -> None:
     _assert_close(_train(_distributed(name)), _train(OPTIMIZERS[name]))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_xla_computes_the_same(name: str) -> None:
     _assert_close(_train(_distributed(name), jit_compile=True), _train(_distributed(name)))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_two_replicas_compute_the_same(name: str, two_replicas: tf.distribute.Strategy) -> None:
     _assert_close(_train(_distributed(name), strategy=two_replicas), _train(_distributed(name)))

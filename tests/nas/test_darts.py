@@ -40,6 +40,7 @@ def _unrolled_loss(trainer, train, val, rate):
     return loss
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("order", ["second", "finite_difference"])
 def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer, order) -> None:
     trainer = make_trainer(experiment(trainer=_darts(order, 0.3), task={"l2": 0.05}))
@@ -61,6 +62,7 @@ def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer
     np.testing.assert_allclose(found, numeric, rtol=0.02, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_step_of_length_zero_is_first_order(experiment, make_trainer) -> None:
     train, val = _batches()
     inputs = {train_val_streams.TRAIN: train, train_val_streams.VAL: val}
@@ -73,6 +75,7 @@ def test_a_step_of_length_zero_is_first_order(experiment, make_trainer) -> None:
     assert np.max(np.abs(far - first)) > 1e-3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "order", ["first", "second", pytest.param("finite_difference", marks=pytest.mark.slow)]
 )

@@ -55,6 +55,7 @@ def test_both_kinds_learn(hard, experiment, make_trainer) -> None:
     assert [alpha.numpy().tolist() for alpha in trainer.alphas] != before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "execution"), [("test/branching_gumbel", "graph"), ("test/branching_draws", "xla")]
 )

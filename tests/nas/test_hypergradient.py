@@ -83,6 +83,7 @@ def test_gradient_is_the_numeric_one_of_the_unrolled_loss(order, in_graph) -> No
     assert np.max(np.abs(first - numeric)) > 1e-2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("xi", [0.0, 0.3, 0.5, 0.6])
 def test_fixed_point_is_that_of_the_paper(order, xi) -> None:

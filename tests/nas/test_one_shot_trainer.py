@@ -60,6 +60,7 @@ def test_search_that_was_interrupted_is_the_one_that_was_not(
 
 
 # Keras itself, which saves variables.
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 @pytest.mark.parametrize("name", _slow_but("proxyless", "spos"))
 def test_arch_json_is_what_a_plain_training_takes(name, experiment, toy_task, tmp_path) -> None:
@@ -134,6 +135,7 @@ def test_class_that_builds_itself_is_searched(experiment, make_trainer) -> None:
         assert set(trainer.export()) == {"first", "second"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["darts", pytest.param("proxyless", marks=pytest.mark.slow), "spos"]
 )
@@ -210,6 +212,7 @@ def test_fit_and_export_from_python(experiment, make_trainer) -> None:
     assert np.isclose(sum(trainer.probs()["first"]), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _slow_but("enas")[1:])
 def test_two_replicas_export_what_one_exports(name, experiment, make_trainer, two_replicas) -> None:
     trainers = []
@@ -226,6 +229,7 @@ def test_two_replicas_export_what_one_exports(name, experiment, make_trainer, tw
     assert one.export() == two.export()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "execution"),
     [("darts", "eager"), ("darts", "xla_loop"), ("spos", "eager"), ("spos", "xla")],

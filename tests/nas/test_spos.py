@@ -34,6 +34,7 @@ def test_large_space_is_searched_by_evolution(experiment, make_trainer) -> None:
     assert best in [arch for _, arch in whole.rank()[:3]]
 
 
+@pytest.mark.slow
 def test_rating_leaves_the_model_as_it_was(experiment, make_trainer) -> None:
     params = experiment("spos", trainer=_spos(), task={"batch_norm": True})
     trainer = make_trainer(params)

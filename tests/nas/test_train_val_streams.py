@@ -35,6 +35,7 @@ def test_halves_have_no_example_in_common_and_leave_none_out() -> None:
     assert len(batches[0]["train"]) == len(batches[0]["val"]) == 4
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("names", [("train", "val"), ("train",)])
 def test_both_go_on_where_they_stopped(replicas, names) -> None:

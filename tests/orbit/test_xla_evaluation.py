@@ -26,6 +26,7 @@ def _dataset(batches: int, last: int) -> tf.data.Dataset:
     return tf.data.Dataset.range(4 * batches + last).map(lambda x: tf.cast(x, tf.float32)).batch(4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("batches", "last"), [(6, 0), (6, 3), (450, 1), (0, 2)])
 @pytest.mark.parametrize("needs_outputs", [False, True])
 def test_every_example_counts_once(batches, last, needs_outputs) -> None:

@@ -37,6 +37,7 @@ def _sums(count: int, batches_per_step: int = 1) -> list[float]:
     return numbers.reshape(count, -1).sum(1).tolist()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("lengths", [[20], [1, 2, 3, 14], [5, 5, 5, 5], [7, 13], [4, 9, 6, 1]])
 @pytest.mark.parametrize("batches_per_step", [1, 2])
 def test_every_division_into_loops_runs_the_same_steps(lengths, batches_per_step) -> None:

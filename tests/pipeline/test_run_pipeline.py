@@ -131,6 +131,7 @@ def test_phase_whose_epochs_only_the_data_know_is_left_out_when_finished(
     assert _global_step(tmp_path / "only") == 8
 
 
+@pytest.mark.slow
 def test_phases_share_one_strategy_of_two_replicas(experiment, tmp_path) -> None:
     class Build(pipeline.Build):
         def make_strategy(self, ctx):
@@ -219,6 +220,7 @@ def test_directory_of_a_phase_that_is_a_file_is_told_before_anything_runs(
     assert not (tmp_path / "first").exists()
 
 
+@pytest.mark.slow
 def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
     experiment, recorders, caplog, tmp_path
 ) -> None:

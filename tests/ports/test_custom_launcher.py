@@ -78,6 +78,7 @@ def _expected_metrics(model: keras.Model, num_examples: int) -> tuple[float, flo
     return float(np.mean(logits.argmax(-1) == labels)), float(losses.mean())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("replicas", "batch_size", "drop_remainder", "num_examples"),
     [
@@ -128,6 +129,7 @@ def test_metrics_of_the_page_are_those_of_all_examples(
         assert metrics["validation_loss"] == pytest.approx(loss, rel=TOLERANCE)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("train_tf_while_loop", [False, True])
 def test_page_makes_no_update_without_a_batch(
@@ -165,6 +167,7 @@ def test_page_makes_no_update_without_a_batch(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["xla", "xla_loop", "eager"])
 def test_metrics_of_the_page_are_the_same_however_steps_are_executed(
     page_trainer: Any, execution: str

@@ -178,6 +178,7 @@ def test_hook_finds_the_names_of_the_source_in_its_trainer(tmp_path):
     assert told == [(0, 3), (1, 2), (2, 1)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_previous_output_is_that_of_the_last_step(tmp_path, run_eagerly):
     params = _params(train_steps=10)
@@ -198,6 +199,7 @@ def test_previous_output_is_that_of_the_last_step(tmp_path, run_eagerly):
     rounding.assert_close(trained(10).previous_output["loss"], expected, roundings=10 * 64)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("replicas", "enable_xla"), [(1, True), (2, False), (2, True)])
 def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replicas, enable_xla):
     params = _params(train_steps=6, steps_per_loop=3)
@@ -211,6 +213,7 @@ def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replica
     rounding.assert_close(logged, [np.mean(means[:3]), np.mean(means[3:])], roundings=64 * 64)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("trainer", "replicas"), [("test/libai", 2), (f"{__name__}:MyEagerTrainer", 1)]
 )

@@ -161,6 +161,7 @@ def test_auto_encoder_trains_the_part_it_owns_and_the_part_it_is_given(tmp_path)
     evaluations.assert_recorded_as_in_training(tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer", ["darts", f"{__file__}:DartsTrainer"])
 def test_encoder_is_searched_with_the_task_as_it_is(trainer, tmp_path):
     params = _params(trainer={"name": trainer})

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from official_lite import search
@@ -131,6 +132,7 @@ def encoder(choices: dict[str, Any]) -> keras.Model:
     return keras.Sequential([keras.layers.Dense(choices["units"], name="embedding")])
 
 
+@pytest.mark.slow
 def test_auto_encoder_whose_encoder_is_searched(tmp_path) -> None:
     # lightning = pl.Lightning(AutoEncoder(), pl.Trainer(max_epochs=10), train_dataloader=...)
     params = cfg.ExperimentConfig(

@@ -83,6 +83,7 @@ def test_ported_classification_keeps_best_and_averaged_weights(pretrained: Path)
     assert tf.train.latest_checkpoint(pretrained / "ema_checkpoints")
 
 
+@pytest.mark.slow
 def test_ported_classification_fine_tunes_from_a_backbone(pretrained: Path) -> None:
     model_dir = pretrained.parent / "finetune"
     override = f"--params_override=task.init_checkpoint={pretrained}"
@@ -99,6 +100,7 @@ def majority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_dir
 
 
+@pytest.mark.slow
 def test_ported_subclassed_model_learns_with_its_own_train_step(majority: Path) -> None:
     assert_usual_files(majority, last_step=150)
     validation = last_scalars(majority / "validation")
@@ -130,6 +132,7 @@ def test_ported_classification_is_evaluated_as_at_the_end_of_its_training(pretra
     assert last_scalars(pretrained / "validation") == pytest.approx(trained, rel=TOLERANCE)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("experiment", "steps"), [("joint", 120), ("interleaving", 160)])
 def test_ported_multitask_learns_both_tasks(tmp_path: Path, experiment: str, steps: int) -> None:
     model_dir = tmp_path / "run"

@@ -94,6 +94,7 @@ def _run(
     return train_lib.run_experiment(None, task, mode, params, str(model_dir))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mode", ["train", "eval", "train_and_eval", "continuous_eval"])
 @pytest.mark.parametrize(
     ("write", "says"),

@@ -73,6 +73,7 @@ def test_each_checkpoint_is_finetuned_from_its_own_weights(
     assert float(logs["validation_loss"]) == -0.25
 
 
+@pytest.mark.slow
 def test_each_finetuning_leaves_the_record_of_a_run(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_each_finetuning_leaves_the_record_of_a_run(
     assert sorted(pretrained.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_restarted_job_skips_what_is_done(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_another_way_to_finetune_is_called_with_the_checkpoint(
     assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
 
 
+@pytest.mark.slow
 def test_no_checkpoint_after_the_last_pretrain_step_is_finetuned(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:

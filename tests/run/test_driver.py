@@ -137,6 +137,7 @@ def _with_rate(learning_rate: float) -> dict[str, Any]:
     return {"trainer": {"optimizer_config": {"learning_rate": rate}, "train_steps": 12}}
 
 
+@pytest.mark.sample(2)
 def test_run_leaves_its_record(door: Door, tmp_path: pathlib.Path) -> None:
     door(_params(), tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -150,6 +151,7 @@ class StopEarly(orbit.Hook):
         self.controller.request_stop("seen enough")
 
 
+@pytest.mark.sample(2)
 def test_run_that_stops_early_says_why(door: Door, tmp_path: pathlib.Path) -> None:
     hooks = [f"{StopEarly.__module__}:StopEarly"]
     door(_params(trainer={"hooks": hooks}), tmp_path / "run")
@@ -158,6 +160,7 @@ def test_run_that_stops_early_says_why(door: Door, tmp_path: pathlib.Path) -> No
     assert record["global_step"] == 4
 
 
+@pytest.mark.sample(2)
 def test_another_learning_rate_over_checkpoints_is_refused(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
@@ -168,6 +171,7 @@ def test_another_learning_rate_over_checkpoints_is_refused(
     assert (tmp_path / "run" / "run.json").read_text() == before
 
 
+@pytest.mark.sample(2)
 def test_missing_file_is_an_error_before_anything_is_written(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
@@ -177,6 +181,7 @@ def test_missing_file_is_an_error_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.sample(2)
 def test_directory_in_which_another_process_trains_is_refused(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
@@ -197,6 +202,7 @@ class TermAtStep4(orbit.Hook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.sample(2)
 def test_sigterm_saves_and_says_so(door: Door, tmp_path: pathlib.Path) -> None:
     hook = f"{__name__}:TermAtStep4"
     with pytest.raises(errors.PreemptedError):

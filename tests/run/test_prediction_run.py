@@ -180,6 +180,7 @@ def test_two_replicas_write_the_same_rows_in_the_same_order(
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_stopped_by_a_signal_it_resumes_to_the_same_bytes(
@@ -207,6 +208,7 @@ def test_stopped_by_a_signal_it_resumes_to_the_same_bytes(
     assert pa.concat_tables(tables)["index"].to_pylist() == list(range(NUM_ROWS))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [

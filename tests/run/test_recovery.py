@@ -117,6 +117,7 @@ def _saved_values(model_dir):
 RECOVERING = {"train_steps": 12, "max_to_keep": 9, "recovery_max_trials": 1}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("bad", [{"losses": [6]}, {"gradients": [6]}])
 def test_bad_batch_is_left_out_and_nothing_else_changes(
     experiment, make_task, tmp_path, bad
@@ -133,6 +134,7 @@ def test_bad_batch_is_left_out_and_nothing_else_changes(
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
 
 
+@pytest.mark.slow
 def test_second_bad_batch_before_the_next_checkpoint_is_left_out_too(
     experiment, make_task, tmp_path
 ) -> None:
@@ -213,6 +215,7 @@ def test_giving_up_names_what_was_good_before() -> None:
         condition({"training_loss": math.nan})
 
 
+@pytest.mark.slow
 def test_overflow_of_float16_is_skipped_halves_the_scale_and_survives_a_restart(
     experiment, make_task, tmp_path
 ) -> None:

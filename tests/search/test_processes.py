@@ -84,6 +84,7 @@ def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
     assert "_my_hooks" in path.read_text()
 
 
+@pytest.mark.slow
 def test_error_ends_what_was_started(tmp_path) -> None:
     process = processes.start(write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b"))
     _wait_for(tmp_path / "a")

@@ -21,6 +21,7 @@ def _steps(study_dir: pathlib.Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in notes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pruner", list(SETTINGS))
 def test_bad_trials_end_early_and_the_best_one_does_not(pruner: str, tmp_path) -> None:
     config = toys.config(pruner={"name": pruner, **SETTINGS[pruner]}, num_trials=20)

@@ -38,6 +38,7 @@ def _run(strategy: str, study_dir: pathlib.Path, num_trials: int) -> list[dict]:
     return _tried(search.run_study(toys.parabola, config, str(study_dir)))
 
 
+@pytest.mark.sample(2)
 @STRATEGIES
 def test_study_that_goes_on_tries_what_an_unbroken_one_does(strategy: str, tmp_path) -> None:
     _run(strategy, tmp_path / "broken", 7)
@@ -47,6 +48,7 @@ def test_study_that_goes_on_tries_what_an_unbroken_one_does(strategy: str, tmp_p
     assert len({str(params) for params in whole}) > 10
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("num_drawn", [0, 1])
 @STRATEGIES
 def test_trial_broken_off_while_it_was_drawn_is_drawn_as_ever(

@@ -46,6 +46,7 @@ def _has_ended(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY, str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
@@ -81,6 +82,7 @@ def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
 
 
+@pytest.mark.slow
 def test_study_of_workers_ends_with_sigterm_and_goes_on(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY, str(tmp_path)]
     process = subprocess.Popen(

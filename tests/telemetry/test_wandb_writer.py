@@ -31,6 +31,7 @@ def transaction_logs(model_dir):
     return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"))
 
 
+@pytest.mark.slow
 def test_without_a_key_it_writes_offline(model_dir):
     config = {"task.units": 77}
     with telemetry.WandbWriter(model_dir, project="p", config=config) as writer:

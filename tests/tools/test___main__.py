@@ -74,6 +74,7 @@ def test_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_does_not_wait_for_tensorflow(name: str) -> None:
     code = (

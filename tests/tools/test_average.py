@@ -35,6 +35,7 @@ def test_mistakes_are_told(trained, capsys):
     assert "has no checkpoints" in said
 
 
+@pytest.mark.slow
 def test_run_of_several_tasks_is_read_by_the_tools_and_averaged(tmp_path, capsys):
     run_dir = str(tmp_path / "run")
     settings = [

@@ -77,6 +77,7 @@ def _launch(tmp_path: pathlib.Path, how: str, max_restarts: int) -> int:
     return tools.main(["launch", *options, "--", str(script), how, str(tmp_path), "--flag=a b"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42), ("7", 7)])
 def test_cluster_is_started_again_as_often_as_it_may_be(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], how: str, code: int

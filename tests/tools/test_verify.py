@@ -339,6 +339,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
 }
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_link_that_was_tampered_with_is_named(name: str, trained: Trained, verify: Verify) -> None:
     tamper, link, file = TAMPERINGS[name]
@@ -372,6 +373,7 @@ def test_kill_leaves_no_false_alarm(
     assert "holds     ckpt-8        after ckpt-4" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_fork_is_shown_and_no_alarm(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:

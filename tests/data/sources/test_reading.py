@@ -53,6 +53,7 @@ def test_each_epoch_has_every_row_once_in_another_order(name, tmp_path):
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 1), (3, 120)])
 def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
     path = row_files.write(name, tmp_path)
@@ -67,6 +68,7 @@ def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
     assert begin_at(batch, 20) == begin_at(0, batch + 20)[batch:]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("chunk_bytes", [1 << 11, 1 << 30])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_pipelines_share_the_rows(name, tmp_path, monkeypatch, chunk_bytes, is_training):

@@ -188,6 +188,7 @@ def test_padding_is_not_looked_at_and_model_is_saved_whole(tmp_path: pathlib.Pat
     np.testing.assert_array_equal(loaded["mlm_logits"], logits["mlm_logits"])
 
 
+@pytest.mark.slow
 def test_run_on_text_trains_and_evaluates(files: pathlib.Path, tmp_path) -> None:
     params = _params(files)
     params.trainer.train_steps = 2

@@ -63,6 +63,7 @@ def _train(model_dir: pathlib.Path, path: str, train_steps: int) -> list[np.ndar
     return [weight.numpy() for weight in model.weights]
 
 
+@pytest.mark.slow
 def test_resumed_training_is_the_unbroken_one_and_its_model_goes_on_with_a_text(
     tmp_path: pathlib.Path, text_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def test_records_hold_the_stretches_of_the_text(files: pathlib.Path) -> None:
         np.testing.assert_array_equal(text[: len(records)], records)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file_type", ["text", "tfrecord"])
 def test_run_trains_and_evaluates(files: pathlib.Path, tmp_path, file_type: str) -> None:
     params = _params(files, file_type)

@@ -85,6 +85,7 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> list[np.ndarray]:
     return [weight.numpy() for weight in model.weights]
 
 
+@pytest.mark.slow
 def test_resumed_training_is_the_unbroken_one(tmp_path: pathlib.Path) -> None:
     unbroken = _train(tmp_path / "unbroken", 40)
     _train(tmp_path / "run", 23)

@@ -89,6 +89,7 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
     return trained
 
 
+@pytest.mark.slow
 def test_startup_plants_a_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
     unbroken = _train(tmp_path / "unbroken", 20)
     _train(tmp_path / "run", 12)

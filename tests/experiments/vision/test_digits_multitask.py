@@ -50,6 +50,7 @@ def test_models_have_all_layers_but_the_last_in_common(params) -> None:
     assert {n: m.output_shape[-1] for n, m in models.sub_tasks.items()} == task.NUM_CLASSES
 
 
+@pytest.mark.slow
 def test_both_targets_are_trained_evaluated_and_kept(params, tmp_path: pathlib.Path) -> None:
     _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
     best = json.loads((tmp_path / "best_ckpt" / "info.json").read_text())

@@ -29,6 +29,7 @@ def test_images_are_targets_without_being_shifted_themselves() -> None:
     assert {row.tobytes() for row in shifted.numpy().reshape(20, 64)} != whole
 
 
+@pytest.mark.slow
 def test_finetuning_starts_from_the_pretrained_encoder_and_leaves_a_model_to_serve(
     tmp_path: pathlib.Path,
 ) -> None:

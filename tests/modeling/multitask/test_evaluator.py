@@ -152,6 +152,7 @@ class CompiledPull(base_task.Task):
     build_inputs = PullTask.build_inputs
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_compiled_models_train_and_evaluate_like_tasks_with_losses(
     tasks: Any, make_model: Callable[..., Any], two_replicas: Any, replicas: int

@@ -55,6 +55,7 @@ def test_one_compiled_loop_of_several_tasks_or_replicas_is_refused(
         train("xla_loop", trainer_type, two_replicas if replicas == 2 else None)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("execution", "trainer_type", "replicas"),
     [
@@ -88,6 +89,7 @@ def test_graph_hooks_see_losses_and_gradients(train: Callable[..., Any], trainer
     assert hook.loss.numpy() > 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["xla", "xla_loop"])
 def test_resumed_run_equals_an_unbroken_one(
     experiment: Callable[..., Any],

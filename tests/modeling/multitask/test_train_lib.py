@@ -112,6 +112,7 @@ class DroppingModels(base_model.MultiTaskBaseModel):
         }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
 def test_data_and_dropout_go_on_where_they_were(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str

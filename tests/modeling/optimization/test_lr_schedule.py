@@ -82,6 +82,7 @@ GOLDEN: dict[str, list[float | None]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule_follows_its_formula(name: str) -> None:
     actual = [float(SCHEDULES[name](step)) for step in range(250)]

@@ -68,6 +68,7 @@ def test_every_optimizer_of_the_config_is_tested() -> None:
     assert set(BUILT) == fields == set(optimizer_factory.OPTIMIZERS_CLS)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", BUILT)
 def test_every_optimizer_is_built_and_updates(name: str, train_on: Callable[..., Any]) -> None:
     optimizer = _optimizer(name)
@@ -78,6 +79,7 @@ def test_every_optimizer_is_built_and_updates(name: str, train_on: Callable[...,
     assert np.all(trained.weights != [1.0, 2.0, 3.0, 4.0, 0.5, -0.5])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["sgd", "adamw", "lamb", "lars", "muon", "lion", "adafactor"])
 def test_built_optimizer_is_the_same_on_two_replicas(
     name: str, train_on: Callable[..., Any]

@@ -71,6 +71,7 @@ def test_stops_after_patience_with_a_reason(run):
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("killed_at", [12, 23, 30, 38, 50])
 def test_run_that_was_killed_stops_where_an_unbroken_one_does(run, killed_at):
     with pytest.raises(Killed):

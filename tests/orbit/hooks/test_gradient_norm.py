@@ -48,6 +48,7 @@ def test_mean_over_the_interval_of_the_norm_of_each_step(
     assert values["gradient_norm/net/top/kernel"] == pytest.approx(kernel, rel=TOLERANCE)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -230,6 +230,7 @@ def _saved_weight(manager):
     return model.get_weights()[0].item()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("steps_per_epoch", [None, 2])
 @pytest.mark.parametrize("interval", [2, 100])
 @pytest.mark.parametrize("train_steps", [4, 20])

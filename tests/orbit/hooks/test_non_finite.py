@@ -69,6 +69,7 @@ def test_names_the_step_and_the_layer_within_one_compiled_call(train):
     assert "starting at the layer net/bottom: net/bottom/kernel, net/bottom/bias" in report
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -68,6 +68,7 @@ def test_interval_of_its_own(train):
     rounding.assert_close(precise, _mean(trainer), roundings=ROUNDINGS)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_distributed", [False, True])
 def test_training_goes_on_as_without_it(train, two_replicas, is_distributed):
     strategy = two_replicas if is_distributed else None

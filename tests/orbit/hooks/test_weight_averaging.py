@@ -75,6 +75,7 @@ def _assert_equal(ones, others):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_distributed", [False, True])
 def test_checkpoint_holds_the_mean_of_the_weights(make, tmp_path, two_replicas, is_distributed):
     weights = Weights()
@@ -97,6 +98,7 @@ def test_batch_normalization_fits_the_average(make, tmp_path):
     rounding.assert_close(mean, expected, roundings=examples.size)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
 def test_training_ends_with_its_own_weights(make, optimizer):
     ends = []

@@ -131,6 +131,7 @@ def _expected(style: str, steps: int) -> dict[str, int]:
     return {"before": steps, "replica": runs, "nested": runs, "after": steps}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("style", STYLES)
 def test_evaluation_counts_every_batch_once(strategy, batches, style) -> None:
     num_batches = NUM_BATCHES * STYLES[style]
@@ -142,6 +143,7 @@ def test_evaluation_counts_every_batch_once(strategy, batches, style) -> None:
         assert evaluator.read() == _expected(style, NUM_BATCHES)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_training_that_meets_the_end_of_its_data_stands_at_the_last_step(
@@ -155,6 +157,7 @@ def test_training_that_meets_the_end_of_its_data_stands_at_the_last_step(
     assert int(trainer.global_step.numpy()) == NUM_BATCHES
 
 
+@pytest.mark.sample(2)
 def test_steps_that_are_functions_already_are_guarded_as_well(strategy, batches) -> None:
     class Decorated(Evaluator, Trainer):
         @tf.function

@@ -41,6 +41,7 @@ def _records(model_dir: pathlib.Path, split: str) -> list[dict]:
     return [r for r in map(json.loads, lines) if r["split"] == split]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_five_stages_of_the_page_replace_the_default_ones(
     tmp_path: pathlib.Path, is_copied: bool
@@ -76,6 +77,7 @@ def test_five_stages_of_the_page_replace_the_default_ones(
     }
 
 
+@pytest.mark.slow
 def test_epochs_that_are_no_whole_batches_are_trained_to_the_end(tmp_path: pathlib.Path) -> None:
     workspace, run = HERE / "five_stages", tmp_path / "run"
     data = ("--set=task.train_data.num_examples=1437", "--set=trainer.steps_per_epoch=0")

@@ -65,6 +65,7 @@ def _run_act(sender, args, size):
     sender.send(_act(args, size))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("what", "why"),
     [
