@@ -46,6 +46,7 @@ _Pairs = Mapping[int, weight_matching.Pair]
 
 def find_checkpoint(path: str) -> str | None:
     """Return the checkpoint prefix at `path`, a prefix or a directory; None if there is none."""
+    path = files.expand_home(path)
     if tf.io.gfile.isdir(path):
         return latest.latest_checkpoint(path)
     prefix = path.removesuffix(".index")

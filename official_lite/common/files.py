@@ -22,6 +22,7 @@ from official_lite.common import errors
 __all__ = [
     "create_text",
     "exists",
+    "expand_home",
     "is_remote",
     "list_names",
     "makedirs",
@@ -53,6 +54,14 @@ _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
 def is_remote(path: str) -> bool:
     """Return whether the path is on a remote file system, such as `gs://bucket/run`."""
     return "://" in os.fspath(path)
+
+
+def expand_home(path: str) -> str:
+    """Replace `~` at the beginning of a path by the home directory, as a shell does.
+
+    A shell leaves it alone within an argument such as `--model_dir=~/run`.
+    """
+    return os.path.expanduser(path) if path and path.startswith("~") else path
 
 
 def exists(path: str) -> bool:

@@ -3,11 +3,13 @@
 This module does not need TensorFlow.
 """
 
+from collections.abc import Sequence
+
 from absl import flags
 
-from official_lite.common import run_mode
+from official_lite.common import files, run_mode
 
-__all__ = ["MODES", "define_flags"]
+__all__ = ["MODES", "define_flags", "expand_home"]
 
 MODES = tuple(mode.value for mode in run_mode.Mode)
 
@@ -18,6 +20,22 @@ def define_flags() -> None:
         return
     _define_model_garden_flags()
     _define_own_flags()
+
+
+def expand_home(arguments: Sequence[str]) -> list[str]:
+    """Expand `~` where an argument, or the value after its `=`, begins with it.
+
+    Arguments after `--` belong to another program and are left alone.
+    """
+    own = list(arguments)
+    end = own.index("--") if "--" in own else len(own)
+    expanded = []
+    for argument in own[:end]:
+        name, separator, value = argument.partition("=")
+        is_flag = name.startswith("-") and separator
+        path = files.expand_home(value if is_flag else argument)
+        expanded.append(f"{name}={path}" if is_flag else path)
+    return expanded + own[end:]
 
 
 def _define_model_garden_flags() -> None:

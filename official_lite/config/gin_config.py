@@ -68,9 +68,10 @@ def parse_gin(
         errors.ConfigValueError: If a statement can't be parsed, refers to a missing object, or is
             rejected.
     """
+    gin_files = [files.expand_home(path) for path in gin_files or []]
     try:
         if safe:
-            for source, text in _texts(gin_files or [], gin_params or []):
+            for source, text in _texts(gin_files, gin_params or []):
                 _refuse_code(source, text)
         gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
     except errors.ConfigError:

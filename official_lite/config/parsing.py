@@ -2,8 +2,8 @@
 
 The config is built in layers, each of which overrides the previous one: the registered experiment,
 each `--config_file`, gin's `params` bindings, `--tpu` and `--tf_data_service`, `--params_override`,
-and each `--set`. After the last layer, `{workspace}` is expanded, and epochs are converted to steps
-if this does not require the data.
+and each `--set`. After the last layer, `{workspace}` and `~` are expanded, and epochs are converted
+to steps if this does not require the data.
 """
 
 import dataclasses
@@ -39,6 +39,7 @@ __all__ = [
     "to_yaml",
     "PLACEHOLDER",
     "expand",
+    "expand_home",
     "place",
     "uses_workspace",
 ]
@@ -106,7 +107,7 @@ class ExperimentParser:
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
         params = self.parse_set(params)
-        params = expand(params, self._default_workspace)
+        params = expand_home(expand(params, self._default_workspace))
         # Check the texts only now, when they have their final values.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
@@ -162,7 +163,7 @@ class ExperimentParser:
     def parse_params_override(self, params: Any) -> Any:
         """Apply `--params_override`."""
         override = self._flags_obj.params_override
-        if override and os.path.isfile(override):
+        if override and os.path.isfile(files.expand_home(override)):
             self._override_by_file(params, override)
         elif override:
             with mutually_exclusive.log_replaced(params, "--params_override"):
@@ -178,6 +179,7 @@ class ExperimentParser:
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:
+        config_file = files.expand_home(config_file)
         values = yaml_io.read_yaml(config_file)
         with mutually_exclusive.log_replaced(params, config_file, values):
             params.override(values)
@@ -264,6 +266,7 @@ def given_by_code(params: Any) -> list[Any]:
     # A later override may change the workspace; only the workspace of the registered config itself
     # can be trusted.
     expanded = expand(params) if hyperparams.get_by_path(params, "workspace", "") else params
+    expanded = expand_home(expanded)
     return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]
 
 
@@ -344,6 +347,17 @@ def expand(params: Any, default: str = "") -> Any:
     if hasattr(expanded, "workspace"):
         expanded.workspace = directory
     return expanded
+
+
+def expand_home(params: Any) -> Any:
+    """Return a config in which `~` is expanded in all texts that begin with it.
+
+    Returns:
+        An unlocked copy, or `params` itself if no text begins with `~`.
+    """
+    if not any(text.startswith("~") for text in hyperparams.texts(params)):
+        return params
+    return hyperparams.map_texts(params, files.expand_home)
 
 
 def place(directory: str, relative_to: str = "") -> str:

@@ -11,9 +11,9 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
-from official_lite.common import distribute_utils, errors, terminal
+from official_lite.common import distribute_utils, errors, files, terminal
 from official_lite.common.run_mode import Mode
-from official_lite.config import epochs, model_files
+from official_lite.config import epochs, model_files, parsing
 from official_lite.core import (
     actions,
     base_task,
@@ -586,7 +586,8 @@ def run_experiment(
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
-    params = epochs.resolve(model_files.read(params), task)
+    params = epochs.resolve(model_files.read(parsing.expand_home(params)), task)
+    model_dir = files.expand_home(model_dir)
     return execute(
         lambda: OrbitExperimentRunner(
             distribution_strategy=distribution_strategy,

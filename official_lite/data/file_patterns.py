@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, files
 from official_lite.data import input_paths
 
 __all__ = ["match_files"]
@@ -30,21 +30,21 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
             files are empty.
     """
     expand = _expand_directories if directories else _expand
-    files = [file for pattern in _patterns(input_path) for file in expand(pattern)]
+    found = [file for pattern in _patterns(input_path) for file in expand(pattern)]
     # A directory stands for all files in it, but a pattern only for the files that match.
-    input_paths.remember(files if directories else _patterns(input_path))
-    if not files:
+    input_paths.remember(found if directories else _patterns(input_path))
+    if not found:
         raise errors.DataError(f"`input_path` {input_path!r} contains no file names.")
-    repeated = [file for file, count in Counter(files).items() if count > 1]
+    repeated = [file for file, count in Counter(found).items() if count > 1]
     if repeated:
         logging.warning("`input_path` lists %d files more than once: %s", len(repeated), repeated)
     # This stops at the first file that is not empty, so it rarely checks more than one.
-    if not directories and all(tf.io.gfile.stat(file).length == 0 for file in files):
+    if not directories and all(tf.io.gfile.stat(file).length == 0 for file in found):
         raise errors.DataError(
-            f"0 examples matched {input_path!r}: all {len(files)} files are empty, such as "
-            f"{files[0]}."
+            f"0 examples matched {input_path!r}: all {len(found)} files are empty, such as "
+            f"{found[0]}."
         )
-    return files
+    return found
 
 
 def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
@@ -55,7 +55,8 @@ def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
             f"list of such strings; got {input_path!r}."
         )
     for entry in entries:
-        yield from (pattern.strip() for pattern in entry.split(",") if pattern.strip())
+        patterns = map(str.strip, entry.split(","))
+        yield from (files.expand_home(pattern) for pattern in patterns if pattern)
 
 
 def _expand(pattern: str) -> list[str]:

@@ -10,8 +10,15 @@ from absl import logging
 
 from official_lite.checkpoint import latest
 from official_lite.cluster import task_server
-from official_lite.common import distribute_utils, errors, run_mode, suggestions, terminal
-from official_lite.config import epochs, model_files, phase_configs
+from official_lite.common import (
+    distribute_utils,
+    errors,
+    files,
+    run_mode,
+    suggestions,
+    terminal,
+)
+from official_lite.config import epochs, model_files, parsing, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
@@ -187,6 +194,7 @@ class RunPipeline:
     ) -> None:
         self._enable_async_checkpointing = enable_async_checkpointing
         self._allow_config_change = allow_config_change
+        params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
         self._plans = list(_plans(params, mode, model_dir, stages))
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):

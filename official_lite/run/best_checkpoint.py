@@ -24,6 +24,7 @@ __all__ = [
     "check_metric",
     "find_best_checkpoint",
     "maybe_create_best_ckpt_exporter",
+    "read_best_logs",
 ]
 
 
@@ -154,6 +155,24 @@ def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir:
             f"There is no best checkpoint in {directory}. Train with evaluations first."
         )
     return path
+
+
+def read_best_logs(
+    params: config_definitions.ExperimentConfig, model_dir: str
+) -> Mapping[str, Any]:
+    """Return the metrics of the best checkpoint of a run; None stands for a non-finite value.
+
+    Raises:
+        errors.CheckpointError: If there is none.
+    """
+    directory = os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir)
+    best = best_checkpoints.BestCheckpoints(directory).best
+    if best is None:
+        raise errors.CheckpointError(
+            f"There is no best checkpoint in {directory}: no evaluation has had a finite value of "
+            f"`{params.trainer.best_checkpoint_eval_metric}`."
+        )
+    return best
 
 
 def check_metric(

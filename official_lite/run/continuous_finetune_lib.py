@@ -24,6 +24,7 @@ from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories, inspection
 from official_lite.cluster import task_server, tf_config
 from official_lite.common import errors, files, nested_dict, run_mode
+from official_lite.config import parsing
 from official_lite.core import base_task, config_definitions, task_factory, train_lib
 from official_lite.orbit import checkpointing
 from official_lite.run import preemption, preflight, runtime
@@ -72,6 +73,7 @@ def run_continuous_finetune(
     if task_server.is_server(params.runtime.distribution_strategy):
         task_server.serve()
         return {}
+    params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
     _check_arguments(mode, params.task.init_checkpoint)
     preflight.check_run(
         params,

@@ -255,7 +255,7 @@ def check_input_files(
     """
     for path, patterns in _input_paths(params.task, mode):
         for pattern in ",".join(patterns).split(","):
-            name = pattern.strip()
+            name = files.expand_home(pattern.strip())
             is_later = any(phase_configs.lies_in(name, directory) for directory in earlier_phases)
             if not _is_local_path(name) or is_later:
                 continue
@@ -338,9 +338,8 @@ def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tup
 
 def _is_local_path(name: str) -> bool:
     # A bare word may have a special meaning for the task, such as the Model Garden's `dummy` for
-    # generated data. The task also decides how to interpret `~`.
-    is_path = any(sign in name for sign in "/.*")
-    return is_path and not name.startswith("~") and not files.is_remote(name)
+    # generated data.
+    return any(sign in name for sign in "/.*") and not files.is_remote(name)
 
 
 def _entries(

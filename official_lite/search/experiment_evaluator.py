@@ -7,6 +7,7 @@ from typing import Any
 from official_lite.common import errors, nested_dict
 from official_lite.config import compatibility, epochs, phase_configs
 from official_lite.core import config_definitions as cfg
+from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import overrides, params_dict
 from official_lite.search import space as space_lib
 from official_lite.search.trial_run import TrialRun
@@ -14,6 +15,8 @@ from official_lite.search.trial_run import TrialRun
 __all__ = ["ExperimentEvaluator", "apply_params", "metrics_of"]
 
 _REPORT_HOOK = "report_trial"
+
+_BEST_CHECKPOINT = "best_checkpoint"
 
 
 class ExperimentEvaluator:
@@ -27,13 +30,22 @@ class ExperimentEvaluator:
         allow_config_change: Whether a trial may resume from checkpoints of a different config.
 
     Raises:
-        errors.ConfigValueError: If the experiment has phases.
+        errors.ConfigValueError: If the experiment has phases, or keeps no best checkpoint although
+            `search.final_value` asks for one.
     """
 
     def __init__(self, params: cfg.ExperimentConfig, *, allow_config_change: bool = False) -> None:
         if params.phases:
             raise errors.ConfigValueError(
                 "An experiment with `phases` can't be searched. Search each phase separately."
+            )
+        trainer = params.trainer
+        final_value = hyperparams.get_by_path(params, "search.final_value", "")
+        if final_value == _BEST_CHECKPOINT and not trainer.best_checkpoint_eval_metric:
+            raise errors.ConfigValueError(
+                f"`search.final_value` is {final_value!r}, but the config keeps no best "
+                "checkpoint. Set `trainer.best_checkpoint_eval_metric` and "
+                "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
         # Each trial resolves epochs and ratios for its own values.
         self._params = epochs.given(params).replace(search=None)
@@ -70,8 +82,8 @@ class ExperimentEvaluator:
         """Run the trial.
 
         Returns:
-            The metrics of the last evaluation by name, plus `num_parameters`. The names of nested
-            metrics are joined by `/`.
+            The metrics of the last evaluation by name, or those of the best checkpoint, plus
+            `num_parameters`. The names of nested metrics are joined by `/`.
         """
         return self.run(trial, trial.params, trial.config.mode)
 
@@ -86,7 +98,7 @@ class ExperimentEvaluator:
         params = self.trial_params(tried)
         # Import late: a process that only starts the processes of trials needs no TensorFlow.
         from official_lite import pipeline
-        from official_lite.run import runtime
+        from official_lite.run import best_checkpoint, runtime
         from official_lite.search.report_hook import with_num_parameters
 
         runtime.forget_last_run()
@@ -97,6 +109,8 @@ class ExperimentEvaluator:
             stages,
             allow_config_change=self._allow_config_change,
         ).run()
+        if trial.config.final_value == _BEST_CHECKPOINT:
+            logs = best_checkpoint.read_best_logs(params, trial.model_dir)
         return metrics_of(with_num_parameters(logs, model))
 
 
@@ -123,5 +137,6 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     import numpy as np
 
     leaves = nested_dict.flatten_nested_dict(logs, "/")
-    flat = {name: np.asarray(value) for name, value in leaves.items()}
+    # Files have null for a value that is not finite.
+    flat = {n: np.asarray(np.nan if v is None else v) for n, v in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}

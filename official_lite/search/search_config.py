@@ -34,7 +34,9 @@ class SearchConfig(hyperparams.Config):
         metric: The evaluation metric to optimize, or a list of metrics. `num_parameters` is also
             available as a metric.
         direction: `minimize` or `maximize`; one for each metric.
-        final_value: The evaluation that counts as the result of a trial: `last` or `best`.
+        final_value: The evaluation that counts as the result of a trial: `last`; `best`, the one
+            with the best value of `metric`; or `best_checkpoint`, the one that
+            `trainer.best_checkpoint_eval_metric` selects.
         mode: The mode in which each trial runs.
         strategy: The strategy that chooses the next trial: `random`, `grid`, `tpe`, `cma_es`,
             `nsga2`, `regularized_evolution`, or a sampler as `package.module:Class`. To pass
@@ -88,7 +90,7 @@ class SearchConfig(hyperparams.Config):
 
     def validate_fields(self) -> None:
         field_checks.require_positive(self, "num_trials", "num_workers", "top_k", "max_starts")
-        field_checks.require_one_of(self, "final_value", ("last", "best"))
+        field_checks.require_one_of(self, "final_value", ("last", "best", "best_checkpoint"))
         field_checks.require_one_of(self, "isolation", ("none", "process"))
         field_checks.require_one_of(
             self, "mode", tuple(mode.value for mode in run_mode.Mode if mode.trains)
@@ -109,11 +111,11 @@ class SearchConfig(hyperparams.Config):
                 f"`metric` is {self.metric!r} and `direction` is {self.direction!r}; expected one "
                 "direction for each metric."
             )
-        if len(given) > 1 and (self.final_value != "last" or name_of(self.pruner) != "none"):
+        if len(given) > 1 and (self.final_value == "best" or name_of(self.pruner) != "none"):
             raise errors.ConfigValueError(
                 f"`final_value` is {self.final_value!r} and `pruner` is {name_of(self.pruner)!r}; "
-                "with several metrics there is no single best evaluation, so expected `last` and "
-                "`none`."
+                "with several metrics there is no single best evaluation, so expected `last` or "
+                "`best_checkpoint`, and `none`."
             )
 
 

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from official_lite.cluster import tf_config
 from official_lite.common import errors, files
-from official_lite.config import compatibility
+from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.search import (
@@ -49,6 +49,7 @@ def run_search(
         errors.OfficialLiteError: If the study fails for a reason that the user can fix.
     """
     _refuse_cluster()
+    params, study_dir = parsing.expand_home(params), files.expand_home(study_dir)
     config = search_config.search_config_of(params)
     if not config.evaluator and not config.metrics:
         raise errors.ConfigValueError(

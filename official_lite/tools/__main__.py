@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 import official_lite
-from official_lite.common import app, error_report, errors, escapes, suggestions
+from official_lite.common import app, error_report, errors, escapes, flags, suggestions
 
 __all__ = ["commands", "main"]
 
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Silences TensorFlow's startup messages unless the user has set the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     verbosity, arguments = _take_verbosity(arguments, parser.prog)
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(flags.expand_home(arguments))
     if verbosity is not None:
         logging.set_verbosity(verbosity)
     try:

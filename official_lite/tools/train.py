@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for flag in FLAGS.get_key_flags_for_module(module):
             FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])
-    app.run(_main, argv=list(argv or sys.argv))
+    app.run(_main, argv=experiment_flags.expand_home(argv or sys.argv))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,3 +1,4 @@
+import pytest
 from absl import flags as absl_flags
 
 from official_lite.common import flags
@@ -19,3 +20,12 @@ def test_the_model_gardens_flags_are_there() -> None:
 
 def test_no_mode_is_listed_that_does_not_run() -> None:
     assert "train_and_validate" not in flags.MODES
+
+
+def test_home_directory_is_expanded_in_arguments_but_not_in_those_of_another_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    given = ["train", "--model_dir=~/run", "~/run", "--set=a=~/b", "--", "--model_dir=~/other"]
+    expected = ["train", "--model_dir=/home/me/run", "/home/me/run", "--set=a=~/b"]
+    assert flags.expand_home(given) == [*expected, "--", "--model_dir=~/other"]

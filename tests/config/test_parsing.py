@@ -200,3 +200,21 @@ def test_safe_config_refuses_code_but_what_the_registered_experiment_says() -> N
     options = parsing.ParseConfigOptions(experiment="safe_toy", safe_config=True)
     params = parsing.parse_configuration(options, print_return=False)
     assert params.trainer.name == "my.package:Trainer"
+
+
+def test_home_directory_is_expanded_wherever_a_config_is_given_a_path(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.yaml").write_text("task: {train_data: {input_path: [~/a, '~/b*', /c~/d]}}")
+    (tmp_path / "b.yaml").write_text("task: {init_checkpoint: ~/ckpt-1}")
+    hook = "{name: best_checkpoint, metric: loss, directory: ~/best}"
+    params = _parse(
+        config_file=["~/a.yaml"],
+        params_override="~/b.yaml",
+        set=["prediction.output_dir=~/predictions", f"trainer.hooks=[{hook}]"],
+    )
+    assert list(params.task.train_data.input_path) == [f"{tmp_path}/a", f"{tmp_path}/b*", "/c~/d"]
+    assert params.task.init_checkpoint == f"{tmp_path}/ckpt-1"
+    assert params.prediction.output_dir == f"{tmp_path}/predictions"
+    assert params.trainer.hooks[0].directory == f"{tmp_path}/best"

@@ -253,3 +253,13 @@ def test_checkpoints_are_written_in_the_background_if_wanted(
     ).run()
     assert set(asked) == {wanted}
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
+
+
+def test_model_directory_may_begin_with_the_home_directory(
+    experiment, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    _run(experiment(), "~/run")
+    assert _global_step(tmp_path / "run") == 8
+    assert not (tmp_path / "~").exists()

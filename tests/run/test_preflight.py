@@ -77,7 +77,7 @@ class _FetchedConfig(cfg.DataConfig):
 
 def test_what_may_be_there_by_then_is_not_looked_for(experiment, tmp_path) -> None:
     params = experiment()
-    for path in ("dummy", "~/nowhere", "gs://bucket/nowhere", f"{tmp_path}/first/written*"):
+    for path in ("dummy", "gs://bucket/nowhere", f"{tmp_path}/first/written*"):
         params.task = _reading(path)
         preflight.check_input_files(params, "train", [str(tmp_path / "first")])
     params.task = cfg.TaskConfig(train_data=_FetchedConfig(input_path="nowhere.txt"))
@@ -85,6 +85,17 @@ def test_what_may_be_there_by_then_is_not_looked_for(experiment, tmp_path) -> No
     params.task = _reading("nowhere.txt")
     params.task.train_data.enable_tf_data_service = True
     preflight.check_input_files(params, "train")
+
+
+def test_input_in_the_home_directory_is_looked_for_there(experiment, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").touch()
+    params = experiment()
+    params.task = _reading("~/here")
+    preflight.check_input_files(params, "train")
+    params.task = _reading("~/here, ~/nowhere")
+    with pytest.raises(errors.DataError, match=f"`{tmp_path}/nowhere` does not exist"):
+        preflight.check_input_files(params, "train")
 
 
 class _Task(base_task.Task):

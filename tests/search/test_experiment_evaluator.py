@@ -72,6 +72,19 @@ def test_trial_is_repeated_by_its_params(tmp_path) -> None:
     assert float(logs["accuracy"]) == study.best_value
 
 
+def test_trial_may_be_rated_by_the_evaluation_of_its_best_checkpoint(tmp_path) -> None:
+    params = digits(num_trials=1, final_value="best_checkpoint")
+    with pytest.raises(errors.ConfigValueError, match="keeps no best checkpoint"):
+        search.run_search(params, str(tmp_path))
+    best = {"eval_metric": "validation_loss", "metric_comp": "higher", "export_subdir": "best"}
+    params.override({"trainer": {f"best_checkpoint_{name}": v for name, v in best.items()}})
+    (trial,) = search.run_search(params, str(tmp_path)).trials
+    info = json.loads((tmp_path / "trials" / "0000" / "best" / "info.json").read_text())
+    # The highest loss is that of the first evaluation.
+    assert info["best_ckpt_global_step"] == 10
+    assert trial.value == info["accuracy"] == trial.intermediate_values[10]
+
+
 def test_pruned_trial_ends_in_order_at_its_evaluation(tmp_path) -> None:
     params = digits(pruner={"name": "threshold", "lower": 2.0}, num_trials=1)
     (trial,) = search.run_search(params, str(tmp_path)).trials

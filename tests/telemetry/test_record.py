@@ -37,7 +37,7 @@ def test_what_is_no_number_is_left_out_with_one_warning(monkeypatch):
     for _ in range(2):
         assert telemetry.numbers({"an_image": np.zeros([2, 2]), "x": 1}) == {"x": 1}
     assert len(warnings) == 1
-    assert "`an_image` is a ndarray" in warnings[0]
+    assert "`an_image` has the shape (2, 2)" in warnings[0]
 
 
 @pytest.mark.parametrize(

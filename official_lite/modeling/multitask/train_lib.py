@@ -12,8 +12,9 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, files, suggestions
 from official_lite.common.run_mode import Mode
+from official_lite.config import parsing
 from official_lite.core import base_task, step_checks, task_factory, trainer_factory
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
@@ -169,6 +170,7 @@ def run_experiment(
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     _check_that_init_checkpoint_is_read(params, model)
+    params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
 
     def build_runner() -> core_lib.OrbitExperimentRunner:
         return create_runner(
@@ -333,6 +335,7 @@ def run_experiment_with_multitask_eval(
     Raises:
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
+    params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
 
     def build_runner() -> core_lib.OrbitExperimentRunner:
         with distribution_strategy.scope():

@@ -13,6 +13,7 @@ def output_directory(hook: Hook, directory: str) -> str:
       errors.ConfigValueError: The path is relative and leads out of `model_dir`, or the controller
         has no `model_dir`.
     """
+    directory = files.expand_home(directory)
     if os.path.isabs(directory) or "://" in directory:
         return directory
     files.require_subdirectory(directory, f"directory of {type(hook).__name__}")
