@@ -62,8 +62,8 @@ _NAMES = [
     ),
     (
         "tensorflow.python.framework.auto_control_deps_utils",
-        "get_read_only_resource_input_indices_graph",
-        "virtual replicas",
+        "get_read_write_resource_inputs",
+        "virtual replicas, and what a replica updates by itself",
     ),
     ("tensorflow:train.CheckpointManager", "_record_state", "checkpoints"),
     (
@@ -75,12 +75,12 @@ _NAMES = [
 
 # The modules that import private modules. Remove an entry with its import; do not add any lightly.
 _IMPORTS = {
+    "common/keras_variables.py": {"tensorflow.python.framework"},
     "core/step_metrics.py": {"keras.src.backend.common"},
     "execution/parameter_server.py": {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",
     },
-    "execution/virtual_replicas.py": {"tensorflow.python.framework"},
     "keras2/backend.py": {"keras._tf_keras.keras"},
     "modeling/atomic_counters.py": {"keras.src.backend.common"},
     "modeling/distributed_gradients.py": {"tensorflow.python.ops"},
@@ -162,7 +162,21 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         "Keras 2",
     ),
     "a built SGD": (lambda: _optimizer("SGD"), ["_distribution_strategy"], "sparse updates"),
-    "a compiled model": (_compiled, ["_loss_tracker"], "the metrics of compiled models"),
+    "a compiled model": (
+        _compiled,
+        ["_loss_tracker", "_compile_metrics"],
+        "the metrics of compiled models",
+    ),
+    "a metric that creates its variables late": (
+        keras.metrics.F1Score,
+        ["_built"],
+        "such metrics on several replicas",
+    ),
+    "an optimizer with averages": (
+        lambda: _optimizer("SGD", use_ema=True),
+        ["_model_variables_moving_average"],
+        "the evaluation of averages",
+    ),
     "a layer": (
         lambda: keras.layers.Dense(1),
         ["_trainable_variables", "_non_trainable_variables"],

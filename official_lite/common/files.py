@@ -222,7 +222,7 @@ def to_json(value: object, *, indent: int | None = None, ensure_ascii: bool = Tr
     return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii, default=str)
 
 
-def _to_plain(value: object) -> object:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _to_plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

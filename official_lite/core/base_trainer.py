@@ -756,7 +756,9 @@ class Trainer(_AsyncTrainer):
             return
         if not self._is_given_data:
             with self.strategy.scope():
-                self._built_train_dataset = self._train_data.build_at(step)
+                self._built_train_dataset = self._train_data.build_at(
+                    step, is_counted=self.batch_counts is not None
+                )
             self.train_dataset = self._built_train_dataset
         if step:
             self._warn_of_lost_position(step)

@@ -292,11 +292,18 @@ class TrainData:
         """Build the data from its beginning; reading it does not advance any other iterator."""
         return self._build_at(0)
 
-    def build_at(self, step: int) -> Dataset:
+    def build_at(self, step: int, *, is_counted: bool = True) -> Dataset:
         """Build the data that training reads after `step` steps.
 
         A source that can't start at that position starts from its beginning.
+
+        Args:
+            step: The number of steps.
+            is_counted: Whether the loop counts the batches that it reads.
         """
+        if not is_counted:
+            # The count of another execution, which would not grow any more.
+            self.counter.variable.assign(0)
         self._convert_counts()
         batch = self.counter.resume(self._expected(step)) + int(self.skipped.numpy())
         dataset = self._build_at(batch)

@@ -391,9 +391,9 @@ class OrbitExperimentRunner:
         return state_description.describe(orbit.runner.model_of(self.trainer), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
-        """Return the variables of the checkpoint that the mode does not need; none if it trains."""
+        """Return the variables that a checkpoint need not have in this mode."""
         if self.trains:
-            return ()
+            return checkpoint_state.find_new_kinds(self.trainer.checkpoint)
         optimizer = orbit.runner.optimizer_of(self.trainer)
         return checkpoint_state.find_unneeded(self.trainer.checkpoint, optimizer)
 

@@ -170,10 +170,13 @@ def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build_inputs)
     def build(*args: Any, **kwargs: Any) -> Any:
         begin = _current.get()
-        dataset = build_inputs(*args, **kwargs)
-        if begin is None or not begin.batch or not isinstance(dataset, tf.data.Dataset):
-            return dataset
-        if _is_aligned(dataset) is not False:
+        if begin is None:
+            return build_inputs(*args, **kwargs)
+        # The seeds must not depend on how many pipelines this process builds.
+        with _seeding(begin.seed):
+            dataset = build_inputs(*args, **kwargs)
+        is_at_position = not isinstance(dataset, tf.data.Dataset) or not begin.batch
+        if is_at_position or _is_aligned(dataset) is not False:
             return dataset
         with begin_at(0, begin.seed):
             dataset = build_inputs(*args, **kwargs)

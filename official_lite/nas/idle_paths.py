@@ -11,7 +11,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
+from official_lite.common import keras_variables
 from official_lite.modeling import distributed_gradients
 from official_lite.nas import choices
 
@@ -38,11 +40,21 @@ class IdlePaths:
         places = _places_of_weights(model)
         # Group variables by their places, so a step evaluates each condition only once.
         self._variables: dict[tuple[_Place, ...], list[Any]] = {}
+        outside: list[str] = []
         for weight in model.trainable_variables:
             found = tuple(places.get(id(weight), ()))
-            if all(found) and found:
+            if found and all(found):
                 own = [weight, *_slots_of(weight, optimizer)]
                 self._variables.setdefault(found, []).extend(own)
+            elif any(found):
+                outside.append(keras_variables.path_of(weight))
+        if outside:
+            logging.warning(
+                "`idle_paths: freeze` does not apply to %s, because their layers are both "
+                "candidates and parts of the model outside of choices. If only a choice uses a "
+                "layer, create it in a function that you pass as the candidate.",
+                ", ".join(f"`{path}`" for path in outside),
+            )
 
     def keep(self) -> list[list[tf.Tensor]]:
         """Return copies of the current values, for `put_back`."""

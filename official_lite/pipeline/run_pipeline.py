@@ -50,8 +50,6 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         BaseException: The first error; later errors are only logged. A `sys.exit()` without an exit
             code becomes one with the exit code 1.
     """
-    # Earlier phases may have created such files.
-    ctx.params = model_files.read(ctx.params)
     chief = context.is_chief(ctx.params.runtime)
     # Wait before catching signals: there is nothing to save yet.
     context.meet_workers(ctx.params.runtime)
@@ -218,7 +216,9 @@ class RunPipeline:
         finished: dict[str, FinishedPhase] = {}
         strategy: tf.distribute.Strategy | None = None
         trained: list[_Plan] = []
-        for plan in self._plans:
+        for planned in self._plans:
+            # Earlier phases may have written such files.
+            plan = dataclasses.replace(planned, params=model_files.read(planned.params))
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
             _warn_of_an_old_start(plan, trained)

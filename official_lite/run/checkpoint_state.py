@@ -16,11 +16,21 @@ from official_lite.modeling.optimization import ema_optimizer, gradient_accumula
 from official_lite.orbit.hooks import hook_list
 from official_lite.run import run_record
 
-__all__ = ["add_attributes", "add_hooks", "find_unneeded", "RunDescription"]
+__all__ = ["add_attributes", "add_hooks", "find_new_kinds", "find_unneeded", "RunDescription"]
 
 
 # Layers, optimizers, variables, modules, random generators, lookup tables, `tf.train.Checkpoint`.
 _STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
+
+# Checkpoints of older versions have no other attributes of trainers and tasks.
+_ALWAYS_SAVED = (
+    keras.Layer,
+    keras.optimizers.Optimizer,
+    keras.Variable,
+    tf.Variable,
+    tf.Module,
+    tf.random.Generator,
+)
 
 _NOT_STATE = (
     base_task.Task,
@@ -31,6 +41,7 @@ _NOT_STATE = (
     tf.data.Iterator,
     tf.distribute.DistributedDataset,
     tf.distribute.DistributedIterator,
+    tf.summary.SummaryWriter,
     tf.types.experimental.GenericFunction,
     tf.types.experimental.ConcreteFunction,
     # A sink for gradients, which has no state.
@@ -81,14 +92,15 @@ def add_hooks(checkpoint: tf.train.Checkpoint, hooks: Sequence[orbit.Hook]) -> N
         errors.ConfigValueError: Two hooks have the same name.
     """
     known = _parts_of(checkpoint)
-    owners = {
-        name: {**_attributes_of(hook), "callback": _attributes_of(getattr(hook, "callback", None))}
-        for name, hook in hook_list.by_name(hooks).items()
-    }
-    for name, attributes in owners.items():
-        _warn_of_iterators(name, attributes)
-    if found := _find_state(owners, known):
-        checkpoint.hook_attributes = found
+    found = []
+    for hook in hooks:
+        callback = _attributes_of(getattr(hook, "callback", None))
+        attributes = {**_attributes_of(hook), "callback": callback}
+        _warn_of_iterators(type(hook).__name__, attributes)
+        found.append(_find_state(attributes, known))
+    if any(found):
+        pairs = zip(hook_list.by_name(hooks), found, strict=True)
+        checkpoint.hook_attributes = {name: state for name, state in pairs if state}
 
 
 def _parts_of(checkpoint: tf.train.Checkpoint) -> set[int]:
@@ -192,6 +204,23 @@ def find_unneeded(
             yield from (v for v in part.variables if id(v) not in needed_ids)
         elif isinstance(part, keras.Variable) and step_seeds.is_seed(part):
             yield part
+
+
+def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
+    """Yield the variables of a checkpoint that checkpoints of older versions lack."""
+    for name, part in tf.train.TrackableView.children(checkpoint).items():
+        if name.startswith(("trainer_attributes", "task_attributes")):
+            yield from _below_new_kinds(part)
+
+
+def _below_new_kinds(part: Any) -> Iterator[Any]:
+    if isinstance(part, _ALWAYS_SAVED):
+        return
+    if isinstance(part, Mapping | list):
+        for child in tf.train.TrackableView.children(part).values():
+            yield from _below_new_kinds(child)
+    else:
+        yield from keras_variables.variables_of(part)
 
 
 class RunDescription:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_lite.common import errors, nested_dict
-from official_lite.config import compatibility, epochs, phase_configs
+from official_lite.config import compatibility, epochs, model_files, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import overrides, params_dict
@@ -47,8 +47,8 @@ class ExperimentEvaluator:
                 "checkpoint. Set `trainer.best_checkpoint_eval_metric` and "
                 "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
-        # Each trial resolves epochs and ratios for its own values.
-        self._params = epochs.given(params).replace(search=None)
+        # Each trial resolves epochs and ratios for its own values. All have the same model files.
+        self._params = model_files.read(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 
     def check(self, space: space_lib.Space) -> None:

@@ -51,7 +51,7 @@ def test_weights_and_moments_off_the_path_come_back() -> None:
         assert moved() == expected * 3
 
 
-def test_weights_with_several_users_come_back_only_if_none_was_used() -> None:
+def test_weights_with_several_users_come_back_only_if_none_was_used(caplog) -> None:
     shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
     inputs = keras.Input((2,))
     x = inputs
@@ -62,6 +62,8 @@ def test_weights_with_several_users_come_back_only_if_none_was_used() -> None:
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build(model.trainable_variables)
     idle = idle_paths.IdlePaths(model, optimizer)
+    (warning,) = caplog.messages
+    assert f"`{outside.kernel.path}`, `{outside.bias.path}`" in warning
     for a, b in [(0, 0), (0, 2), (1, 0), (1, 2)]:
         kept = idle.keep()
         before = [layer.kernel.numpy() for layer in (shared, outside)]

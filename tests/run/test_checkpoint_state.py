@@ -224,3 +224,16 @@ def test_weights_of_keras2_initialize_a_run(tmp_path) -> None:
     model, _ = _run("eval", tmp_path / "new", task=task)
     np.testing.assert_array_equal(model.dense.kernel, [[1.0], [1.0]])
     assert _files(tmp_path / "old") == before
+
+
+def test_checkpoint_from_before_an_attribute_was_saved_is_resumed(tmp_path) -> None:
+    class Task(line_experiment.LineTask):
+        def build_model(self) -> keras.Model:
+            self.box = tf.train.Checkpoint(total=tf.Variable(7.0))
+            return super().build_model()
+
+    _run("train", tmp_path, trainer={"train_steps": 4})
+    params = line_experiment.line_experiment()
+    task = Task(params.task)
+    train_lib.run_experiment(None, task, "train", params, str(tmp_path), allow_config_change=True)
+    assert float(task.box.total) == 7.0

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_lite import orbit, telemetry
 from official_lite.common import errors
-from official_lite.core import train_lib
+from official_lite.core import base_trainer, train_lib
 from official_lite.data import position
 from official_lite.run import recovery
 from tests.line_experiment import LineTask
@@ -132,6 +132,32 @@ def test_bad_batch_is_left_out_and_nothing_else_changes(
     assert all(np.isfinite(value).all() for value in _saved_values(tmp_path / "poisoned"))
     record = json.loads((tmp_path / "poisoned" / recovery.RECORD_NAME).read_text())
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
+
+
+def test_trainer_that_draws_two_batches_a_step_leaves_out_the_batches_of_its_bad_step(
+    experiment, make_trainer, tmp_path, caplog
+) -> None:
+    class Two(base_trainer.Trainer):
+        def train_step(self, iterator):
+            self.run_step(self._look, self.next_train_inputs(iterator))
+            super().train_step(iterator)
+
+        def _look(self, inputs):
+            self.model.dense.bias.assign_add(0.01 * tf.reduce_mean(inputs[1], axis=0)[:1])
+
+    def train(name, **bad):
+        params = experiment(trainer=RECOVERING)
+        task = _poison(LineTask(params.task), **bad)
+        trainer = make_trainer(params, Two, lambda _: task, evaluate=False)
+        return train_lib.run_experiment(
+            None, task, "train", params, str(tmp_path / name), trainer=trainer
+        )[0]
+
+    # Step 7 draws the batches 12 and 13; the checkpoint of step 4 follows batch 7.
+    model, other = train("poisoned", losses=[13]), train("other", left_out=range(8, 14))
+    assert "step 7, which drew batches 12 to 13" in caplog.text
+    np.testing.assert_array_equal(model.dense.kernel, other.dense.kernel)
+    np.testing.assert_array_equal(model.dense.bias, other.dense.bias)
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ class KerasCallback(Hook):
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
         # The state of the callback as `on_train_begin` left it, and the state to restore after it.
-        self._initial: dict[str, Any] = {}
+        self._initial: dict[str, Any] | None = None
         self._restored: dict[str, Any] = {}
 
     def _find_watched_metric(self) -> str:
@@ -208,13 +208,14 @@ class KerasCallback(Hook):
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
-        changed = {
-            name: value
-            for name, value in self._attributes().items()
-            if name not in self._initial or _packed(value) != _packed(self._initial[name])
-        }
         # Without a training there is nothing but the state of the training before.
-        state = changed if self._initial else self._restored
+        state = self._restored
+        if (initial := self._initial) is not None:
+            state = {
+                name: value
+                for name, value in self._attributes().items()
+                if name not in initial or _packed(value) != _packed(initial[name])
+            }
         arrays: dict[str, Any] = {}
         attributes = {"attributes": _pack(state, arrays)} if state else {}
         return {"epoch": self._epoch, **attributes, **arrays}
@@ -239,8 +240,9 @@ class KerasCallback(Hook):
 
     def _restore(self) -> None:
         """Set the attributes of the callback to those in the checkpoint that was restored."""
-        for name, value in copy.deepcopy(self._initial | self._restored).items():
+        for name, value in copy.deepcopy((self._initial or {}) | self._restored).items():
             setattr(self.callback, name, value)
+        self._restored = {}
 
     def _begin_test(self) -> None:
         if not self._has_ended:
