@@ -53,7 +53,22 @@ _NAMES = [
     (
         "tensorflow.python.ops.control_flow_util",
         "GraphOrParentsInXlaContext",
-        "distributed gradients and `trainer.remat`",
+        "distributed gradients, random numbers and `trainer.remat`",
+    ),
+    (
+        "tensorflow.python.ops.gen_stateless_random_ops_v2",
+        "stateless_random_uniform_v2",
+        "uniform random numbers, which are the same with XLA",
+    ),
+    (
+        "tensorflow.python.ops.gen_stateless_random_ops_v2",
+        "stateless_random_normal_v2",
+        "normal random numbers, which are the same with XLA",
+    ),
+    (
+        "tensorflow.python.ops.gen_stateless_random_ops_v2",
+        "stateless_random_uniform_full_int_v2",
+        "random numbers, which are the same with XLA",
     ),
     (
         "tensorflow.python.distribute.input_lib",
@@ -87,6 +102,7 @@ _IMPORTS = {
     "modeling/embedding_lookups.py": {"keras.src.backend.common"},
     "modeling/keras_losses.py": {"keras.src.losses"},
     "modeling/remat.py": {"keras.src.backend.common", "tensorflow.python.ops"},
+    "modeling/step_seeds.py": {"tensorflow.python.ops"},
 }
 
 
@@ -245,8 +261,11 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
 }
 
 # Private names of TensorFlow that exist only in a cluster or inside a graph; the tests of parameter
-# servers and of the TensorBoard writer use them.
-_ELSEWHERE = {"_allow_run_without_coordinator", "_get", "_num_ps", "_resource"}
+# servers and of the TensorBoard writer use them. tf.distribute looks for `_create_empty_value`, and
+# the tests of missing parts with two replicas fail without it.
+_ELSEWHERE = {
+    *("_allow_run_without_coordinator", "_create_empty_value", "_get", "_num_ps", "_resource"),
+}
 
 
 @pytest.mark.parametrize("thing", _INSTANCES)

@@ -1,5 +1,6 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -171,6 +172,8 @@ class Trainer(_AsyncTrainer):
     # Whether the step was searched for operations that a resumed run would not repeat.
     _is_searched = False
     _has_warned_of_position = False
+    # Whether a reporting interval has begun.
+    _is_reporting = False
 
     def __init__(
         self,
@@ -360,6 +363,11 @@ class Trainer(_AsyncTrainer):
         self._eval_loop_fn = None
 
     @property
+    def num_batch_sizes(self) -> int:
+        """The number of different sizes of batches for which XLA has compiled the step."""
+        return self._executor.num_sizes
+
+    @property
     def batches_per_step(self) -> int:
         """The number of batches that a step fetches: its micro-batches."""
         return train_data.count_micro_batches(self.config)
@@ -451,6 +459,7 @@ class Trainer(_AsyncTrainer):
 
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
+        self._is_reporting = True
         self._metric_group("train", [self.train_loss, *self.train_metrics]).reset()
 
     def next_train_inputs(self, iterator: Iterator[Any]) -> Any:
@@ -485,6 +494,7 @@ class Trainer(_AsyncTrainer):
         logs = group.results()
         # Reset here too, so that neither a checkpoint nor an evaluation sees these values.
         group.reset()
+        self._is_reporting = False
         logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
         return logs
 
@@ -573,7 +583,8 @@ class Trainer(_AsyncTrainer):
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
         """Evaluate, with the averaged weights if the optimizer keeps averages.
 
-        The training weights are put back even if the evaluation fails.
+        The training weights are put back even if the evaluation fails. So are the training metrics
+        if a hook evaluates within a reporting interval, because both splits may share metrics.
 
         Raises:
             errors.ConfigValueError: The trainer was built with `evaluate=False`.
@@ -583,8 +594,13 @@ class Trainer(_AsyncTrainer):
                 "This trainer was created with `evaluate=False`, so it can't evaluate. Use the "
                 "mode `train_and_eval` or `train_and_post_eval`."
             )
-        with ema_optimizer.averaged_weights(self.optimizer):
+        with ema_optimizer.averaged_weights(self.optimizer), self.keeping_metrics():
             return super().evaluate(num_steps)
+
+    def keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which an evaluation does not change what training reports."""
+        metrics = [self.train_loss, *self.train_metrics] if self._is_reporting else []
+        return step_metrics.kept(metrics)
 
     def eval_begin(self) -> None:
         """Reset the validation metrics."""
@@ -893,6 +909,8 @@ class Trainer(_AsyncTrainer):
                 use_tf_while_loop=trainer_config.eval_tf_while_loop and compiles,
             ),
         )
+        if type(self).eval_begin is Trainer.eval_begin:
+            self.check_state(None)
 
     def _require_step(self, name: str, caller: str, **kwargs: str) -> None:
         """Check the parameters of a step of the task before training starts."""

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import inspect
 import itertools
 import re
@@ -14,12 +15,13 @@ import tensorflow as tf
 from absl import logging
 from keras.src.backend.common import global_state
 
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, keras_variables, types, user_code
 from official_lite.orbit.utils import step_guard
 
 __all__ = [
     "fresh_names",
     "install",
+    "kept",
     "name_apart",
     "reset_metric",
     "MetricGroup",
@@ -47,6 +49,23 @@ def reset_metric(metric: keras.metrics.Metric) -> None:
 
 def _reset_states(self: keras.metrics.Metric) -> None:
     self.reset_state()
+
+
+@contextlib.contextmanager
+def kept(metrics: Sequence[Any]) -> Iterator[None]:
+    """Put the values of metrics back at the end of the context, on all replicas of this host."""
+    before = [list(getattr(metric, "variables", ())) for metric in metrics]
+    copies = [copy for v in itertools.chain(*before) for copy in keras_variables.local_values(v)]
+    values = [copy.read_value() for copy in copies]
+    try:
+        yield
+    finally:
+        for metric, variables in zip(metrics, before, strict=True):
+            if len(getattr(metric, "variables", ())) > len(variables):
+                # It has created variables in the meantime.
+                reset_metric(metric)
+        for copy, value in zip(copies, values, strict=True):
+            copy.assign(value)
 
 
 # Where Keras counts the objects without a name, by the snake case of their class.
@@ -152,8 +171,11 @@ def _snake_case(name: str) -> str:
 # Tracing takes about as long as this number of eager calls.
 _CALLS_BEFORE_TRACING = 20
 
-# Metrics in which every update by Keras' own `update_state` changes a variable. In others, such as
-# a sum or a recall, all variables may still be 0 after an update.
+# The metrics whose `update_state` was called.
+_updated: weakref.WeakSet[Any] = weakref.WeakSet()
+
+# Metrics in which every update by Keras' own `update_state` changes a variable, unless all of its
+# weights are 0. In others, such as a sum or a recall, all variables may still be 0 after an update.
 _COUNTING = (
     keras.metrics.Mean,
     keras.metrics.AUC,
@@ -202,6 +224,8 @@ class MetricGroup:
         self._calls = 0
         # The ids of the metrics that a step has updated, and of those found without an update.
         self._updated: set[int] = set()
+        for metric in self.metrics:
+            _note_updates(metric)
         self._missed: set[int] = set()
         self._reset: Any = tf.function(self._reset_traceable, autograph=False)
         self._read: Any = tf.function(self._read_traceable, autograph=False)
@@ -257,7 +281,7 @@ class MetricGroup:
         """Return whether a step has updated the metric; warn once if not."""
         if id(metric) in self._updated:
             return True
-        if _has_counted(metric):
+        if metric in _updated or _may_have_counted(metric):
             self._updated.add(id(metric))
             return True
         if id(metric) not in self._missed:
@@ -287,11 +311,29 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
     return is_renamed and all(method.__module__.startswith("keras.") for method in methods)
 
 
-def _has_counted(metric: keras.metrics.Metric) -> bool:
-    if metric.name == "compile_metrics":
-        return metric.built and all(_has_counted(part) for part in metric.metrics)
-    update = getattr(type(metric), "update_state", None)
-    if not isinstance(metric, _COUNTING) or not update.__module__.startswith("keras."):
+def _note_updates(metric: Any) -> None:
+    """Note the calls of `update_state`, which a graph makes while it is traced."""
+    if not _is_certain(metric) or "update_state" in vars(metric):
+        return
+    update = metric.update_state
+
+    @functools.wraps(update)
+    def noting_update(*args: Any, **kwargs: Any) -> Any:
+        _updated.add(metric)
+        return update(*args, **kwargs)
+
+    # Bypass Keras' `__setattr__`, which would track the value.
+    vars(metric)["update_state"] = noting_update
+
+
+def _is_certain(metric: Any) -> bool:
+    """Return whether a metric without a change has certainly not been updated."""
+    is_known = isinstance(metric, _COUNTING) or getattr(metric, "name", "") == "compile_metrics"
+    return is_known and type(metric).update_state.__module__.startswith("keras.")
+
+
+def _may_have_counted(metric: Any) -> bool:
+    if not _is_certain(metric):
         return True
     return any(tf.math.count_nonzero(v) > 0 for v in metric.variables)
 

@@ -276,9 +276,6 @@ class OrbitExperimentRunner:
             )
         preemption.check()
         self._warn_of_no_checkpoint()
-        self.choose_execution()
-        if self._writes_events:
-            telemetry.write_hparams(self.model_dir, self._run_info().flat_config())
         self._save_a_point_to_recover_to()
         if self._mode is Mode.TRAIN_AND_EVAL:
             # As in the Model Garden, an interval of 0 means one evaluation at the end.
@@ -307,7 +304,11 @@ class OrbitExperimentRunner:
 
     @goodput.measuring("compiling")
     def choose_execution(self) -> None:
-        """Choose the execution mode for `runtime.execution: auto`; `train` calls this first."""
+        """Choose the execution mode for `runtime.execution: auto`.
+
+        The modes are tried in the state in which training begins: after `before_train` of all other
+        hooks and `train_loop_begin` of the trainer.
+        """
         trains_steps = isinstance(self.trainer, base_trainer.Trainer)
         num_steps = self.params.trainer.train_steps - self.controller.step
         if not trains_steps or modes.execution_of(self.params.runtime) != "auto":
@@ -422,7 +423,8 @@ class OrbitExperimentRunner:
         # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
-        hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks]
+        last = orbit.hooks.LambdaHook(before_train=self._begin_training)
+        hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks, last]
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
         best_checkpoint.check_directories(self.params, self.model_dir, keepers)
         best_checkpoint.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
@@ -499,6 +501,11 @@ class OrbitExperimentRunner:
         model = orbit.runner.model_of(self.trainer)
         step = self.trainer.global_step
         driver.note_results(record, error, lambda: int(step.numpy()), model, self.controller)
+
+    def _begin_training(self, _: orbit.Hook) -> None:
+        self.choose_execution()
+        if self._writes_events:
+            telemetry.write_hparams(self.model_dir, self._run_info().flat_config())
 
     def _warn_of_no_checkpoint(self) -> None:
         """Warn if there will be nothing to resume from before the training ends."""

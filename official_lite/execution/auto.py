@@ -1,7 +1,7 @@
 """The implementation of `runtime.execution: auto`: reuse the recorded mode, or find the fastest."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -104,6 +104,9 @@ class Trainer(modes.Trainer, Protocol):
     def evaluates(self) -> bool: ...
 
     @property
+    def num_batch_sizes(self) -> int: ...
+
+    @property
     def eval_dataset(self) -> Dataset | dict[str, Dataset] | None: ...
 
     def build_train_dataset(self) -> Dataset: ...
@@ -135,6 +138,7 @@ class _Tuner:
         self._loops: dict[str, orbit.TrainLoop] = {}
         self._setup_seconds: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
+        self._functions: Sequence[Any] = ()
         self._trace_seconds = 0.0
         # The ops of the step whose effects can't be put back.
         self._effects: list[str] = []
@@ -152,6 +156,8 @@ class _Tuner:
             return self._decide("graph", f"trying steps would change more than variables ({names})")
         if "graph" not in self._seconds:
             return self._decide("graph", "it could not be tried")
+        if names := repeatability.find_other_numbers(self._functions):
+            return self._decide("graph", f"XLA would draw other random numbers in {names[0]}")
         for mode in self._candidates():
             if not self._pays_for_another(self._seconds["graph"]):
                 return self._decide(self._fastest(), f"benchmarking {mode} would not pay off")
@@ -197,6 +203,7 @@ class _Tuner:
             functions = loop.trace()
             if mode == "graph":
                 self._trace_seconds = time.monotonic() - started
+                self._functions = functions
             self._effects = sorted(set(repeatability.find_lasting_effects(functions)))
             if self._effects:
                 return
@@ -204,7 +211,11 @@ class _Tuner:
             # The first step includes the compilation.
             loop(tf.constant(1))
             self._setup_seconds[mode] = time.monotonic() - started
-            self._seconds[mode] = self._measure(loop)
+            seconds, num_steps = self._measure(loop)
+            if self._trainer.num_batch_sizes > max(2, num_steps // 2):
+                logging.info("Skipping the execution mode %s: most batches differ in size.", mode)
+                return
+            self._seconds[mode] = seconds
             self._loops[mode] = loop
         except Exception as error:  # XLA or the step may raise any error; try the other modes.
             logging.warning("Skipping the execution mode %s: %s", mode, _first_line(error))
@@ -212,15 +223,16 @@ class _Tuner:
             if snapshot is not None:
                 snapshot.restore()
 
-    def _measure(self, loop: orbit.TrainLoop) -> float:
-        """Return the time per step in seconds: the best of several measurements."""
+    def _measure(self, loop: orbit.TrainLoop) -> tuple[float, int]:
+        """Return the seconds per step, the best of several measurements, and the steps run."""
         started = time.monotonic()
         deadline = started + _SECONDS_PER_TRIAL
-        best, num_steps, goes = float("inf"), 1, 0
+        best, num_steps, goes, total = float("inf"), 1, 0, 0
         while goes < _FEWEST_GOES or time.monotonic() < deadline:
             seconds = _seconds_of(loop, num_steps)
             best = min(best, seconds / num_steps)
             goes += 1
+            total += num_steps
             is_known = goes >= _FEWEST_GOES and time.monotonic() - started > _FEWEST_SECONDS
             if is_known and not self._is_worth_a_closer_look(best, seconds):
                 break
@@ -228,7 +240,7 @@ class _Tuner:
             # busy machine.
             if seconds < (_SECONDS_PER_TRIAL / 2 if goes <= _GROWING_GOES else _SECONDS_PER_GO):
                 num_steps *= 2
-        return best
+        return best, total
 
     def _is_worth_a_closer_look(self, seconds_per_step: float, seconds: float) -> bool:
         if "graph" not in self._seconds:

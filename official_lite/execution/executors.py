@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, log_once, nests, types, user_code
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import standard_runner
 
@@ -32,6 +34,9 @@ TrainStep = Callable[..., Mapping[str, Any]]
 EvalStep = Callable[[types.Nest], Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
+
+# More sizes of batches than an epoch and its last batch need, or a few buckets.
+_MANY_SIZES = 8
 
 # The text in XLA's errors about ops that it does not support.
 _NOT_COMPILABLE = "unsupported operations"
@@ -102,6 +107,11 @@ class GraphExecutor:
         """Create the function `(iterator, num_steps, state, reduce_fn)` that evaluates."""
         return orbit.StandardEvaluator.create_eval_loop_fn(trainer, has_state)
 
+    @property
+    def num_sizes(self) -> int:
+        """The number of different sizes of batches for which programs were compiled."""
+        return 0
+
     def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
         """Run steps, and advance the global step by their number."""
         orbit.StandardTrainer.run_steps(trainer, num_steps)
@@ -153,6 +163,7 @@ class XlaExecutor(GraphExecutor):
         self, strategy: tf.distribute.Strategy, options: tf.distribute.RunOptions | None = None
     ) -> None:
         super().__init__(strategy, options)
+        self._sizes: set[bytes] = set()
         self._programs: dict[StepFn, StepFn] = {}
         self._split_steps: dict[TrainStep, TrainStep] = {}
 
@@ -178,7 +189,12 @@ class XlaExecutor(GraphExecutor):
             return super().create_eval_loop_fn(trainer, has_state)
         return orbit.XlaEvalLoop(trainer.eval_step, needs_outputs=self._needs_outputs(trainer))
 
+    @property
+    def num_sizes(self) -> int:
+        return len(self._sizes)
+
     def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+        self._watch_sizes(inputs)
         if self.strategy.num_replicas_in_sync > 1:
             return super().run_step(step_fn, *inputs)
         if step_fn not in self._programs:
@@ -199,6 +215,23 @@ class XlaExecutor(GraphExecutor):
     def _needs_outputs(self, trainer: orbit.StandardEvaluator) -> bool:
         """Return whether each step of an evaluation is a program of its own."""
         return True
+
+    def _watch_sizes(self, inputs: types.Nest) -> None:
+        """Note the sizes of batches, unless they are known when the step is traced."""
+        shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
+        if shapes:
+            tf.numpy_function(self._note_size, [tf.concat(shapes, 0)], [])
+
+    def _note_size(self, shape: npt.NDArray[np.int32]) -> None:
+        self._sizes.add(shape.tobytes())
+        if len(self._sizes) == _MANY_SIZES:
+            log_once.warn_once(
+                "`runtime.execution` is %s, and the batches have had %d different sizes so far. "
+                "XLA compiles a program for each of them. Pad the batches to one size or a few, or "
+                "use the execution mode `graph`.",
+                self.name,
+                _MANY_SIZES,
+            )
 
 
 class XlaLoopExecutor(XlaExecutor):

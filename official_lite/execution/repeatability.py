@@ -12,6 +12,7 @@ from official_lite.modeling import step_seeds
 
 __all__ = [
     "find_lasting_effects",
+    "find_other_numbers",
     "find_random_numbers",
     "warn_of_random_inputs",
     "warn_of_random_numbers",
@@ -50,6 +51,17 @@ _LASTING_EFFECTS = (
 
 # The class of a dataset that keeps its elements.
 _CACHE = "CacheDataset"
+
+# Ops that depend on nothing but a seed, of which XLA makes other numbers. For those of uniform and
+# normal numbers, see `modeling.step_seeds`.
+_OTHER_IN_XLA = frozenset(
+    (
+        "StatelessMultinomial",
+        "StatelessParameterizedTruncatedNormal",
+        "StatelessTruncatedNormal",
+        "StatelessTruncatedNormalV2",
+    )
+)
 
 _MOST_NAMES = 5
 
@@ -102,6 +114,12 @@ def find_lasting_effects(functions: Sequence[Any]) -> Iterator[str]:
         for node in _nodes(function):
             if node.op.startswith(_LASTING_EFFECTS):
                 yield node.name
+
+
+def find_other_numbers(functions: Sequence[Any]) -> list[str]:
+    """Return the names of the ops for which XLA draws other random numbers than a graph."""
+    ops = _OPS | _OTHER_IN_XLA
+    return [node.name for function in functions for node in _nodes(function) if node.op in ops]
 
 
 def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:

@@ -3,10 +3,19 @@
 Keras 3 keeps the state of dropout in variables that have the same value on all replicas, so all
 replicas drop the same units. Also, an interrupted run would resume with different random numbers
 than an uninterrupted one.
+
+XLA draws the same random bits as the other modes, but makes other floating-point numbers of them.
+While this module is imported, uniform and normal numbers are the same in all modes.
 """
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util, gen_stateless_random_ops_v2
 
 __all__ = ["StepSeeds", "is_random_state", "is_seed", "numbers_for"]
 
@@ -81,3 +90,75 @@ def is_random_state(variable: tf.Variable) -> bool:
     # The copies of other replicas are called `name/replica_1:0`.
     name = str(variable.name).split(":")[0].split("/replica_")[0]
     return name.endswith(_STATE_NAMES)
+
+
+def _uniform_of(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return numbers in [0, 1) as TensorFlow's kernels make them: of the last bits, not the first.
+
+    Args:
+        bits: Random integers, uint32 or, for float64, uint64.
+        dtype: The dtype of the result.
+    """
+    if dtype == tf.float64:
+        # The kernels take the two words of an integer in the other order.
+        high = tf.bitwise.left_shift(bits & 0xFFFFF, tf.constant(32, tf.uint64))
+        low = tf.bitwise.right_shift(bits, tf.constant(32, tf.uint64))
+        return tf.bitcast(high | low | (1023 << 52), tf.float64) - 1
+    if dtype == tf.bfloat16:
+        return tf.bitcast(tf.cast(bits & 0x7F, tf.uint16) | (127 << 7), tf.bfloat16) - 1
+    return tf.bitcast((bits & 0x7FFFFF) | (127 << 23), tf.float32) - 1
+
+
+def _uniform(shape: Any, dtype: tf.DType, draw_bits: Callable[..., tf.Tensor]) -> tf.Tensor:
+    return _uniform_of(draw_bits(shape, dtype=_bits_of(dtype)), dtype)
+
+
+def _normal(shape: Any, dtype: tf.DType, draw_bits: Callable[..., tf.Tensor]) -> tf.Tensor:
+    computed = tf.float64 if dtype == tf.float64 else tf.float32
+    size = tf.reduce_prod(tf.cast(shape, tf.int32))
+    bits = draw_bits(tf.stack([(size + 1) // 2, 2]), dtype=_bits_of(computed))
+    # The method of Box and Muller makes two numbers of two.
+    radius, angle = tf.unstack(_uniform_of(bits, computed), axis=1)
+    radius = tf.sqrt(-2 * tf.math.log(tf.maximum(radius, 1e-7)))
+    angle = 2 * math.pi * angle
+    pairs = tf.stack([radius * tf.sin(angle), radius * tf.cos(angle)], axis=1)
+    return tf.cast(tf.reshape(tf.reshape(pairs, [-1])[:size], shape), dtype)
+
+
+def _bits_of(dtype: tf.DType) -> tf.DType:
+    return tf.uint64 if dtype == tf.float64 else tf.uint32
+
+
+def _alike_in_xla(
+    draw: Callable[..., tf.Tensor], make: Callable[..., tf.Tensor]
+) -> Callable[..., tf.Tensor]:
+    """Wrap an op of TensorFlow so that XLA computes the numbers of the other modes."""
+
+    @functools.wraps(draw)
+    def draw_alike(
+        shape: Any, key: Any, counter: Any, alg: Any, dtype: Any = tf.float32, name: Any = None
+    ) -> tf.Tensor:
+        wanted = tf.as_dtype(dtype)
+        # XLA and the kernels already agree on uniform numbers of half precision.
+        is_alike = wanted == tf.float16 and make is _uniform
+        graph = tf.compat.v1.get_default_graph()
+        if is_alike or not control_flow_util.GraphOrParentsInXlaContext(graph):
+            return draw(shape=shape, key=key, counter=counter, alg=alg, dtype=dtype, name=name)
+        draw_bits = functools.partial(
+            gen_stateless_random_ops_v2.stateless_random_uniform_full_int_v2,
+            key=key,
+            counter=counter,
+            alg=alg,
+        )
+        return make(shape, wanted, draw_bits)
+
+    return draw_alike
+
+
+# `tf.random.stateless_*`, `tf.random.Generator` and Keras look these functions up on each call.
+for _name, _make in (
+    ("stateless_random_uniform_v2", _uniform),
+    ("stateless_random_normal_v2", _normal),
+):
+    _draw = getattr(gen_stateless_random_ops_v2, _name)
+    setattr(gen_stateless_random_ops_v2, _name, _alike_in_xla(_draw, _make))

@@ -270,7 +270,11 @@ class Controller:
         for prepare in self.eval_preparations:
             prepare()
         started = time.monotonic()
-        with self.storage.muted(), self.eval_summary_manager.summary_writer().as_default():
+        with (
+            self.storage.muted(),
+            self.eval_summary_manager.summary_writer().as_default(),
+            self._keeping_metrics(),
+        ):
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         logs = reports.as_numpy(output)
         if steps > 0:
@@ -441,9 +445,21 @@ class Controller:
 
     @contextlib.contextmanager
     def step_context(self) -> Iterator[None]:
-        """Enter the context in which steps run, to trace or try steps outside of `train`."""
+        """Enter the context in which steps run, to try steps before training.
+
+        A reporting interval begins here if none has begun; training continues with it.
+        """
         with self.storage, self._summaries.of_steps():
+            self._inner.begin()
             yield
+
+    def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
+        """Return the trainer's context for an evaluation by another object within an interval."""
+        keep: Callable[[], contextlib.AbstractContextManager[None]]
+        keep = getattr(self.trainer, "keeping_metrics", contextlib.nullcontext)
+        if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
+            keep = contextlib.nullcontext
+        return keep()
 
     def _required_checkpoints(self, for_method: str) -> checkpointing.Checkpointing:
         if self._checkpoints is None:

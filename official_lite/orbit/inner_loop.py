@@ -21,7 +21,7 @@ class InnerLoop:
     interval cannot be split reports after every stretch.
 
     Attributes:
-      is_open: Whether an interval has begun and not ended.
+      is_open: Whether a step of an interval has run, and the interval has not ended.
       is_splittable: Whether a stretch may run in several parts. This is false if the trainer
         overrides `train`.
       seconds: The total seconds spent in the trainer's calls.
@@ -63,6 +63,7 @@ class InnerLoop:
         self._seconds = 0.0
         self.seconds = 0.0
         self.is_open = False
+        self._has_begun = False
 
     def next_step(self, step: int) -> float:
         """Return the step at which a stretch from `step` must end.
@@ -79,6 +80,12 @@ class InnerLoop:
     def is_report_due(self, step: int) -> bool:
         """Return whether the current interval must end at `step`."""
         return self.is_open and (not self.is_splittable or self._interval_end.is_due(step))
+
+    def begin(self) -> None:
+        """Call the trainer's `train_loop_begin` before the first step of an interval, once."""
+        if self.is_splittable and not self._has_begun:
+            self._trainer.train_loop_begin()
+            self._has_begun = True
 
     def run(self, start: int, stop: int) -> None:
         """Train from the current step, `start`, to step `stop` in one call of the trainer.
@@ -114,12 +121,12 @@ class InnerLoop:
         """End the interval and return the trainer's output for it."""
         if self.is_splittable:
             self._output = self._trainer.train_loop_end()
-        self.is_open = False
+        self.is_open = self._has_begun = False
         return dict(self._output or {})
 
     def discard(self) -> None:
         """Discard the current interval after an error in it."""
-        self.is_open = False
+        self.is_open = self._has_begun = False
         self._steps, self._seconds = 0, 0.0
 
     def take_steps_per_second(self) -> float:
@@ -150,8 +157,7 @@ class InnerLoop:
         if not self.is_splittable:
             self._output = self._trainer.train(num_steps)
         else:
-            if not self.is_open:
-                self._trainer.train_loop_begin()
+            self.begin()
             self._trainer.run_steps(num_steps)
         self.is_open = True
 

@@ -349,7 +349,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
           The result of `eval_end`.
 
         Raises:
-          errors.ConfigValueError: `num_steps` is -1 and `use_tf_while_loop` is set.
+          errors.ConfigValueError: `use_tf_while_loop` is set, and either `num_steps` is -1, or
+            `eval_reduce` needs the outputs of the steps and there is no state.
           errors.DataError: The data are empty, or they end early in a compiled loop.
         """
         if self._eval_options.use_tf_while_loop and num_steps == -1:
@@ -358,6 +359,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
                 "Pass the number of steps, or set `use_tf_while_loop=False`."
             )
         state = self.eval_begin()
+        self.check_state(state)
         if self._eval_loop_fn is None:
             self._eval_loop_fn = self.create_eval_loop_fn(has_state=state is not None)
             if hasattr(self._eval_loop_fn, "calls"):
@@ -425,7 +427,23 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
     @property
     def folds_outputs(self) -> bool:
         """Return whether each step's outputs are needed on the host."""
-        return True
+        return type(self).eval_reduce is not StandardEvaluator.eval_reduce
+
+    def check_state(self, state: Any) -> None:
+        """Check that no outputs are lost: a compiled loop without a state does not reduce them.
+
+        Args:
+          state: The result of `eval_begin`.
+
+        Raises:
+          errors.ConfigValueError: Outputs would be lost.
+        """
+        if self._eval_options.use_tf_while_loop and state is None and self.folds_outputs:
+            raise errors.ConfigValueError(
+                "A compiled evaluation loop (`trainer.eval_tf_while_loop`, `use_tf_while_loop`) "
+                "passes no outputs to `aggregate_logs` or `eval_reduce`, which are overridden. "
+                "Set it to false, or return the initial state from `eval_begin`."
+            )
 
     @property
     def eval_dataset(self) -> Any:

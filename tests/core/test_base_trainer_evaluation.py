@@ -5,7 +5,7 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.core import base_trainer
 from tests import rounding
-from tests.line_experiment import NUM_EXAMPLES
+from tests.line_experiment import NUM_EXAMPLES, LineTask
 
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
@@ -113,3 +113,22 @@ def test_evaluation_without_a_loss_reports_none(experiment, make_trainer, make_t
     logs = make_trainer(experiment(), task_cls=Silent, train=False).evaluate(tf.constant(-1))
     assert "mae" in logs
     assert "validation_loss" not in logs
+
+
+def test_compiled_loop_that_would_lose_outputs_is_refused_before_training(
+    experiment, make_trainer
+) -> None:
+    class Counting(LineTask):
+        def aggregate_logs(self, state, step_logs):
+            return (state or 0) + 1
+
+        def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+            return {"num_batches": aggregated_logs}
+
+    compiled = {"eval_tf_while_loop": True, "validation_steps": 2}
+    with pytest.raises(errors.ConfigValueError, match=r"`trainer\.eval_tf_while_loop`"):
+        make_trainer(experiment(trainer=compiled), task_cls=Counting)
+    trainer = make_trainer(experiment(), task_cls=Counting)
+    assert trainer.evaluate(tf.constant(2))["num_batches"] == 2
+    trainer = make_trainer(experiment(trainer=compiled))
+    assert trainer.evaluate(tf.constant(2))["validation_loss"] > 0

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors
+from official_lite.common import errors, log_once
 from official_lite.core import base_trainer, input_reader, train_lib
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
@@ -191,8 +191,40 @@ def test_trainer_on_two_replicas_that_draws_two_batches_a_step_resumes_exactly(
     _assert_resumes_exactly(tmp_path, trainer_cls=Critics, strategy=two_replicas)
 
 
-def test_trainer_that_draws_a_varying_number_of_batches_a_step_resumes_exactly(tmp_path) -> None:
-    _assert_resumes_exactly(tmp_path, trainer_cls=Varying)
+class Looping(Varying):
+    """Draws batches in a loop of TensorFlow until it has enough."""
+
+    def train_step(self, iterator: Iterator[Any]) -> None:
+        count = tf.constant(0, tf.int64)
+        for inputs in iterator:
+            self.run_step(self._look, inputs)
+            count = count + 1
+            if count > self.global_step % 3:
+                break
+        self.run_step(self._count)
+
+    def _count(self) -> None:
+        self.global_step.assign_add(1)
+
+
+@pytest.mark.parametrize("trainer_cls", [Varying, Looping])
+def test_trainer_that_draws_a_varying_number_of_batches_a_step_resumes_exactly(
+    trainer_cls, tmp_path, caplog
+) -> None:
+    _assert_resumes_exactly(tmp_path, trainer_cls=trainer_cls)
+    assert "can't be counted" not in caplog.text
+
+
+def test_trainer_that_passes_its_iterator_to_a_function_is_told_that_batches_are_not_counted(
+    tmp_path, caplog
+) -> None:
+    class Inner(base_trainer.Trainer):
+        def train_step(self, iterator: Iterator[Any]) -> None:
+            tf.function(super().train_step)(iterator)
+
+    log_once._warn.cache_clear()
+    _run(tmp_path, 2, trainer_cls=Inner)
+    assert caplog.text.count("batches can't be counted") == 1
 
 
 def test_tables_and_all_other_state_of_a_task_are_resumed(tmp_path) -> None:
@@ -255,22 +287,25 @@ def test_data_whose_position_is_lost_are_named_once_at_the_start_and_once_at_the
 
 
 class _Counting(orbit.Hook):
-    """Has a variable of TensorFlow, which no `state_dict` returns."""
+    """Has a variable of TensorFlow, which no `state_dict` returns, and may end the run."""
 
     every_n_steps = 1
 
-    def __init__(self) -> None:
+    def __init__(self, fails_at: int) -> None:
         self.calls = tf.Variable(0)
+        self._fails_at = fails_at
 
     def after_step(self) -> None:
         self.calls.assign_add(1)
+        if self.controller.step == self._fails_at:
+            raise RuntimeError("killed")
 
 
-def _run_with_callbacks(directory: pathlib.Path, steps: int) -> tuple[Any, ...]:
+def _run_with_callbacks(directory: pathlib.Path, fails_at: int = 0) -> tuple[Any, ...]:
     keras.utils.set_random_seed(0)
     params = line_experiment.line_experiment(
         trainer={
-            "train_steps": steps,
+            "train_steps": 9,
             "validation_interval": 1,
             "checkpoint_interval": 2,
             "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 0.9}}},
@@ -279,7 +314,7 @@ def _run_with_callbacks(directory: pathlib.Path, steps: int) -> tuple[Any, ...]:
     )
     plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=3, min_delta=1e-9, cooldown=1)
     stop = keras.callbacks.EarlyStopping("val_loss", patience=90, restore_best_weights=True)
-    hook = _Counting()
+    hook = _Counting(fails_at)
     model, _ = train_lib.run_experiment(
         None,
         ArrayTask(params.task),
@@ -287,7 +322,6 @@ def _run_with_callbacks(directory: pathlib.Path, steps: int) -> tuple[Any, ...]:
         params,
         str(directory),
         hooks=[hook, *map(orbit.hooks.KerasCallback, (plateau, stop))],
-        allow_config_change=True,
     )
     rates = [float(plateau.best), plateau.wait, plateau.cooldown_counter, plateau.min_delta]
     best = [stop.best, stop.best_epoch, stop.wait, *stop.best_weights]
@@ -297,9 +331,11 @@ def _run_with_callbacks(directory: pathlib.Path, steps: int) -> tuple[Any, ...]:
 # Keras itself, with NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_callbacks_of_keras_and_variables_of_hooks_resume_exactly(tmp_path) -> None:
-    unbroken = _run_with_callbacks(tmp_path / "unbroken", 9)
-    for steps in (2, 6, 9):
-        resumed = _run_with_callbacks(tmp_path / "broken", steps)
+    unbroken = _run_with_callbacks(tmp_path / "unbroken")
+    for step in (3, 7):
+        with pytest.raises(RuntimeError, match="killed"):
+            _run_with_callbacks(tmp_path / "broken", step)
+    resumed = _run_with_callbacks(tmp_path / "broken")
     assert unbroken[0] == 9
     for expected, got in zip(unbroken, resumed, strict=True):
         np.testing.assert_array_equal(got, expected)

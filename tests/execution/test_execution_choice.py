@@ -3,9 +3,11 @@ import json
 import pytest
 import tensorflow as tf
 
-from official_lite.core import train_lib
+from official_lite import orbit
+from official_lite.core import base_trainer, train_lib
 from official_lite.execution import auto, execution_record
 from tests.execution.test_auto import EndlessTask
+from tests.line_experiment import LineTask
 
 
 def _run(params, task, model_dir, mode="train") -> train_lib.OrbitExperimentRunner:
@@ -105,3 +107,86 @@ def test_only_the_chief_writes_the_choice(experiment, make_trainer, tmp_path, mo
     record = auto.choose(trainer, 500, str(tmp_path), evaluates=False)
     assert record.seconds_per_step
     assert not (tmp_path / "execution.json").exists()
+
+
+class Buffered(base_trainer.Trainer):
+    """Fills a buffer when an interval begins; its step fails if the buffer is empty."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        self.buffer = tf.Variable(0.0, trainable=False)
+        super().__init__(*args, **kwargs)
+
+    def train_loop_begin(self) -> None:
+        super().train_loop_begin()
+        self.buffer.assign_add(1.0)
+
+    def replica_train_step(self, inputs) -> None:
+        with tf.control_dependencies([tf.debugging.assert_positive(self.buffer)]):
+            super().replica_train_step(inputs)
+
+
+def test_modes_are_tried_in_the_state_in_which_training_begins(experiment, tmp_path) -> None:
+    seen = []
+    params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
+    hook = orbit.hooks.LambdaHook(
+        before_train=lambda hook: hook.controller.trainer.buffer.assign_sub(0.5),
+        after_step=lambda hook: seen.append(float(hook.controller.trainer.buffer)),
+        every_n_steps=100,
+    )
+    task = EndlessTask(params.task)
+    optimizer = task.create_optimizer(params.trainer.optimizer_config)
+    trainer = Buffered(params, task, task.build_model(), optimizer)
+    runner = train_lib.OrbitExperimentRunner(
+        tf.distribute.get_strategy(),
+        task,
+        "train",
+        params,
+        str(tmp_path),
+        trainer=trainer,
+        hooks=[hook],
+    )
+    runner.run()
+    assert "graph" in runner.execution_record.seconds_per_step
+    # As without a choice: once for the hook, and once for each interval of 4 steps.
+    assert seen == [25 - 0.5, 50 - 0.5]
+
+
+class RandomTask(EndlessTask):
+    """Draws numbers of which XLA makes others."""
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        noise = tf.random.stateless_truncated_normal(tf.shape(labels), (1, 2))
+        return super().build_losses(labels + noise, model_outputs, aux_losses)
+
+
+def test_no_mode_is_chosen_that_draws_other_random_numbers(experiment, make_trainer) -> None:
+    record = auto.choose_execution(make_trainer(experiment(), task_cls=RandomTask), 10**9)
+    assert record.execution == "graph"
+    assert "other random numbers" in record.reason
+
+
+class UnevenTask(LineTask):
+    """Has batches of many sizes."""
+
+    def build_inputs(self, params, input_context=None):
+        data = super().build_inputs(params, input_context).unbatch().repeat()
+        if not params.is_training:
+            return data.take(8).batch(8)
+        sizes = tf.data.Dataset.range(1, 12).repeat()
+        return tf.data.Dataset.zip((sizes, data.batch(12))).map(
+            lambda size, batch: (batch[0][:size], batch[1][:size])
+        )
+
+
+def test_many_sizes_of_batches_are_told_once_and_not_chosen(
+    experiment, make_trainer, caplog
+) -> None:
+    trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)
+    for _ in range(2):
+        trainer.train(tf.constant(11))
+    told = [r.message for r in caplog.records if "different sizes" in r.message]
+    assert len(told) == 1
+    assert "8 different sizes" in told[0]
+    trainer.execution = "graph"
+    record = auto.choose_execution(trainer, 10**9)
+    assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})

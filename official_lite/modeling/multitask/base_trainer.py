@@ -1,5 +1,6 @@
 """Trainer that trains all tasks jointly in each step."""
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -239,6 +240,13 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         # Schedules count the updates of all tasks.
         results["learning_rate"] = self.optimizer.learning_rate
         return results
+
+    def keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which an evaluation does not change what training reports."""
+        metrics: list[Any] = list(self.training_losses.values())
+        for name in self.multi_task.tasks:
+            metrics += self._metric_group(name).metrics
+        return step_metrics.kept(metrics)
 
     def _train_on(self, inputs: Mapping[str, Any]) -> None:
         self._executor.run_step(self._replica_train_step, inputs)

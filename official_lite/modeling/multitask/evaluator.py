@@ -201,6 +201,12 @@ class _TaskEvaluator(orbit.StandardEvaluator):
             [*self.metrics, *step_metrics.model_metrics(model)]
         )
 
+        self.check_state(None)
+
+    @property
+    def folds_outputs(self) -> bool:
+        return type(self._task).aggregate_logs is not base_task.Task.aggregate_logs
+
     def eval_begin(self) -> None:
         self.loss.reset_state()
         self._reported.reset()

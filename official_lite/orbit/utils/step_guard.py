@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import nests, types, user_code
+from official_lite.common import log_once, nests, types, user_code
 
 __all__ = ["count_batches", "current_batch", "fetched", "guard_step"]
 
@@ -74,7 +74,7 @@ def count_batches(step_fn: Callable[[Any], Any], counts: Any) -> Callable[[Any],
     @user_code.not_converted
     def run(iterator: Iterator[types.Nest]) -> Any:
         counted = tf.nest.map_structure(
-            lambda one, count: _WatchedIterator(one, _Counter(count)), iterator, counts
+            lambda one, count: _CountedIterator(one, _Counter(count)), iterator, counts
         )
         return user_code.converted(step_fn)(counted)
 
@@ -190,6 +190,11 @@ class _Counter:
             self._count.assign_add(1)
         return batch
 
+    def fetch_optional(self, iterator: Any) -> Any:
+        batch = iterator.get_next_as_optional()
+        self._count.assign_add(tf.cast(batch.has_value(), tf.int64))
+        return batch
+
 
 class _WatchedIterator:
     """An iterator that leaves its fetches to another object and otherwise is like the original."""
@@ -214,6 +219,23 @@ class _WatchedIterator:
     @property  # type: ignore[misc]  # AutoGraph and `tf.function` ask whether it is an iterator.
     def __class__(self) -> Any:
         return self._watched.__class__
+
+
+class _CountedIterator(_WatchedIterator):
+    """An iterator that counts its batches, also in a loop of TensorFlow over it."""
+
+    def get_next_as_optional(self) -> Any:
+        counter: Any = self._step
+        return counter.fetch_optional(self._watched)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__tf_tracing_type__":
+            log_once.warn_once(
+                "The training step passes its iterator to a `tf.function`, in which batches can't "
+                "be counted, so a resumed run may continue at another batch. Pass it the batches, "
+                "or remove the decorator: the step is compiled anyway."
+            )
+        return getattr(self._watched, name)
 
 
 def _has_effect(op: tf.Operation) -> bool:

@@ -7,14 +7,15 @@ import keras
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import base_task
 from official_lite.modeling import optimization
-from official_lite.modeling.multitask import base_trainer, evaluator, multitask
+from official_lite.modeling.multitask import base_model, base_trainer, evaluator, multitask
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.run import best_checkpoint
 from tests import rounding
-from tests.modeling.multitask.conftest import PullTask
+from tests.modeling.multitask.conftest import PullModel, PullTask, pull_config, shared_layer
 
 ALL = -1
 
@@ -186,3 +187,62 @@ def _flat(values: dict[str, Any], prefix: str) -> dict[str, float]:
         else:
             flat[f"{prefix}/{name}"] = float(value)
     return flat
+
+
+class CompiledModels(base_model.MultiTaskBaseModel):
+    """Both models answer 1, and their metrics are those of `compile`."""
+
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        models = {"foo": PullModel(shared_layer()), "bar": PullModel(shared_layer())}
+        for model in models.values():
+            model.compile(loss="mse", metrics=["mae"])
+        return models
+
+
+class SplitTask(PullTask):
+    """Its labels lie 3 farther away in evaluation; the batches have a part that is missing."""
+
+    build_losses = base_task.Task.build_losses
+
+    def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
+        return []
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        distance = 0.0 if params.is_training else 3.0
+        data = super().build_inputs(params, input_context)
+        return data.map(lambda x, y: (x, y + distance, None))
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
+def test_hook_that_evaluates_within_an_interval_does_not_change_what_training_reports(
+    execution: str,
+) -> None:
+    def create(target: float, name: str) -> SplitTask:
+        config = pull_config(target)
+        config.train_data.is_training = True
+        config.validation_data = config.validation_data.replace(is_training=False)
+        return SplitTask(config, name=name)
+
+    tasks = {"foo": create(0.0, "foo"), "bar": create(3.0, "bar")}
+    model = CompiledModels()
+    trainer = base_trainer.MultiTaskBaseTrainer(
+        multitask.MultiTask(tasks), model, keras.optimizers.SGD(0.0), execution=execution
+    )
+    controller = orbit.Controller(
+        global_step=trainer.global_step,
+        trainer=trainer,
+        evaluator=evaluator.MultiTaskEvaluator(tasks.values(), model, trainer.global_step),
+        steps_per_loop=4,
+        hooks=[
+            orbit.hooks.LambdaHook(
+                after_step=lambda hook: hook.controller.evaluate(), every_n_steps=3
+            )
+        ],
+    )
+    controller.train(8)
+    reported = {name: float(controller.train_logs[name]["mae"]) for name in tasks}
+    assert reported == {"foo": 1.0, "bar": 2.0}
+    assert {name: float(controller.eval_logs[name]["mae"]) for name in tasks} == {
+        "foo": 2.0,
+        "bar": 5.0,
+    }

@@ -1,0 +1,80 @@
+"""The mode of execution does not decide which random numbers a model draws."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.core import base_trainer
+from tests import rounding
+from tests.line_experiment import LineTask, line_experiment
+
+STEPS = 3
+
+
+class Noisy(keras.layers.Layer):
+    """Draws in all ways that XLA can compile."""
+
+    def build(self, shape):
+        self.seeds = keras.random.SeedGenerator(5)
+
+    def call(self, x, training=False):
+        seed = tf.cast(self.seeds.next(), tf.int32)
+        for dtype in (tf.float32, tf.float64, tf.bfloat16, tf.float16):
+            uniform = tf.random.stateless_uniform([3], seed, -1.0, 2.0, dtype=dtype)
+            x += tf.reduce_mean(tf.cast(uniform, tf.float32))
+        for dtype in (tf.float32, tf.float64):
+            # The odd length leaves half of a pair of numbers.
+            normal = tf.random.stateless_normal([3], seed, dtype=dtype)
+            x += tf.reduce_mean(tf.cast(normal, tf.float32))
+        return x + tf.cast(tf.random.stateless_uniform([], seed, 0, 9, tf.int32), tf.float32)
+
+
+class RandomTask(LineTask):
+    def build_model(self):
+        return keras.Sequential(
+            [
+                keras.Input((2,)),
+                Noisy(),
+                keras.layers.Dense(12, kernel_initializer=keras.initializers.Constant(0.3)),
+                keras.layers.GaussianNoise(0.2),
+                keras.layers.Dropout(0.5),
+                keras.layers.GaussianDropout(0.3),
+                keras.layers.Reshape((2, 2, 3)),
+                keras.layers.RandomFlip(),
+                keras.layers.RandomContrast(0.4),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.1)),
+            ]
+        )
+
+    def build_inputs(self, params, input_context=None):
+        data = super().build_inputs(params, input_context).unbatch().repeat()
+        return data.batch(params.global_batch_size, drop_remainder=True)
+
+
+def _weights_after(execution: str) -> list[np.ndarray]:
+    params = line_experiment(
+        runtime={"execution": execution},
+        trainer={
+            "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 1e-3}}},
+            "steps_per_loop": STEPS,
+        },
+    )
+    keras.utils.set_random_seed(0)
+    task = RandomTask(params.task)
+    optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
+    trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
+    trainer.train(tf.constant(STEPS))
+    return [weight.numpy() for weight in trainer.model.trainable_variables]
+
+
+@pytest.fixture(scope="module")
+def in_graphs() -> list[np.ndarray]:
+    return _weights_after("graph")
+
+
+@pytest.mark.parametrize("execution", ["eager", "xla", "xla_loop"])
+def test_modes_draw_the_same_numbers(in_graphs, execution) -> None:
+    for one, expected in zip(_weights_after(execution), in_graphs, strict=True):
+        rounding.assert_close(one, expected, roundings=STEPS * 8 * 12 * 12)
