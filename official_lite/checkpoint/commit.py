@@ -112,7 +112,7 @@ def write(
     commit = Commit(
         step=step_of(prefix),
         files={os.path.basename(path): files.size(path) for path in paths},
-        index_sha256=_sha256(f"{prefix}.index"),
+        index_sha256=sha256(f"{prefix}.index"),
         state=dict(state or {}),
         sha256=_checksums(paths) if chain else {},
         chain=dict(chain or {}),
@@ -166,7 +166,7 @@ def find_damage(prefix: str) -> str | None:
             return f"{name} has {files.size(path)} bytes instead of {size}"
     if not files.exists(f"{prefix}.index"):
         return f"{os.path.basename(prefix)}.index is missing"
-    if commit.index_sha256 != _sha256(f"{prefix}.index"):
+    if commit.index_sha256 != sha256(f"{prefix}.index"):
         return f"{os.path.basename(prefix)}.index has a wrong checksum"
     return None
 
@@ -190,14 +190,14 @@ def find_tampering(prefix: str) -> tuple[str, str, str] | None:
         if files.size(path) != size:
             return name, f"{size} bytes", f"{files.size(path)} bytes"
         wanted = commit.sha256.get(name) if commit else None
-        if wanted and (found := _sha256(path)) != wanted:
+        if wanted and (found := sha256(path)) != wanted:
             return name, f"sha256 {wanted}", f"sha256 {found}"
     return None
 
 
 def checksum(prefix: str) -> str:
     """Return the SHA-256 of the commit file of a checkpoint."""
-    return _sha256(path_of(prefix))
+    return sha256(path_of(prefix))
 
 
 def remove_checkpoint(prefix: str) -> None:
@@ -216,10 +216,10 @@ def _index_first(path: str) -> tuple[bool, str]:
 
 def _checksums(paths: Sequence[str]) -> dict[str, str]:
     local = [path for path in paths if not files.is_remote(path)]
-    return {os.path.basename(path): _sha256(path) for path in local}
+    return {os.path.basename(path): sha256(path) for path in local}
 
 
-def _sha256(path: str) -> str:
+def sha256(path: str) -> str:
     digest = hashlib.sha256()
     with files.open_file(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):

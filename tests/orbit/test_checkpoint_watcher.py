@@ -19,9 +19,9 @@ def watch(directory, **kwargs):
     return checkpointing.watch_checkpoints(str(directory), clock=clock, sleep=clock.sleep, **kwargs)
 
 
-def save(directory, numbers):
+def save(directory, numbers, value=0):
     manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(x=tf.Variable(0)), str(directory), max_to_keep=None
+        tf.train.Checkpoint(x=tf.Variable(value)), str(directory), max_to_keep=None
     )
     return [manager.save(checkpoint_number=number) for number in numbers]
 
@@ -56,6 +56,6 @@ def test_checkpoint_that_is_written_again_under_its_name_comes_again(tmp_path):
     save(tmp_path, [1, 2])
     for path in watch(tmp_path, timeout=3):
         if len(seen) == 1:
-            save(tmp_path, [1])
+            save(tmp_path, [1], value=3)
         seen.append(path.rpartition("-")[2])
     assert seen == ["1", "2", "1"]

@@ -187,13 +187,13 @@ class KerasCallback(Hook):
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         if self._has_ended:
             return
+        validation_logs = _keras_logs(logs)
         if self.watched_metric:
             # Keras itself only warns if there is no such metric.
-            watched_metric.find_metric(self.watched_metric, logs)
+            watched_metric.find_metric(self.callback.monitor.removeprefix("val_"), validation_logs)
         if self._begin_test not in self.controller.eval_preparations:
             self._set_model()
             self._begin_test()
-        validation_logs = _keras_logs(logs)
         self._call("on_test_end", validation_logs)
         self._validation_logs = {f"val_{name}": v for name, v in validation_logs.items()}
         if not self.controller.steps_per_epoch:
