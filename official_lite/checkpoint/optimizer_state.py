@@ -46,7 +46,8 @@ def match(
     Returns:
         The wanted variables, each with its tensor, which is None if it is missing and may have
         another shape; and the slots and averages of the checkpoint that belong to none of them.
-        Moving averages are not wanted if the checkpoint has none at all.
+        Moving averages, and what a wrapper such as that for the loss scale counts, are not wanted
+        if the checkpoint has none of them.
 
     Raises:
         errors.CheckpointError: The checkpoint has no optimizer, or one of another kind.
@@ -77,12 +78,16 @@ def match(
             f"{checkpoint.prefix} contains none of the slots of {type(chain[-1]).__name__}, so it "
             f"was saved with an optimizer of another kind. {REMEDY}"
         )
-    averages = [place for place in of_weights if place.name == _AVERAGE]
-    if any(id(average.variable) in found for average in averages):
-        slots += averages
+    optional = [[place for place in of_weights if place.name == _AVERAGE]]
     if with_counters:
-        slots += [place for place in places if place.weight is None]
-    return [(place.variable, found.get(id(place.variable))) for place in slots], unused
+        optional += [[place for place in _places(one) if place.weight is None] for one in chain]
+    wanted = slots + [
+        place
+        for group in optional
+        if any(id(place.variable) in found for place in group)
+        for place in group
+    ]
+    return [(place.variable, found.get(id(place.variable))) for place in wanted], unused
 
 
 class _Place(NamedTuple):
@@ -142,11 +147,10 @@ def _tensors_of(
     if [tensor and tensor.key for tensor in own] == trained:
         # The weights are the same, so a variable that is in no list has the same position.
         taken = {tensor.key for tensor in [*tensors.values(), _child(node, _RATE)] if tensor}
-        rest = [place.variable for place in _places(optimizer) if id(place.variable) not in tensors]
+        wanted = {id(place.variable) for place in _places(optimizer)} - tensors.keys()
+        rest = [v for v in optimizer._variables if id(v) in wanted]
         left = [tensor for tensor in _listed(node, _VARIABLES) if tensor.key not in taken]
         if len(rest) == len(left):
-            order = {id(v): position for position, v in enumerate(optimizer._variables)}
-            rest.sort(key=lambda v: order[id(v)])
             tensors |= {id(v): tensor for v, tensor in zip(rest, left, strict=True)}
     return tensors
 

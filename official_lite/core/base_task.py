@@ -12,7 +12,13 @@ from absl import logging
 
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors, log_once, terminal, types, user_code
-from official_lite.core import config_definitions, step_checks, step_metrics, step_predictions
+from official_lite.core import (
+    config_definitions,
+    keras_models,
+    step_checks,
+    step_metrics,
+    step_predictions,
+)
 from official_lite.modeling import hyperparams, keras_losses, performance
 from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import optimizer_factory
@@ -260,9 +266,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
-        if step_checks.overrides(model, "compute_metrics") and model.compiled:
+        if keras_models.overrides(model, "compute_metrics") and model.compiled:
             compute = user_code.converted(model.compute_metrics)
-            step_checks.warn_of_unreported(
+            keras_models.warn_of_unreported(
                 model, compute(features, labels, outputs, sample_weight=sample_weight)
             )
         elif compiled_metrics := step_metrics.compiled_metrics(model):

@@ -18,6 +18,7 @@ from official_lite.common import errors, types, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
+    keras_models,
     model_building,
     step_checks,
     step_metrics,
@@ -697,7 +698,7 @@ class Trainer(_AsyncTrainer):
             metrics = step_checks.build_metrics(self.task, training=False)
         self.task.scores_classes = step_predictions.are_of_classes(metrics)
         step_checks.require_signature(self.task.predict_step, "inputs", model="")
-        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, "predict_step")
+        keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, "predict_step")
         iterator = iter(self._build_predict_dataset(first_batch))
         step = self._create_predict_fn()
         with ema_optimizer.averaged_weights(self.optimizer):
@@ -918,7 +919,7 @@ class Trainer(_AsyncTrainer):
         if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             return
         step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
-        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
+        keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
         step_checks.require_losses(self.task, base_task.Task, name)
 
     def _validate_virtual_replicas(self) -> None:

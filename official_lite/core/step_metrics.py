@@ -102,12 +102,14 @@ def name_apart(
     Raises:
         errors.ConfigValueError: If two metrics were given the same name.
     """
-    compiled = model and compiled_metrics(model)
-    # With several outputs, the name of the output precedes that of the metric.
-    parts = compiled.metrics if compiled and len(compiled.output_names or ()) < 2 else []
-    layers = [one for one in model_metrics(model) if one is not compiled] if model else []
+    found = [] if model is None else model_metrics(model)
+    compiled = None if model is None else compiled_metrics(model)
+    parts = [] if compiled is None else compiled.metrics
+    layers = [one for one in found if one is not compiled]
     _number(parts, [])
-    taken = {one.name for one in parts}
+    # With several outputs, the name of the output precedes that of the metric.
+    has_outputs = compiled is not None and len(compiled.output_names or ()) > 1
+    taken = set() if has_outputs else {one.name for one in parts}
     # Layers of one class may give the same name to a metric of each.
     _number(layers, taken, also_repeated=True)
     taken |= {one.name for one in layers}

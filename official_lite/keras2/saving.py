@@ -111,13 +111,14 @@ def serving_function(model: keras.Layer) -> Any:
 
     def serve(first: Any, *others: Any) -> Any:
         outputs = model(first, **dict(zip(names, others, strict=True)), training=False)
+        tensors = keras.tree.flatten(outputs)
         if isinstance(outputs, Mapping):
-            paths = keras.tree.flatten_with_path(outputs)
-            keys, tensors = ["_".join(map(str, path)) for path, _ in paths], [t for _, t in paths]
+            paths = [path for path, _ in keras.tree.flatten_with_path(outputs)]
+            keys = ["_".join(map(str, path)) for path in paths]
         elif inputs is not None:
-            keys, tensors = model.output_names, keras.tree.flatten(outputs)
+            keys = model.output_names
         else:
-            return outputs
+            return tensors
         return dict(zip(nested_dict.unique_keys(keys), tensors, strict=True))
 
     specs = [*arguments.values()]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_lite.checkpoint import commit, model_state, state_description, warm_start
 from official_lite.common import errors
+from official_lite.modeling.optimization import ema_optimizer
 
 
 class Net(keras.Model):
@@ -114,6 +115,38 @@ def test_slots_of_the_modules_are_loaded_and_no_others(tmp_path) -> None:
     saved = _moments(adam)
     for name, value in _moments(other).items():
         np.testing.assert_array_equal(value, saved[name] if "stem" in name else 0)
+
+
+def _averaged(model: keras.Model) -> Any:
+    optimizer = ema_optimizer.ExponentialMovingAverage(keras.optimizers.Adam())
+    optimizer.shadow_copy(model)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def _scaled(model: keras.Model) -> Any:
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+@pytest.mark.parametrize("makers", [(_averaged, _scaled), (_scaled, _averaged)])
+def test_averages_and_a_loss_scale_may_be_on_one_side_only(tmp_path, makers) -> None:
+    source, target = Net(seed=1), Net(seed=2)
+    saved, other = makers[0](source), makers[1](target)
+    for number, variable in enumerate(saved.inner_optimizer.variables):
+        variable.assign(tf.cast(tf.fill(variable.shape, 3 + number), variable.dtype))
+    before = {v.path: v.numpy() for v in other._variables}
+    _save(tmp_path, model=source, optimizer=saved, **model_state.hidden_items(source))
+    warm_start.load_optimizer(other, target, str(tmp_path), with_counters=True)
+    expected = _moments(saved.inner_optimizer)
+    for name, value in _moments(other.inner_optimizer).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert other.inner_optimizer.iterations == saved.inner_optimizer.iterations == 3
+    own = {v.path: v for v in other._variables if "average" in v.path or "scale" in v.name}
+    assert own
+    for path, variable in own.items():
+        np.testing.assert_array_equal(variable, before[path], err_msg=path)
 
 
 @pytest.mark.parametrize("is_described", [True, False])
