@@ -156,8 +156,8 @@ class _Tuner:
             return self._decide("graph", f"trying steps would change more than variables ({names})")
         if "graph" not in self._seconds:
             return self._decide("graph", "it could not be tried")
-        if names := repeatability.find_other_numbers(self._functions):
-            return self._decide("graph", f"XLA would draw other random numbers in {names[0]}")
+        if others := repeatability.find_other_numbers(self._functions):
+            return self._decide("graph", f"XLA would draw other random numbers in {others[0]}")
         for mode in self._candidates():
             if not self._pays_for_another(self._seconds["graph"]):
                 return self._decide(self._fastest(), f"benchmarking {mode} would not pay off")
