@@ -38,10 +38,8 @@ LAYERS = [
     ["official_lite.core.registry", "official_lite.core.exp_factory"],
     ["official_lite.config"],
     ["official_lite.orbit"],
-    [
-        f"official_lite.core.{name}"
-        for name in ("keras_models", "step_checks", "step_metrics", "step_predictions")
-    ],
+    ["official_lite.core.step_metrics"],
+    [f"official_lite.core.{name}" for name in ("keras_models", "step_checks", "step_predictions")],
     ["official_lite.core.base_task"],
     ["official_lite.execution"],
     ["official_lite.core"],
