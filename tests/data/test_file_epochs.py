@@ -115,5 +115,5 @@ def test_files_without_records_are_an_error_and_no_endless_search(tmp_path):
 def test_damaged_file_is_named_when_its_records_are_counted(files):
     with open(files[2], "r+b") as file:
         file.truncate(30)
-    with pytest.raises(errors.DataError, match=r"2\.tfrecord` has a truncated record"):
+    with pytest.raises(errors.DataError, match=r"2\.tfrecord` can't be read: truncated record"):
         _read(files, 1, first_record=20)
