@@ -119,7 +119,7 @@ class MetricGroup:
             if not self._is_reported(metric):
                 continue
             result = found[id(metric)] if id(metric) in found else metric.result()
-            logs |= dict(result) if isinstance(result, Mapping) else {metric.name: result}
+            logs |= _values(metric.name, result)
         return logs
 
     def _is_reported(self, metric: keras.metrics.Metric) -> bool:
@@ -162,6 +162,14 @@ def _has_counted(metric: keras.metrics.Metric) -> bool:
     if not isinstance(metric, _COUNTING):
         return True
     return any(tf.math.count_nonzero(v) > 0 for v in metric.variables)
+
+
+def _values(name: str, result: Any) -> dict[str, Any]:
+    """Return the values of a metric by name; as in `fit`, a dictionary brings its own names."""
+    if not isinstance(result, Mapping):
+        return {name: result}
+    # The result of a compiled model contains the dictionaries of its metrics.
+    return {k: v for own, value in result.items() for k, v in _values(own, value).items()}
 
 
 class BatchMean(keras.metrics.Mean):
