@@ -52,7 +52,6 @@ class ToyConfig(cfg.TaskConfig):
     network: str = ""
     source: str = ""
     evaluation: str = ""
-    average: str = ""
     stop: str = ""
     folder: str = ""
 
@@ -434,7 +433,6 @@ def build_config(row: Row, folder: pathlib.Path) -> Any:
         "network": row["model"],
         "source": row["data"],
         "evaluation": row["evaluation"],
-        "average": row["average"],
         "stop": row["stop"],
         "folder": str(folder),
     }
