@@ -607,6 +607,9 @@ def run(row: Row, folder: pathlib.Path, hooks: Sequence[orbit.Hook] = ()) -> Any
     """Run a row in this process, in the folder `run` of `folder`; return the model."""
     folder.mkdir(parents=True, exist_ok=True)
     params = build_config(row, folder)
+    if len(oracle.task_names(row)) > 1:
+        # `run_experiment` does so for one task.
+        params = epochs.resolve(params)
     hooks = [Stop(row["stop"], folder), *hooks]
     strategy, mode, model_dir = build_strategy(params), "train_and_eval", str(folder / "run")
     if len(oracle.task_names(row)) == 1:
@@ -642,6 +645,7 @@ def evaluate(row: Row, folder: pathlib.Path, checkpoint: str) -> Mapping[str, An
         train_lib.run_experiment(strategy, task, "eval", params, model_dir, hooks=[recorder])
     else:
         # Models of several tasks read no initial checkpoint by themselves.
+        params = epochs.resolve(params)
         runner = _build_runner(params, strategy, model_dir, [recorder], "eval", restore=False)
         runner.controller.restore_checkpoint(checkpoint)
         with strategy.scope():
@@ -660,7 +664,6 @@ def _build_runner(
     **kwargs: Any,
 ) -> train_lib.OrbitExperimentRunner:
     with strategy.scope(), runtime.seed_and_precision(params.runtime):
-        params = epochs.resolve(params)
         tasks = ToyTasks.from_config(params.task)
         model = TwoHeads(tasks.tasks)
         return multitask_lib.create_runner(
