@@ -257,7 +257,7 @@ class MetricGroup:
             if not self._is_reported(metric):
                 continue
             result = found[id(metric)] if id(metric) in found else metric.result()
-            values = dict(result) if isinstance(result, Mapping) else {metric.name: result}
+            values = _values(metric.name, result)
             if repeated := sorted(values.keys() & logs.keys()):
                 raise errors.ConfigValueError(
                     f"Two metrics report a value named `{repeated[0]}`, so one of the two would be "
@@ -338,6 +338,14 @@ def _may_have_counted(metric: Any) -> bool:
     if not _is_certain(metric):
         return True
     return any(tf.math.count_nonzero(v) > 0 for v in metric.variables)
+
+
+def _values(name: str, result: Any) -> dict[str, Any]:
+    """Return the values of a metric by name; as in `fit`, a dictionary brings its own names."""
+    if not isinstance(result, Mapping):
+        return {name: result}
+    # The result of a compiled model contains the dictionaries of its metrics.
+    return {k: v for own, value in result.items() for k, v in _values(own, value).items()}
 
 
 class BatchMean(keras.metrics.Mean):

@@ -49,6 +49,9 @@ __all__ = [
 
 Logs = Mapping[str, Any]
 
+# A shorter training is simply repeated.
+_STEPS_WORTH_SAVING = 100
+
 
 class OrbitExperimentRunner:
     """Builds the parts of a run and executes the run in its mode.
@@ -512,11 +515,12 @@ class OrbitExperimentRunner:
         config, manager = self.params.trainer, self.checkpoint_manager
         has_one = manager is None or manager.latest_checkpoint
         saves = any(isinstance(h, orbit.hooks.PeriodicCheckpoint) for h in self._all_hooks)
-        if has_one or saves or not 1 < config.train_steps < config.checkpoint_interval:
+        is_long = config.train_steps >= _STEPS_WORTH_SAVING
+        if has_one or saves or not is_long or config.train_steps >= config.checkpoint_interval:
             return
         wanted = config.validation_interval if self._mode is Mode.TRAIN_AND_EVAL else 0
         if not 0 < wanted < config.train_steps:
-            wanted = max(config.train_steps // 10, 1)
+            wanted = config.train_steps // 10
         logging.warning(
             "No checkpoint is saved before training ends at step %d, because "
             "`trainer.checkpoint_interval` is %d. If the run is killed, it starts from step 0 "

@@ -10,7 +10,7 @@ from official_lite.core import train_lib
 from tests.line_experiment import LineTask, line_experiment
 
 STUCK = "The training loss has hardly changed since training began"
-PERIODIC = {"name": "periodic_checkpoint", "every_n_steps": 4}
+PERIODIC = {"name": "periodic_checkpoint", "every_n_steps": 40}
 NO_CHECKPOINT = "No checkpoint is saved before training ends"
 
 
@@ -50,16 +50,17 @@ def test_loss_that_does_not_move_is_one_warning(
 @pytest.mark.parametrize(
     ("trainer", "advice"),
     [
-        ({"checkpoint_interval": 1000}, "for example to 1."),
-        ({"checkpoint_interval": 1000, "validation_interval": 3}, "for example to 3."),
+        ({"checkpoint_interval": 1000}, "for example to 10."),
+        ({"checkpoint_interval": 1000, "validation_interval": 30}, "for example to 30."),
         ({"checkpoint_interval": 1000, "hooks": [PERIODIC]}, ""),
-        ({"checkpoint_interval": 8}, ""),
+        ({"checkpoint_interval": 100}, ""),
+        ({"checkpoint_interval": 1000, "train_steps": 99}, ""),
         ({"checkpoint_interval": 0}, ""),
     ],
 )
 def test_run_with_nothing_to_resume_from_before_its_end_is_one_warning(
     tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
 ) -> None:
-    log = _run(tmp_path, **trainer)
+    log = _run(tmp_path, **{"train_steps": 100, **trainer})
     assert log.count(NO_CHECKPOINT) == bool(advice)
     assert advice in log

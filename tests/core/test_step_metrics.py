@@ -95,3 +95,21 @@ def test_metric_that_no_step_has_updated_is_not_reported(caplog) -> None:
     assert caplog.text.count("No step has updated the metric `forgotten`") == 1
     forgotten.update_state(2.0)
     assert float(group.results()["forgotten"]) == 2.0
+
+
+class SumAndCount(keras.metrics.Mean):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_pred - y_true)
+
+    def result(self):
+        return {"sum": self.total + 0.0, "count": self.count + 0.0}
+
+
+def test_dictionary_of_a_compiled_metric_brings_its_own_names_as_in_fit() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", metrics=[SumAndCount(), "mae"])
+    x = np.ones((4, 1), np.float32)
+    expected = model.evaluate(x, x, return_dict=True, verbose=0)
+    found = step_metrics.MetricGroup(step_metrics.model_metrics(model)).results()
+    assert found.keys() == expected.keys() - {"loss"}
+    assert float(found["sum"]) == expected["sum"]

@@ -14,7 +14,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.common import errors, files, suggestions
 from official_lite.common.run_mode import Mode
-from official_lite.config import parsing
+from official_lite.config import epochs, parsing
 from official_lite.core import base_task, step_checks, task_factory, trainer_factory
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
@@ -186,6 +186,7 @@ def run_experiment(
             best_ckpt_exporter_creator=best_ckpt_exporter_creator,
         )
 
+    params = epochs.resolve(params)
     model, logs = core_lib.execute(
         build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
     )
@@ -371,6 +372,7 @@ def run_experiment_with_multitask_eval(
             eval_summary_manager=eval_summary_manager,
         )
 
+    params = epochs.resolve(params, train_task)
     return core_lib.execute(
         build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
     )

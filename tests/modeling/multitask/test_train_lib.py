@@ -73,6 +73,16 @@ def test_metrics_can_be_had_after_training_alone(
     assert logs.keys() >= {"foo", "bar"}
 
 
+def test_schedule_in_ratios_is_converted_to_steps(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(trainer_type="joint")
+    decay = {"type": "cosine", "cosine": {"initial_learning_rate": 0.1, "decay_ratio": 1.0}}
+    params.override({"trainer": {"optimizer_config": {"learning_rate": decay}}})
+    run(params, "train", tmp_path)
+    assert _reports(tmp_path)[-1]["learning_rate"] == 0.0
+
+
 def test_resumed_run_equals_an_unbroken_one(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
