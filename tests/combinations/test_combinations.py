@@ -21,6 +21,12 @@ from tests import commands, rounding
 from tests.combinations import dimensions, experiment, oracle
 from tests.combinations.dimensions import Row
 
+# Keras itself, when it writes or reads a file of weights, and of the unused optimizer of `compile`.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning"),
+]
+
 _OF_TIME = {"wall_time", "steps_per_second"}
 
 # More starts than stops, so that a run which never ends is noticed.
