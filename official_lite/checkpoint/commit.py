@@ -22,6 +22,7 @@ __all__ = [
     "path_of",
     "read",
     "remove_checkpoint",
+    "sha256",
     "step_of",
     "write",
     "remove",

@@ -183,7 +183,7 @@ class _Training:
         replicas: Sequence[Arrays],
         outputs: dict[str, list[Any]],
     ) -> tuple[Arrays, dict[str, float]]:
-        """Return the gradients of a batch and its losses: means over its examples."""
+        """Return the gradients of a batch and its losses: means over its replicas."""
         # A step leaves the heads of other tasks alone, and so does their momentum.
         heads = tuple(f"head_{name}/" for name in shares)
         trained = [k for k in self.trained if not k.startswith("head_") or k.startswith(heads)]
@@ -196,7 +196,11 @@ class _Training:
                 for name, share in shares.items():
                     first = (micro_batch * len(replicas) + number) * size
                     part = part_of(batch[name], slice(first, first + size))
-                    weight = len(part["x"]) / len(batch[name]["x"])
+                    # As in `fit`, replicas weigh equally, and their parts by the examples.
+                    strides = range(number * size, BATCH_SIZE, len(replicas) * size)
+                    of_replica = [part_of(batch[name], slice(i, i + size)) for i in strides]
+                    weight = len(part["x"]) / sum(len(one["x"]) for one in of_replica)
+                    weight /= len(replicas)
                     with tf.GradientTape() as tape:
                         weights = {k: tf.constant(v) for k, v in self.weights.items()}
                         for k in trained:
