@@ -14,7 +14,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state, warm_start
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, log_once, types, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
@@ -392,6 +392,20 @@ class Trainer(_AsyncTrainer):
             type(self).eval_reduce is not Trainer.eval_reduce
             or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
         )
+
+    def check_state(self, state: Any) -> None:
+        """Check that an evaluation loses no outputs; see `orbit.StandardEvaluator.check_state`.
+
+        Parameter servers evaluate only in a compiled loop, so lost outputs are a warning there.
+        """
+        servers = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
+        if not servers or state is not None:
+            super().check_state(state)
+        elif self.folds_outputs and self.config.trainer.eval_tf_while_loop:
+            log_once.warn_once(
+                "Parameter servers evaluate in a compiled loop, which passes no outputs to "
+                "`aggregate_logs`. Compute its results by metrics."
+            )
 
     def distribute_dataset(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
