@@ -562,19 +562,21 @@ class Trainer(_AsyncTrainer):
         return logs
 
     def _weight_of(self, inputs: types.Nest) -> tf.Tensor | None:
-        """Return the weight of a micro-batch in an update, which is 1 if it is complete.
+        """Return the weight of a batch, which is 1 if it is complete.
+
+        Micro-batches weigh so much in an update, and all batches in the training loss.
 
         Returns:
-            The number of its examples, relative to that of a complete micro-batch of a replica;
-            None if all micro-batches weigh the same.
+            The number of its examples, relative to that of a complete batch of a replica; None if
+            all batches weigh the same.
         """
         size = self.global_batch_size
-        if self._accumulator is None or self.config.trainer.virtual_replicas or not size:
+        if self.config.trainer.virtual_replicas or not size:
             return None
         num_examples = step_metrics.num_examples(inputs)
         if num_examples is None:
             return None
-        # In a trace, a constant means that every micro-batch has this number of examples.
+        # In a trace, a constant means that every batch has this number of examples.
         if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
             return None
         complete = size / (self.batches_per_step * self.strategy.num_replicas_in_sync)

@@ -137,13 +137,17 @@ class _Training:
             {k: np.zeros_like(self.weights[k]) for k in self.trained} for _ in range(2)
         ]
         self.result = Result()
+        # In the last batch that was read.
+        self.num_examples = 0
 
     def run(self) -> Result:
-        losses: dict[str, list[float]] = {}
+        losses: dict[str, list[tuple[float, int]]] = {}
         outputs: dict[str, list[tuple[Any, Any]]] = {}
         for step in range(STEPS):
             for name, loss in self._step(step, outputs).items():
-                losses.setdefault(name, []).append(loss)
+                # A loss is a mean over examples; those of several tasks are means over updates.
+                weight = self.num_examples if len(self.tasks) == 1 else 1
+                losses.setdefault(name, []).append((loss, weight))
             if (step + 1) % INTERVAL == 0:
                 self.result.reports[step + 1] = self._report(losses, outputs)
                 losses, outputs = {}, {}
@@ -191,6 +195,7 @@ class _Training:
         losses = dict.fromkeys(shares, 0.0)
         size = BATCH_SIZE // (len(replicas) * self.row["accumulation"])
         batch = {name: next(self.batches[name]) for name in shares}
+        self.num_examples = max(len(one["x"]) for one in batch.values())
         for micro_batch in range(self.row["accumulation"]):
             for number, state in enumerate(replicas):
                 for name, share in shares.items():
@@ -212,6 +217,8 @@ class _Training:
                         if gradient is not None:
                             gradient = tf.convert_to_tensor(gradient).numpy()
                             total[k] = total[k] + share * weight * gradient
+                    if len(self.tasks) == 1:
+                        weight = len(part["x"]) / len(batch[name]["x"])
                     losses[name] += weight * float(loss)
                     outputs.setdefault(name, []).append((predicted.numpy(), part["labels"]))
         return total, losses
@@ -240,9 +247,12 @@ class _Training:
             self.average[k] = kept * average + (1.0 - kept) * self.weights[k]
 
     def _report(
-        self, losses: Mapping[str, list[float]], outputs: Mapping[str, list[Any]]
+        self, losses: Mapping[str, list[tuple[float, int]]], outputs: Mapping[str, list[Any]]
     ) -> dict[str, Any]:
-        report: dict[str, Any] = {name: float(np.mean(each)) for name, each in losses.items()}
+        report: dict[str, Any] = {
+            name: float(np.average([loss for loss, _ in each], weights=[n for _, n in each]))
+            for name, each in losses.items()
+        }
         for name, pairs in outputs.items():
             predicted, labels = (np.concatenate(each) for each in zip(*pairs, strict=True))
             found = self._metrics(predicted, labels)

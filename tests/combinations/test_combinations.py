@@ -211,10 +211,12 @@ def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
         metrics=experiment.build_metrics(row["metrics"]) if row["metrics"] != "vector" else None,
     )
     history = model.fit(
-        _keras_data(row, oracle.train_batches(row, "a"), oracle.STEPS),
+        _keras_data(row, oracle.train_batches(row, "a"), oracle.STEPS).repeat(),
         steps_per_epoch=oracle.INTERVAL,
         epochs=oracle.STEPS // oracle.INTERVAL,
-        validation_data=_keras_data(row, _validation_batches(), 3),
+        validation_data=_keras_data(row, _validation_batches(), 3).repeat(),
+        validation_steps=3,
+        shuffle=False,
         verbose=0,
     ).history
     _compare_weights(row, weights, experiment.weights_of(model))
@@ -222,7 +224,8 @@ def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
     for number, step in enumerate(range(oracle.INTERVAL, oracle.STEPS + 1, oracle.INTERVAL)):
         for name, values in history.items():
             split = "validation" if name.startswith("val_") else "train"
-            name = name.removeprefix("val_")
+            # Keras numbers metrics without a name through the process, and so the second model's.
+            name = name.removeprefix("val_").removesuffix("_1")
             loss = "validation_loss" if split == "validation" else "training_loss"
             if split == "validation" and row["evaluation"] == "aggregate_logs" and name != "loss":
                 continue
