@@ -39,6 +39,7 @@ def test_functional_model_says_itself_what_it_takes():
     assert model(*inputs.args).shape == (4, 5)
 
 
+@pytest.mark.usefixtures("bfloat16_kernels")
 def test_real_inputs_of_a_functional_model_have_its_names(read_run):
     params = read_run("vision/digits_mlp", "--set=runtime.mixed_precision_dtype=bfloat16").params
     with run_model.built(params) as (ctx, _):
