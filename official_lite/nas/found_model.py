@@ -64,6 +64,7 @@ def rebuilt_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
             config = {name: value for name, value in config.items() if name not in unknown}
         with architecture.fixed_arch({label: arch[label] for label in active}):
             rebuilt: keras.Model = type(model).from_config(config)
+    # Keras raises the first if `get_config` is missing, and the constructor the second.
     except (NotImplementedError, TypeError) as error:
         raise errors.ConfigTypeError(
             f"{type(model).__name__} can't be built again from its `get_config()`: {error} Pass "

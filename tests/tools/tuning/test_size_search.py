@@ -37,7 +37,11 @@ def test_sizes_are_multiples_of_what_the_replicas_and_micro_batches_need():
 @pytest.mark.parametrize("most", [96, 100, 128, 150])
 def test_largest_size_that_may_be_tried_is_tried(most):
     tried = []
-    fits = lambda size: tried.append(size) or True  # noqa: E731
+
+    def fits(size):
+        tried.append(size)
+        return True
+
     assert size_search.find_largest(fits, start=32, most=most, unit=lambda: 4) == most // 4 * 4
     assert max(tried) <= most
 
