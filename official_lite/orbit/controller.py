@@ -111,6 +111,7 @@ class Controller:
         all the data.
       stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
         the request came at the last step.
+      is_interrupted: Whether a signal has ended the last run, which a restarted run continues.
 
     Raises:
       errors.ConfigValueError: An argument is missing or out of range.
@@ -155,6 +156,7 @@ class Controller:
         # The result of `_end_interval`, until it is reported.
         self._ended_interval: tuple[runner.Output, runner.Output] | None = None
         self.stop_reason: str | None = None
+        self.is_interrupted = False
         self._stop_request: str | None = None
         self.trainer = trainer
         self.evaluator = evaluator
@@ -629,6 +631,7 @@ class Controller:
         """Notify the hooks when training begins and when it ends, including when it fails."""
         self._is_running = True
         self.last_step = last_step
+        self.is_interrupted = False
         self.first_step = self._iter = self.storage.step = self.step
         stop: errors.PreemptedError | None = None
         with self.storage:
@@ -645,6 +648,7 @@ class Controller:
                     yield
                 except errors.PreemptedError as error:
                     stop = error
+                    self.is_interrupted = True
                     self._end_early()
                 self._iter = self.step
                 self._take_stop_request()

@@ -47,7 +47,7 @@ class ActionHook(Hook):
             self._action(dict(logs))
 
     def after_train(self, success: bool) -> None:
-        if self._when == "end" and success:
+        if self._when == "end" and success and not self.controller.is_interrupted:
             self._action(dict(self.controller.train_logs))
 
 

@@ -53,7 +53,8 @@ class ExportModel(Hook):
         self._export()
 
     def after_train(self, success: bool) -> None:
-        if success and self._exported_step != self.controller.step:
+        is_new = self._exported_step != self.controller.step
+        if success and is_new and not self.controller.is_interrupted:
             self._export()
 
     def _export(self) -> None:

@@ -40,6 +40,7 @@ class RunningController(Protocol):
     first_step: int
     last_step: int
     steps_per_epoch: int | None
+    is_interrupted: bool
     model_dir: str | None
 
     @property
@@ -120,7 +121,10 @@ class Hook:
         """Run after training has failed, before `after_train`."""
 
     def after_train(self, success: bool) -> None:
-        """Run at the end of training. `success` is false if training failed."""
+        """Run at the end of training. `success` is false if training failed.
+
+        After a signal it is true, and so is `controller.is_interrupted`: a resumed run continues.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this hook to save in checkpoints."""

@@ -201,9 +201,13 @@ class KerasCallback(Hook):
 
     def after_train(self, success: bool) -> None:
         if success and self._is_training:
-            if self._has_trained():
-                self._end_epoch()
-            self._end_train()
+            if self.controller.is_interrupted:
+                # A resumed run completes the epoch.
+                self._call("on_train_end", self._epoch_logs)
+            else:
+                if self._has_trained():
+                    self._end_epoch()
+                self._end_train()
         self._is_training = False
         self._has_ended = False
 

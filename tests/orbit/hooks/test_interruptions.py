@@ -1,0 +1,71 @@
+"""A signal interrupts a run; what a hook does at the end of training waits for that end."""
+
+import os
+import signal
+
+import keras
+import pytest
+
+from official_lite import orbit
+from official_lite.common import errors
+from official_lite.orbit import hooks
+from official_lite.run import preemption
+
+
+# Keras itself, with NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+class Interrupts(orbit.Hook):
+    every_n_steps = 1
+
+    def after_step(self):
+        if self.controller.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def interrupt(make_scripted_trainer, make_keras_trainer, make_controller, tmp_path):
+    def interrupt(hook):
+        trainer = make_scripted_trainer(lambda step: {"loss": 1.0})
+        trainer.model = make_keras_trainer().model
+        controller = make_controller(
+            trainer, hooks=[hook, Interrupts()], model_dir=str(tmp_path / "run")
+        )
+        with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+            controller.train_and_evaluate(8, eval_interval=2)
+        assert controller.is_interrupted
+        return controller
+
+    return interrupt
+
+
+def test_epoch_of_keras_does_not_end(interrupt):
+    ended = []
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: ended.append(epoch),
+        on_train_end=lambda logs: ended.append("training"),
+    )
+    interrupt(hooks.KerasCallback(callback))
+    assert ended == [0, "training"]
+
+
+def test_state_that_was_not_evaluated_is_not_kept_as_the_best(interrupt, tmp_path):
+    path = tmp_path / "{epoch}.weights.h5"
+    interrupt(
+        hooks.KerasCallback(
+            keras.callbacks.ModelCheckpoint(str(path), save_best_only=True, save_weights_only=True)
+        )
+    )
+    assert [found.name for found in tmp_path.glob("*.h5")] == ["1.weights.h5"]
+
+
+def test_nothing_is_exported(interrupt, tmp_path):
+    interrupt(hooks.ExportModel())
+    assert [found.name for found in tmp_path.rglob("*.keras")] == []
+
+
+def test_action_of_the_end_is_not_called(interrupt):
+    called = []
+    interrupt(hooks.ActionHook(called.append, when="end"))
+    assert called == []
