@@ -11,7 +11,6 @@ from official_lite.common import errors
 from official_lite.orbit import hooks
 from official_lite.run import preemption
 
-
 # Keras itself, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
