@@ -290,18 +290,18 @@ MUTANTS = (
         ("tests/run/test_recovery.py",),
     ),
     Mutant(
-        "tools/tuning/rate_sweep.py",
+        "tools/trial_training.py",
         "suggestion after the lowest point",
         "np.log(np.asarray(learning_rates)))[: lowest + 1]",
         "np.log(np.asarray(learning_rates)))",
-        ("tests/tools/tuning/test_rate_sweep.py",),
+        ("tests/tools/test_trial_training.py",),
     ),
     Mutant(
-        "tools/tuning/rate_sweep.py",
+        "tools/trial_training.py",
         "trains on after the loss has diverged",
         "        if _has_diverged(losses):\n            break\n",
         "",
-        ("tests/tools/tuning/test_rate_sweep.py",),
+        ("tests/tools/test_trial_training.py",),
     ),
     Mutant(
         "common/files.py",

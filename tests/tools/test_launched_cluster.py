@@ -9,9 +9,8 @@ import time
 
 import pytest
 
-from official_lite.tools.launching import launched_cluster
-from official_lite.tools.launching.launched_cluster import Restarts
-from official_lite.tools.launching.launched_process import ProcessEnd, ProcessSpec, Role
+from official_lite.tools import launched_cluster
+from official_lite.tools.launched_cluster import ProcessEnd, ProcessSpec, Restarts, Role
 from tests import waiting
 
 WAIT = "import signal; signal.pause()"

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from official_lite.common import errors
-from official_lite.tools.verifying import checks
+from official_lite.tools import checks
 
 
 def test_line_names_the_file_what_was_recorded_and_what_was_found() -> None:

@@ -1,9 +1,18 @@
-"""A learning-rate range test (Smith, 2015): the loss while the rate grows from step to step."""
+"""Trial trainings, built as by `train.py` in a temporary directory, and what `tune` learns by them.
 
+A sweep is a learning-rate range test (Smith, 2015): the loss while the rate grows from step to
+step. A probe measures the speed and memory of a few steps with a given batch size.
+"""
+
+import argparse
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,19 +20,84 @@ import tensorflow as tf
 
 from official_lite import orbit, pipeline
 from official_lite.common import errors
-from official_lite.core import base_trainer
+from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.run import preemption
-from official_lite.tools.tuning import trial_training
+from official_lite.tools import sources
 
-__all__ = ["RateSweep", "analyze", "draw", "run_sweep"]
+__all__ = ["Probe", "RateSweep", "analyze", "draw", "probe", "run_sweep", "train"]
 
-# Half width of the smoothing window, as a fraction of all steps.
+# Disables all output, the handling of non-finite values, which are expected here, and epochs, which
+# do not matter for a few steps.
+_LEFT_OUT: dict[str, Any] = {
+    "train_epochs": None,
+    "validate_every_epochs": None,
+    "checkpoint_every_epochs": None,
+    "steps_per_epoch": 0,
+    "hooks": [],
+    "writers": [],
+    "recovery_max_trials": -1,
+    "best_checkpoint_export_subdir": "",
+    "best_checkpoint_eval_metric": "",
+}
+
+
+# Half width of the window in which a sweep is smoothed, as a fraction of all steps.
 _WINDOW = 1 / 20
 # The number of steps whose mean loss decides whether the loss has diverged.
 _LAST_STEPS = 5
-_FEWEST_STEPS = 30
+_FEWEST_RATES = 30
 _ROWS = 12
+
+# Duration of the measurement of a probe in seconds, after first loops that trace the step.
+_SECONDS = 1.0
+_SECONDS_PER_LOOP = 0.2
+_FEWEST_TIMED_STEPS = 2
+
+
+def train(
+    params: Any,
+    run: Callable[[pipeline.ExperimentContext], None],
+    *,
+    trainer: Mapping[str, Any],
+    task: Mapping[str, Any] | None = None,
+) -> None:
+    """Prepare, build and initialize a training, then call `run` in place of the training.
+
+    Args:
+        params: The config. Its hooks and writers are ignored.
+        run: Replaces the `run` stage.
+        trainer: Overrides of `params.trainer`.
+        task: Overrides of `params.task`.
+
+    Raises:
+        errors.ConfigValueError: The experiment has phases.
+        errors.OfficialLiteError: The training failed.
+    """
+    if params.phases:
+        raise errors.ConfigValueError(
+            "The experiment has `phases`. Pass the model directory of one phase, or set "
+            "`phases=[]` and the fields of that phase."
+        )
+    changed = params.replace(trainer={**_LEFT_OUT, **trainer}, task=dict(task or {}))
+    changed.validate()
+    changed.lock()
+
+    class Trial(pipeline.Run):
+        def __call__(self, ctx: pipeline.ExperimentContext) -> str | None:
+            run(ctx)
+            return None
+
+    stages = {"run": Trial, "finalize": _Silence}
+    with tempfile.TemporaryDirectory() as model_dir:
+        pipeline.RunPipeline(changed, "train", model_dir, stages=stages).run()
+
+
+class _Silence(pipeline.Finalize):
+    """A `finalize` stage that does nothing: there are no results to show or return."""
+
+    def __call__(self, ctx: pipeline.ExperimentContext) -> str | None:
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,16 +154,16 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
         errors.ConfigValueError: The rates or the number of steps are invalid, or the task does not
             take its learning rate from the config.
     """
-    if not 0 < min_rate < max_rate or num_steps < _FEWEST_STEPS:
+    if not 0 < min_rate < max_rate or num_steps < _FEWEST_RATES:
         raise errors.ConfigValueError(
-            f"A sweep requires 0 < min_rate < max_rate and at least {_FEWEST_STEPS} steps; got "
+            f"A sweep requires 0 < min_rate < max_rate and at least {_FEWEST_RATES} steps; got "
             f"{min_rate:g}, {max_rate:g} and {num_steps} steps."
         )
     rates: list[float] = []
     losses: list[float] = []
 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
-        _measure(ctx.require("trainer"), num_steps, rates, losses)
+        _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
     # All fields are given, because the schedule of the experiment may have set any of them.
     schedule = learning_rate_config.ExponentialLrConfig(
@@ -98,7 +172,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
         decay_steps=num_steps - 1,
         staircase=False,
     )
-    trial_training.train(
+    train(
         params,
         sweep,
         trainer={
@@ -161,7 +235,7 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
     picture.savefig(path, dpi=120)
 
 
-def _measure(
+def _sweep(
     trainer: base_trainer.Trainer, num_steps: int, rates: list[float], losses: list[float]
 ) -> None:
     """Record the rate and the loss of each step until the loss diverges."""
@@ -220,3 +294,85 @@ def _steepest(learning_rates: Sequence[float], smoothed: Sequence[float]) -> flo
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The result for one batch size.
+
+    Attributes:
+        examples_per_second: Training speed.
+        memory: Peak memory of the process in bytes.
+        unit: Batch sizes must be a multiple of this: the number of replicas times the number of
+            micro-batches.
+        problem: Why the data or config do not allow such steps; empty if they do.
+        is_of_config: Whether the problem is an error in the config.
+        is_exhausted: Whether the process ran out of memory.
+    """
+
+    examples_per_second: float = 0.0
+    memory: int = 0
+    unit: int = 1
+    problem: str = ""
+    is_of_config: bool = False
+    is_exhausted: bool = False
+
+
+def probe(args: argparse.Namespace, batch_size: int) -> Probe:
+    """Train with batches of a given size. Call this in a process that may be killed.
+
+    Args:
+        args: The command line, with `source` and the arguments of `sources`.
+        batch_size: Examples per update.
+    """
+    params = sources.read_params(args.source, args).params
+    found: list[Probe] = []
+
+    def measure(ctx: pipeline.ExperimentContext) -> None:
+        found.append(_measure(ctx, batch_size))
+
+    try:
+        train(
+            params,
+            measure,
+            trainer={"train_steps": 10**6},
+            task={"train_data": {"global_batch_size": batch_size}},
+        )
+    except errors.PreemptedError:
+        raise
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        return Probe(memory=_peak_memory(), is_exhausted=True)
+    except errors.OfficialLiteError as error:
+        return Probe(
+            memory=_peak_memory(),
+            problem=f"{type(error).__name__}: {error}",
+            is_of_config=isinstance(error, errors.ConfigError),
+        )
+    return found[0]
+
+
+def _measure(ctx: pipeline.ExperimentContext, batch_size: int) -> Probe:
+    trainer: Any = ctx.require("trainer")
+    _seconds_of(trainer, 1)
+    seconds = _seconds_of(trainer, 1)
+    num_steps = max(1, int(_SECONDS_PER_LOOP / seconds))
+    steps, started = 0, time.monotonic()
+    while steps < _FEWEST_TIMED_STEPS or time.monotonic() - started < _SECONDS:
+        preemption.check()
+        _seconds_of(trainer, num_steps)
+        steps += num_steps
+    rate = steps * batch_size / (time.monotonic() - started)
+    replicas = ctx.require("strategy").num_replicas_in_sync
+    unit = replicas * train_data.count_micro_batches(ctx.params)
+    return Probe(examples_per_second=rate, memory=_peak_memory(), unit=unit)
+
+
+def _seconds_of(trainer: Any, num_steps: int) -> float:
+    started = time.monotonic()
+    trainer.train(tf.constant(num_steps))
+    return time.monotonic() - started
+
+
+def _peak_memory() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
