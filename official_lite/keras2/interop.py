@@ -1,4 +1,7 @@
-"""Calls of TensorFlow functions on symbolic Keras tensors, which Keras 2 allows in its models."""
+"""TensorFlow functions on symbolic Keras tensors, and Keras variables as TensorFlow variables.
+
+Keras 2 allows both.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,7 +9,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["TFFunction", "accept_symbolic_tensors", "call"]
+__all__ = [
+    "TFFunction",
+    "accept_symbolic_tensors",
+    "call",
+    "have_attributes_of_tensorflow",
+]
+
+# With these, `tf.gather` would read the variable past a stateless scope and autocasting.
+_READS = ("gather_nd", "sparse_read")
 
 
 class TFFunction(keras.layers.Layer):
@@ -53,6 +64,9 @@ class _OnSymbolicTensors(tf.__internal__.dispatch.GlobalOpDispatcher):
         return TFFunction(op, arguments)(tensors) if tensors else self.NOT_SUPPORTED
 
 
+_DISPATCHERS: list[_OnSymbolicTensors] = []
+
+
 def _symbolic_tensors(arguments: Any) -> list[keras.KerasTensor]:
     return [one for one in tf.nest.flatten(arguments) if isinstance(one, keras.KerasTensor)]
 
@@ -63,9 +77,6 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return TFFunction(function, (args, kwargs))(tensors) if tensors else function(*args, **kwargs)
 
 
-_DISPATCHERS: list[_OnSymbolicTensors] = []
-
-
 def accept_symbolic_tensors() -> None:
     """Make TensorFlow functions accept symbolic Keras tensors, as they do with Keras 2.
 
@@ -74,3 +85,20 @@ def accept_symbolic_tensors() -> None:
     if not _DISPATCHERS:
         _DISPATCHERS.append(_OnSymbolicTensors())
         _DISPATCHERS[0].register()
+
+
+def have_attributes_of_tensorflow() -> None:
+    """Give each `keras.Variable` the methods and attributes of its `tf.Variable`, such as `ref`.
+
+    What Keras itself defines, such as `name`, stays as it is.
+    """
+    keras_variable: Any = keras.Variable
+    keras_variable.__getattr__ = _attribute
+
+
+def _attribute(variable: keras.Variable, name: str) -> Any:
+    value = vars(variable).get("_value")
+    # Special methods and the state of checkpoints belong to one object.
+    if value is None or name.startswith(("__", "_self_", *_READS)):
+        raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}")
+    return getattr(value, name)
