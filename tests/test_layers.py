@@ -30,7 +30,6 @@ LAYERS = [
     ],
     [
         "official_lite.config.phase_configs",
-        "official_lite.config.stage_configs",
         "official_lite.prediction",
         "official_lite.keras2",
     ],
