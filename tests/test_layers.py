@@ -11,11 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 LAYERS = [
     ["official_lite.common"],
     ["official_lite.cluster"],
-    [
-        "official_lite.common.distribute_utils",
-        "official_lite.run.goodput",
-        "official_lite.run.preemption",
-    ],
+    ["official_lite.common.distribute_utils", "official_lite.common.preemption"],
     [
         f"official_lite.modeling.{name}"
         for name in ("embedding_lookups", "step_seeds", "update_steps")

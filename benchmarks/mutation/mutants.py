@@ -70,11 +70,11 @@ MUTANTS = (
         ("tests/orbit/hooks/test_batch_norm_statistics.py",),
     ),
     Mutant(
-        "run/preemption.py",
+        "common/preemption.py",
         "the chief of parameter servers is treated as one of several",
         ' and "ps" not in found.jobs',
         "",
-        ("tests/run/test_preemption.py",),
+        ("tests/common/test_preemption.py",),
     ),
     Mutant(
         "modeling/distributed_gradients.py",

@@ -19,10 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite import orbit, pipeline
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
-from official_lite.run import preemption
 from official_lite.tools import sources
 
 __all__ = ["Probe", "RateSweep", "analyze", "draw", "probe", "run_sweep", "train"]

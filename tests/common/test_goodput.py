@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.common import goodput
 from official_lite.core import task_factory, train_lib
-from official_lite.run import goodput
 from tests import commands, waiting
 from tests.line_experiment import LineConfig, LineTask, line_experiment
 
