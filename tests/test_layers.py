@@ -10,8 +10,6 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
-    ["official_lite.cluster"],
-    ["official_lite.common.distribute_utils", "official_lite.common.preemption"],
     [
         f"official_lite.modeling.{name}"
         for name in ("embedding_lookups", "step_seeds", "update_steps")

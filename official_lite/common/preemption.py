@@ -20,8 +20,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.cluster import tf_config
 from official_lite.common import errors, notebook
+from official_lite.common.cluster import tf_config
 
 __all__ = [
     "catch_signals",

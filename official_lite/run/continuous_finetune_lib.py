@@ -22,8 +22,8 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories, inspection
-from official_lite.cluster import task_server, tf_config
 from official_lite.common import errors, files, nested_dict, preemption, run_mode
+from official_lite.common.cluster import task_server, tf_config
 from official_lite.config import parsing
 from official_lite.core import base_task, config_definitions, task_factory, train_lib
 from official_lite.orbit import checkpointing

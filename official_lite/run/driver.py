@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import keras
 from absl import logging
 
-from official_lite.cluster import reachability
 from official_lite.common import error_report, errors, goodput, preemption
+from official_lite.common.cluster import reachability
 from official_lite.core import config_definitions
 from official_lite.modeling import model_summary
 from official_lite.run import data_schemas, run_record

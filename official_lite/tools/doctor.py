@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 
 from packaging import requirements
 
-from official_lite.cluster import slurm, tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import slurm, tf_config
 from official_lite.run import run_record
 from official_lite.tools import listing
 

@@ -27,8 +27,8 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import reachability, tf_config
 from official_lite.tools import launched_cluster
 
 __all__ = ["add_arguments", "plan", "run"]

@@ -15,8 +15,8 @@ from concurrent import futures
 
 from absl import logging
 
-from official_lite.cluster import tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import tf_config
 
 __all__ = [
     "TIMEOUT_VARIABLE",

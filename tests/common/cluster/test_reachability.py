@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import reachability, tf_config
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from official_lite.cluster import slurm
 from official_lite.common import errors, suggestions
+from official_lite.common.cluster import slurm
 
 __all__ = [
     "STRATEGIES",

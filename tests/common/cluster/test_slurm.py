@@ -1,7 +1,7 @@
 import pytest
 
-from official_lite.cluster import slurm
 from official_lite.common import errors
+from official_lite.common.cluster import slurm
 
 STEP = {
     "SLURM_JOB_ID": "4711",

@@ -38,8 +38,8 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors, files
+from official_lite.common.cluster import reachability, tf_config
 
 __all__ = ["meet"]
 

@@ -5,19 +5,19 @@ import signal
 import pytest
 import tensorflow as tf
 
-from official_lite.cluster import task_server
 from official_lite.common import distribute_utils, errors
+from official_lite.common.cluster import task_server
 from tests import commands, parameter_servers
 
 SERVE = """
-from official_lite.cluster import task_server
+from official_lite.common.cluster import task_server
 from official_lite.common import app
 
 app.run(lambda _: task_server.serve())
 """
 # As if hours had gone by.
 IMPATIENT = """
-from official_lite.cluster import task_server
+from official_lite.common.cluster import task_server
 from official_lite.common import app
 
 task_server._SECONDS_BETWEEN_LOOKS = 0.1

@@ -19,8 +19,8 @@ import time
 import tensorflow as tf
 from absl import logging
 
-from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import reachability, tf_config
 
 __all__ = ["fail_fast", "is_server", "serve"]
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from official_lite.cluster import tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import tf_config
 
 TWO_WORKERS = {"worker": ["a:1", "b:1"]}
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from official_lite.cluster import reachability, rendezvous, tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import reachability, rendezvous, tf_config
 
 
 def _addresses(count: int) -> list[str]:
