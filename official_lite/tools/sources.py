@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import address_space, errors, files, plugins, run_mode, suggestions
+from official_lite.common import errors, files, memory_limits, plugins, run_mode, suggestions
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling.hyperparams import yaml_io
@@ -187,7 +187,7 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
             the run was started with code that the arguments do not name.
         errors.OutOfMemoryError: TensorFlow can't start in the address space of this process.
     """
-    address_space.check_limit()
+    memory_limits.check_limit()
     experiment, run_dir = name, _find_run_dir(name)
     if run_dir is not None:
         command = _read_command(run_dir)

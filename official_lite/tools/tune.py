@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from official_lite.common import errors
+from official_lite.common import errors, memory_limits
 from official_lite.modeling import hyperparams
 from official_lite.tools import listing, sources
 
@@ -33,7 +33,6 @@ __all__ = [
     "SizeTrial",
     "add_arguments",
     "find_largest",
-    "free_memory",
     "run",
     "search_sizes",
 ]
@@ -249,7 +248,7 @@ def search_sizes(
         raise errors.ConfigValueError(
             f"`task.train_data.global_batch_size` is {start}; expected the size to start with."
         )
-    limit = memory_limit or int(_PART_OF_FREE * free_memory())
+    limit = memory_limit or int(_PART_OF_FREE * _free_memory())
     trials = _Trials(args, limit, timeout_secs)
     largest = find_largest(trials.fits, start=start, most=most, unit=lambda: trials.unit)
     done = [trials.by_size[size] for size in sorted(trials.by_size)]
@@ -290,17 +289,9 @@ def find_largest(
     return low
 
 
-def free_memory() -> int:
-    """Return the bytes that a process can allocate in this machine or container."""
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = pathlib.Path("/proc/meminfo")
-    if meminfo.exists():
-        lines = (line.split() for line in meminfo.read_text().splitlines())
-        free = next((1024 * int(line[1]) for line in lines if line[0] == "MemAvailable:"), free)
-    limit, used = (pathlib.Path("/sys/fs/cgroup", f"memory.{n}") for n in ("max", "current"))
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    return free
+def _free_memory() -> int:
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory_limits.available_memory() or physical
 
 
 def _multiple(size: int, unit: int) -> int:

@@ -1,12 +1,13 @@
-"""The limit on the address space of this process, as set by `ulimit -v` or a batch system."""
+"""The memory that this process may use, and the limit on its address space by `ulimit -v`."""
 
+import pathlib
 import resource
 
 from absl import logging
 
 from official_lite.common import errors
 
-__all__ = ["check_limit", "describe_limit"]
+__all__ = ["available_memory", "check_limit", "describe_limit"]
 
 # TensorFlow, Keras and their libraries alone map 1.7 GB. With less, some of them fail to load and
 # others wait forever for memory.
@@ -45,3 +46,25 @@ def describe_limit() -> str:
     if limit == resource.RLIM_INFINITY:
         return ""
     return f"`ulimit -v` limits the address space of this process to {limit / 1e9:.1f} GB"
+
+
+def available_memory() -> int | None:
+    """Return the available bytes in this machine or container; None if the system does not say."""
+    try:
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = dict(line.split(":", 1) for line in lines)
+    if "MemAvailable" not in sizes:
+        return None
+    available = int(sizes["MemAvailable"].split()[0]) * 1024
+    # The memory limit of a container, if this process runs in one.
+    limit, used = (_read_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    return available if limit is None or used is None else min(available, limit - used)
+
+
+def _read_number(path: str) -> int | None:
+    try:
+        return int(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return None
