@@ -40,7 +40,6 @@ __all__ = [
     "outputs_of",
 ]
 
-
 Outputs = list[Any]
 ExportedCall = Callable[[run_model.ModelInputs], Outputs]
 
@@ -399,9 +398,5 @@ def _answered_by(
         return keras.tree.pack_sequence_as(structure[0], [tf.constant(x) for x in outputs])
 
     structure: list[Any] = []
-    # Bypasses Keras' `__setattr__`, which would try to track the function.
-    model.__dict__["call"] = answer
-    try:
+    with run_model.calls_replaced(model, answer):
         yield
-    finally:
-        del model.__dict__["call"]

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -29,6 +29,7 @@ from official_lite.run import checkpoint_state, runtime
 __all__ = [
     "ModelInputs",
     "built",
+    "calls_replaced",
     "evaluation_data",
     "find_checkpoint",
     "load_weights",
@@ -263,10 +264,17 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
         calls.append(tensors_of_call(signature, args, kwargs))
         return call(*args, **kwargs)
 
-    # Bypasses Keras' `__setattr__`, which would try to track the function.
-    model.__dict__["call"] = noting_call
-    try:
+    with calls_replaced(model, noting_call):
         yield calls
+
+
+@contextlib.contextmanager
+def calls_replaced(model: keras.Model, call: Callable[..., Any]) -> Iterator[None]:
+    """Let a function answer the calls of a model within the context."""
+    # Bypasses Keras' `__setattr__`, which would try to track the function.
+    model.__dict__["call"] = call
+    try:
+        yield
     finally:
         del model.__dict__["call"]
 

@@ -27,7 +27,6 @@ from official_lite.tools import checks, listing, sources
 
 __all__ = ["add_arguments", "choose", "needs_a_cluster", "replay", "run"]
 
-
 # What a run reads from its model directory besides its checkpoints: the chosen execution mode, and
 # the batches that a recovery skips.
 _STATE = ("execution.json", "recovery.json")
