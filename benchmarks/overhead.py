@@ -15,7 +15,7 @@ from absl import logging
 
 from benchmarks import paired, report, toy_runs
 from official_lite import orbit, telemetry
-from official_lite.run import goodput
+from official_lite.common import goodput
 
 COUNTS = (0, 1, 4, 16)
 STEPS = 2000

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
+from official_lite.common import preemption
 from official_lite.core import base_task, exp_factory, task_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays, position
-from official_lite.run import preemption
 from tests import waiting
 
 

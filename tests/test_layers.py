@@ -10,12 +10,6 @@ ROOT = pathlib.Path(__file__).parent.parent
 # and know nothing of one another.
 LAYERS = [
     ["official_lite.common"],
-    ["official_lite.cluster"],
-    [
-        "official_lite.common.distribute_utils",
-        "official_lite.run.goodput",
-        "official_lite.run.preemption",
-    ],
     [
         f"official_lite.modeling.{name}"
         for name in ("embedding_lookups", "step_seeds", "update_steps")
@@ -26,21 +20,12 @@ LAYERS = [
         "official_lite.checkpoint",
         "official_lite.data",
         "official_lite.modeling",
-        "official_lite.modeling.optimization",
     ],
-    [
-        "official_lite.config.phase_configs",
-        "official_lite.config.stage_configs",
-        "official_lite.prediction",
-        "official_lite.keras2",
-    ],
+    ["official_lite.config.phase_configs", "official_lite.prediction", "official_lite.keras2"],
     ["official_lite.core.config_definitions"],
-    ["official_lite.core.registry", "official_lite.core.exp_factory"],
-    ["official_lite.config"],
-    ["official_lite.orbit"],
+    ["official_lite.core.exp_factory"],
+    ["official_lite.config", "official_lite.orbit"],
     ["official_lite.core.step_metrics"],
-    [f"official_lite.core.{name}" for name in ("keras_models", "step_checks", "step_predictions")],
-    ["official_lite.core.base_task"],
     ["official_lite.execution"],
     ["official_lite.core"],
     ["official_lite.run"],
@@ -49,12 +34,10 @@ LAYERS = [
     ["official_lite.run.continuous_finetune_lib"],
     ["official_lite.core.train_utils"],
     ["official_lite.modeling.multitask"],
-    ["official_lite.pipeline"],
-    ["official_lite.utils"],
+    ["official_lite.pipeline", "official_lite.utils"],
     ["official_lite.nas"],
     ["official_lite.search"],
-    ["official_lite.reports"],
-    ["official_lite.porting"],
+    ["official_lite.reports", "official_lite.porting"],
     ["official_lite.tools"],
     ["experiments"],
     ["registry_imports"],

@@ -1,7 +1,7 @@
 """Checks whether the tests notice deliberate errors (mutants) in the package.
 
     python -m benchmarks.mutation
-    python -m benchmarks.mutation rate_sweep "same step"
+    python -m benchmarks.mutation trial_training "same step"
 
 Each mutant in `mutants.py` replaces one piece of the source in a copy of the repository and runs
 the test files that are expected to notice. A mutant is killed if a test fails. The tree itself is

@@ -70,11 +70,11 @@ MUTANTS = (
         ("tests/orbit/hooks/test_batch_norm_statistics.py",),
     ),
     Mutant(
-        "run/preemption.py",
+        "common/preemption.py",
         "the chief of parameter servers is treated as one of several",
         ' and "ps" not in found.jobs',
         "",
-        ("tests/run/test_preemption.py",),
+        ("tests/common/test_preemption.py",),
     ),
     Mutant(
         "modeling/distributed_gradients.py",
@@ -290,18 +290,18 @@ MUTANTS = (
         ("tests/run/test_recovery.py",),
     ),
     Mutant(
-        "tools/tuning/rate_sweep.py",
+        "tools/trial_training.py",
         "suggestion after the lowest point",
         "np.log(np.asarray(learning_rates)))[: lowest + 1]",
         "np.log(np.asarray(learning_rates)))",
-        ("tests/tools/tuning/test_rate_sweep.py",),
+        ("tests/tools/test_trial_training.py",),
     ),
     Mutant(
-        "tools/tuning/rate_sweep.py",
+        "tools/trial_training.py",
         "trains on after the loss has diverged",
         "        if _has_diverged(losses):\n            break\n",
         "",
-        ("tests/tools/tuning/test_rate_sweep.py",),
+        ("tests/tools/test_trial_training.py",),
     ),
     Mutant(
         "common/files.py",

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.cluster import reachability, rendezvous, task_server, tf_config
-from official_lite.cluster.tf_config import configure_cluster
 from official_lite.common import errors, suggestions
+from official_lite.common.cluster import reachability, rendezvous, task_server, tf_config
+from official_lite.common.cluster.tf_config import configure_cluster
 
 __all__ = [
     "describe",

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_lite.common import address_space, errors, notebook
+from official_lite.common import errors, memory_limits, notebook
 
 __all__ = [
     "brief_traceback",
@@ -189,7 +189,7 @@ def naming_the_resource(*, to_save_memory: str = _TO_SAVE_MEMORY) -> Iterator[No
             place = user_place(error)
             said = first_line(str(unwrapped(needy))) or "Python could not allocate an object"
             what = said + (f" ({shown(place)})" if place else "")
-            limit = address_space.describe_limit()
+            limit = memory_limits.describe_limit()
             raise errors.OutOfMemoryError(
                 f"The memory is exhausted: {what}. Saved checkpoints are intact. {to_save_memory}, "
                 f"then start the same command again.{limit and f' {limit}.'}"

@@ -1,9 +1,13 @@
-"""The conversion of epochs and ratios in a config to steps, once before a run.
+"""Fields in steps, those in epochs or ratios that replace them, and the conversion before a run.
 
 A run is measured only in steps. Values in epochs (`trainer.train_epochs`, …) or ratios
 (`warmup_ratio`, …) are converted here and stored in the corresponding step fields; the original
 fields become None. The resolved config therefore has the same meaning when it is read back, even if
 the data has changed.
+
+The attribute `CLEARS` of a config class lists mutually exclusive fields, such as `train_steps` and
+`train_epochs`. Setting both in one source is an error. If two sources set them, the later one
+applies, as for any field, and the replaced value is logged.
 
 A resolved config and its copies remember which values were converted. `given` restores them, and
 `resolve` begins with them. A copy with another `train_steps` or batch size, as in a trial of a
@@ -16,9 +20,10 @@ weights learn. It is an error if the first two contradict each other, as they do
 resolved config changes. This module needs TensorFlow only if the dataset has to be built.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -27,8 +32,7 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling import hyperparams
 
-__all__ = ["given", "resolve", "schedule_steps"]
-
+__all__ = ["given", "log_replaced", "refuse_both", "resolve", "schedule_steps"]
 
 # Fields in steps, and the fields in epochs that replace them.
 _IN_EPOCHS = {
@@ -41,6 +45,9 @@ _IN_EPOCHS = {
 _SEARCHES = ("darts", "enas", "gumbel", "proxyless", "spos")
 
 _SEVERAL_TASKS = "With several tasks, it can't be derived from the data."
+
+# Values of a source that set nothing.
+_NOTHING = (None, "null", "~", "")
 
 # The attribute in which a resolved config and its copies remember their conversions, by the path of
 # the field. An override of a field removes its conversion.
@@ -56,6 +63,21 @@ class _Conversion:
     value: Any
     given: str
     given_value: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A pair of mutually exclusive fields: paths, values, and the default of the first field."""
+
+    steps: str
+    rival: str
+    values: tuple[Any, Any]
+    default: Any
+
+    @property
+    def has_rival(self) -> bool:
+        """Whether the second field is in effect."""
+        return self.values[1] is not None
 
 
 def given(params: Any) -> Any:
@@ -111,6 +133,64 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
 def schedule_steps(params: Any, train_steps: int) -> dict[str, Any]:
     """Return the override that converts the ratios of a config's schedules for a length."""
     return _override_of(_schedules(params, train_steps))
+
+
+def refuse_both(params: hyperparams.Config, given: Mapping[str, Any], source: str) -> None:
+    """Raise an error if the same source sets two mutually exclusive fields.
+
+    The default of a field does not conflict with the field that replaces it, because a gin file
+    that a run exports has both.
+
+    Args:
+        params: The config before the fields are set.
+        given: The values that the source sets, by path. None, or null in YAML, does not conflict
+            with the other field.
+        source: The name of the source in messages.
+
+    Raises:
+        errors.ConfigValueError: If both fields are set.
+    """
+    for pair in _pairs(params):
+        steps, rival = (given.get(path) for path in (pair.steps, pair.rival))
+        if steps in (*_NOTHING, pair.default) or rival in _NOTHING:
+            continue
+        raise errors.ConfigValueError(
+            f"{source} has both `{pair.steps}` ({_meaning(pair.steps, steps)}) and `{pair.rival}` "
+            f"({_meaning(pair.rival, rival)}), which are mutually exclusive. Set only one of them."
+        )
+
+
+@contextlib.contextmanager
+def log_replaced(
+    params: hyperparams.Config, source: str, values: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Log the fields whose values are replaced by a mutually exclusive field within this context.
+
+    Args:
+        params: The config that is changed within the context.
+        source: The name of the source that changes it.
+        values: The override, if known. Fields that it sets explicitly, such as to null, are not
+            logged.
+    """
+    before = {pair.steps: pair for pair in _pairs(params)}
+    yield
+    named = set(hyperparams.flatten(values)) if values else set()
+    for pair in _pairs(params):
+        old = before.get(pair.steps)
+        if old is None or old.has_rival == pair.has_rival:
+            continue
+        lost, kept = (old.rival, pair.steps) if old.has_rival else (old.steps, pair.rival)
+        had = old.values[0 if lost == old.steps else 1]
+        if lost not in named and (lost == old.rival or had != old.default):
+            now = pair.values[0 if kept == pair.steps else 1]
+            logging.info(
+                "%s: `%s` (%s) replaces `%s` (%s).",
+                source,
+                kept,
+                _meaning(kept, now),
+                lost,
+                _meaning(lost, had),
+            )
 
 
 def _resolve(params: Any, task: Any, own_config: str) -> Any:
@@ -280,3 +360,24 @@ def _log(conversions: Iterable[_Conversion]) -> None:
             parts.append(f"`{one.steps}` = {one.value}" + (f" ({of_epochs})" if of_epochs else ""))
     if parts:
         logging.info("Converted to steps: %s.", ", ".join(parts))
+
+
+def _pairs(config: Any, path: str = "") -> Iterator[_Pair]:
+    for name, rival in getattr(config, "CLEARS", {}).items():
+        yield _Pair(
+            steps=f"{path}{name}",
+            rival=f"{path}{rival}",
+            values=(getattr(config, name), getattr(config, rival)),
+            default=getattr(type(config), name, None),
+        )
+    for name, value in vars(config).items():
+        if isinstance(value, hyperparams.ParamsDict):
+            yield from _pairs(value, f"{path}{name}.")
+
+
+def _meaning(path: str, value: Any) -> str:
+    if "ratio" in path:
+        return f"{value} of all steps"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    unit = "epoch" if path.endswith("epochs") else "step"
+    return f"{text} {unit}{'s' * (value != 1)}"

@@ -25,7 +25,7 @@ from absl import logging
 from gin import config_parser
 
 from official_lite.common import errors, files
-from official_lite.config import mutually_exclusive
+from official_lite.config import epochs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import config_paths
 
@@ -96,7 +96,7 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
             value = _bound_values()[binding.arg_name]
         given[".".join([*blocks, binding.arg_name])] = value
     given = _without_outdated(params, given)
-    mutually_exclusive.refuse_both(params, given, "gin")
+    epochs.refuse_both(params, given, "gin")
     config_paths.override_by_paths(params, given.items())
     return params
 

@@ -23,7 +23,7 @@ from official_lite.common import (
     plugins,
     terminal,
 )
-from official_lite.config import epochs, gin_config, model_files, mutually_exclusive, phase_configs
+from official_lite.config import epochs, gin_config, model_files, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import config_paths, yaml_io
@@ -101,7 +101,7 @@ class ExperimentParser:
             trusted = given_by_code(params)
             plugins.restrict(plugins.Restriction("--safe_config was given.", trusted))
         params = self.parse_config_file(params)
-        with mutually_exclusive.log_replaced(params, "gin"):
+        with epochs.log_replaced(params, "gin"):
             params = gin_config.apply_bindings(params)
         params = self.parse_runtime(params)
         params = self.parse_data_service(params)
@@ -166,22 +166,22 @@ class ExperimentParser:
         if override and os.path.isfile(files.expand_home(override)):
             self._override_by_file(params, override)
         elif override:
-            with mutually_exclusive.log_replaced(params, "--params_override"):
+            with epochs.log_replaced(params, "--params_override"):
                 hyperparams.override_params_dict(params, override, is_strict=True)
         return params
 
     def parse_set(self, params: Any) -> Any:
         """Apply each `--set path=value`, all at once; of two for one path, the later one counts."""
         values = dict(map(_split, _flag(self._flags_obj, "set") or []))
-        mutually_exclusive.refuse_both(params, values, "--set")
-        with mutually_exclusive.log_replaced(params, "--set"):
+        epochs.refuse_both(params, values, "--set")
+        with epochs.log_replaced(params, "--set"):
             config_paths.set_by_paths(params, values.items())
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:
         config_file = files.expand_home(config_file)
         values = yaml_io.read_yaml(config_file)
-        with mutually_exclusive.log_replaced(params, config_file, values):
+        with epochs.log_replaced(params, config_file, values):
             params.override(values)
         directory = os.path.dirname(config_file)
         if values.get("workspace"):

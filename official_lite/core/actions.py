@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager, directories
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.core import base_trainer, config_definitions
 from official_lite.modeling.optimization import ema_optimizer
-from official_lite.run import preemption, recovery
+from official_lite.run import recovery
 
 __all__ = [
     "EMACheckpointing",

@@ -14,7 +14,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state, warm_start
-from official_lite.common import errors, log_once, types, user_code
+from official_lite.common import errors, log_once, preemption, types, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
@@ -44,7 +44,6 @@ from official_lite.modeling.optimization import (
     optimizer_factory,
 )
 from official_lite.orbit import runner
-from official_lite.run import preemption
 
 __all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options", "notify_exporter"]
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from absl import logging
 
-from official_lite.cluster import tf_config
 from official_lite.common import errors
-from official_lite.config import phase_configs, stage_configs
+from official_lite.common.cluster import tf_config
+from official_lite.config import phase_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
 from official_lite.modeling.optimization.configs import optimization_config
@@ -33,6 +33,14 @@ __all__ = [
 EXECUTIONS = ("auto", "graph", "xla", "xla_loop", "eager")
 
 PRECISIONS = ("float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+
+# What to use for keys of PaddleRec's configs that have no counterpart of one name.
+_HINTS_FOR_PADDLEREC = {
+    "runner": (
+        "PaddleRec's `runner` has several counterparts: the classes of its stages are named under "
+        "`pipeline`, several runners are `phases`, and docs/stages.md lists the other keys."
+    ),
+}
 
 
 @dataclasses.dataclass
@@ -121,8 +129,6 @@ class RuntimeConfig(base_config.Config):
 OptimizationConfig = optimization_config.OptimizationConfig
 
 PhaseConfig = phase_configs.PhaseConfig
-
-PipelineConfig = stage_configs.PipelineConfig
 
 PredictionConfig = prediction_configs.PredictionConfig
 
@@ -433,6 +439,41 @@ class TaskConfig(base_config.Config):
 
 
 @dataclasses.dataclass
+class PipelineConfig(base_config.Config):
+    """The config of the stages of a run.
+
+    Each stage is a registered name, `package.module:Class` or `{workspace}/file.py:Class`; an empty
+    value selects the default stage. PaddleRec's names of the stages are accepted, too: instance,
+    network, startup, runner and terminal, each also with the suffix `_class_path`.
+
+    Attributes:
+        prepare: Runs before anything is built: downloads, environment variables.
+        build: Builds the strategy, task, model, optimizer and trainer.
+        initialize: Restores the run's checkpoint, or loads `task.init_checkpoint`.
+        run: Trains and evaluates.
+        finalize: Cleans up, even after a failure.
+    """
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        alias + ending: field
+        for alias, field in {
+            "instance": "prepare",
+            "network": "build",
+            "startup": "initialize",
+            "runner": "run",
+            "terminal": "finalize",
+        }.items()
+        for ending in ("", "_class_path")
+    }
+
+    prepare: str = ""
+    build: str = ""
+    initialize: str = ""
+    run: str = ""
+    finalize: str = ""
+
+
+@dataclasses.dataclass
 class ExperimentConfig(base_config.Config):
     """The config of an experiment: a task, how it is trained, and on which devices.
 
@@ -448,14 +489,12 @@ class ExperimentConfig(base_config.Config):
         prediction: The weights and the files of `--mode=predict`.
     """
 
-    UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = stage_configs.HINTS_FOR_PADDLEREC
+    UNKNOWN_KEY_HINTS: ClassVar[Mapping[str, str]] = _HINTS_FOR_PADDLEREC
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     trainer: TrainerConfig = dataclasses.field(default_factory=TrainerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
-    pipeline: stage_configs.PipelineConfig = dataclasses.field(
-        default_factory=stage_configs.PipelineConfig
-    )
+    pipeline: PipelineConfig = dataclasses.field(default_factory=PipelineConfig)
     phases: list[phase_configs.PhaseConfig] = dataclasses.field(default_factory=list)
     workspace: str = ""
     search: hyperparams.FreeConfig | None = None

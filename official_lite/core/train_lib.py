@@ -11,7 +11,7 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
-from official_lite.common import distribute_utils, errors, files, terminal
+from official_lite.common import distribute_utils, errors, files, goodput, preemption, terminal
 from official_lite.common.run_mode import Mode
 from official_lite.config import epochs, model_files, parsing
 from official_lite.core import (
@@ -29,9 +29,7 @@ from official_lite.run import (
     best_checkpoint,
     checkpoint_state,
     driver,
-    goodput,
     prediction_run,
-    preemption,
     preflight,
     run_record,
     runtime,

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
+from official_lite.common.cluster import reachability, tf_config
 
 __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", "wait_for_service"]
 

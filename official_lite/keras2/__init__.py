@@ -6,17 +6,12 @@ TensorFlow functions accept symbolic tensors, and gives Keras variables the attr
 variables. New code should use Keras' own classes. See docs/porting.md.
 """
 
-from official_lite.keras2 import (
-    backend as backend,
-    symbolic_calls as symbolic_calls,
-    variables as variables,
-)
+from official_lite.keras2 import backend as backend, interop as interop
 from official_lite.keras2.attention import (
     EinsumDense as EinsumDense,
     MultiHeadAttention as MultiHeadAttention,
     Softmax as Softmax,
 )
-from official_lite.keras2.checkpoints import Checkpoint as Checkpoint
 from official_lite.keras2.convolutions import (
     Conv2D as Conv2D,
     Conv3D as Conv3D,
@@ -33,8 +28,12 @@ from official_lite.keras2.metrics import (
     OneHotIoU as OneHotIoU,
     OneHotMeanIoU as OneHotMeanIoU,
 )
-from official_lite.keras2.optimizers import Adam as Adam, Optimizer as Optimizer
-from official_lite.keras2.updates import UpdateStep as UpdateStep
+from official_lite.keras2.optimizers import (
+    Adam as Adam,
+    Optimizer as Optimizer,
+    UpdateStep as UpdateStep,
+)
+from official_lite.keras2.saving import Checkpoint as Checkpoint
 
-symbolic_calls.accept_symbolic_tensors()
-variables.have_attributes_of_tensorflow()
+interop.accept_symbolic_tensors()
+interop.have_attributes_of_tensorflow()

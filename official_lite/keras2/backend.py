@@ -6,8 +6,8 @@ from typing import Any
 # Not `tf.keras`, which is Keras 2 if the environment variable `TF_USE_LEGACY_KERAS` is set.
 from keras._tf_keras.keras import backend
 
-from official_lite.keras2 import symbolic_calls
+from official_lite.keras2 import interop
 
 
 def __getattr__(name: str) -> Any:
-    return functools.partial(symbolic_calls.call, getattr(backend, name))
+    return functools.partial(interop.call, getattr(backend, name))

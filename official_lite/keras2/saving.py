@@ -1,5 +1,6 @@
-"""Checkpoints and SavedModels of layers that are written for Keras 2."""
+"""Checkpoints and SavedModels of layers and programs that are written for Keras 2."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,10 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import keras2_restore, model_state
 from official_lite.common import keras_variables, nested_dict
 
 __all__ = [
+    "Checkpoint",
     "containers_of",
     "holds",
     "remember_arguments",
@@ -158,3 +160,35 @@ def _spec_of(model: keras.Model, tensor: Any, name: str) -> tf.TensorSpec:
         # The model converts it, under mixed precision to a type with fewer bits.
         dtype = tf.as_dtype(model.variable_dtype)
     return tf.TensorSpec(shape, dtype, name)
+
+
+class Checkpoint(tf.train.Checkpoint):
+    """A `tf.train.Checkpoint` that also restores checkpoints that Keras 2 wrote."""
+
+    def read(self, save_path: str, options: Any = None) -> Any:
+        """Restore the variables; see `tf.train.Checkpoint.read`."""
+        return self._converted(save_path) or super().read(save_path, options)
+
+    def restore(self, save_path: str | None, options: Any = None) -> Any:
+        """Restore the variables; see `tf.train.Checkpoint.restore`."""
+        return self._converted(save_path) or super().restore(save_path, options)
+
+    def _converted(self, save_path: Any) -> "_Status | None":
+        if save_path is None or not keras2_restore.is_keras2(path := os.fspath(save_path)):
+            return None
+        keras2_restore.restore(self, path)
+        return _Status()
+
+
+class _Status:
+    """The status of a conversion, which fails unless all variables get their values."""
+
+    def assert_consumed(self) -> "_Status":
+        return self
+
+    assert_existing_objects_matched = assert_nontrivial_match = expect_partial = assert_consumed
+
+    def initialize_or_restore(self, session: Any = None) -> None:
+        """Do nothing: the variables have their values."""
+
+    run_restore_ops = initialize_or_restore

@@ -18,9 +18,8 @@ from official_lite.checkpoint import (
     keras2_restore,
     latest,
 )
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, preemption, suggestions
 from official_lite.orbit import triggers
-from official_lite.run import preemption
 
 __all__ = [
     "find_mark",

@@ -12,11 +12,10 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import commit
-from official_lite.common import error_report, errors, terminal
+from official_lite.common import error_report, errors, goodput, preemption, terminal
 from official_lite.orbit import checkpointing, inner_loop, reports, runner, triggers, utils
 from official_lite.orbit.hooks import hook_list
 from official_lite.orbit.hooks.hook import Hook
-from official_lite.run import goodput, preemption
 
 Action = Callable[[runner.Output], None]
 

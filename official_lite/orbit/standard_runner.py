@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, types
+from official_lite.common import errors, goodput, types
 from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
-from official_lite.run import goodput
 
 __all__ = [
     "IteratorLoop",

@@ -7,11 +7,10 @@ from typing import Any, Self
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, nests, user_code
+from official_lite.common import errors, goodput, nests, preemption, user_code
 from official_lite.data import stacking
 from official_lite.orbit import standard_runner
 from official_lite.orbit.utils import loop_fns, step_guard
-from official_lite.run import goodput, preemption
 
 __all__ = [
     "OneBatch",

@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.cluster import rendezvous, tf_config
 from official_lite.common import errors, run_mode
+from official_lite.common.cluster import rendezvous, tf_config
 from official_lite.core import base_task, base_trainer, config_definitions, train_lib
 
 __all__ = [

@@ -9,7 +9,6 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import latest
-from official_lite.cluster import task_server
 from official_lite.common import (
     distribute_utils,
     errors,
@@ -18,6 +17,7 @@ from official_lite.common import (
     suggestions,
     terminal,
 )
+from official_lite.common.cluster import task_server
 from official_lite.config import epochs, model_files, parsing, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context

@@ -11,8 +11,8 @@ import libcst as cst
 from libcst import matchers
 
 from official_lite.porting import keras_changes
-from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
 from official_lite.porting.names import with_imports
+from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name
 
 __all__ = ["rewrite"]
 

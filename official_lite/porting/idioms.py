@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from official_lite.porting import keras_changes, layer_names
-from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
-from official_lite.porting.calls import (
+from official_lite.porting.names import with_imports
+from official_lite.porting.syntax import (
+    Bindings,
+    NamesTransformer,
     called_method,
+    dotted_name,
     expression,
     keyword_of,
     positional,
     without_last_comma,
 )
-from official_lite.porting.names import with_imports
 
 __all__ = ["rewrite"]
 

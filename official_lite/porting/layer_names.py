@@ -5,8 +5,7 @@ from collections.abc import Collection
 
 import libcst as cst
 
-from official_lite.porting.bindings import Bindings, dotted_name
-from official_lite.porting.calls import keyword_of
+from official_lite.porting.syntax import Bindings, dotted_name, keyword_of
 
 __all__ = [
     "NameGivers",

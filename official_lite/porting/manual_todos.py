@@ -4,10 +4,11 @@ import ast
 import dataclasses
 from collections.abc import Iterator
 
-from official_lite.porting import keras_api, keras_changes, layer_names
+from official_lite.porting import keras_changes, layer_names
 from official_lite.porting.symbol_map import (
     dotted_name,
     has_name,
+    missing_in_keras,
     module_file,
     package_folder,
     parents,
@@ -147,7 +148,7 @@ class _Finder(ast.NodeVisitor):
             if missing := _missing_in_lite(name):
                 self._tell(node, f"official_lite has no `{missing}`")
         elif name.startswith("keras."):
-            if missing := keras_api.missing(name):
+            if missing := missing_in_keras(name):
                 self._tell(node, _gone_from_keras(missing, name))
         elif _begins(name, _OF_KERAS_2):
             self._tell(node, f"`{name}` is Keras 2: use `keras`")

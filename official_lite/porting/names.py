@@ -6,8 +6,8 @@ from typing import NamedTuple, cast
 import libcst as cst
 
 from official_lite.porting import keras_changes
-from official_lite.porting.bindings import Bindings, NamesTransformer, dotted_name
 from official_lite.porting.symbol_map import Destinations
+from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name
 
 __all__ = ["rename", "with_imports"]
 

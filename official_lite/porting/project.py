@@ -1,4 +1,7 @@
-"""Porting of the files of a project."""
+"""Porting of the files of a project.
+
+The code cells of a notebook are ported together, as a module, because they share their imports.
+"""
 
 import ast
 import concurrent.futures
@@ -6,11 +9,12 @@ import dataclasses
 import difflib
 import functools
 import itertools
+import json
 import multiprocessing
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import libcst as cst
 
@@ -21,13 +25,12 @@ from official_lite.porting import (
     idioms,
     manual_todos,
     names,
-    notebooks,
     vendoring,
 )
 from official_lite.porting.names import with_imports
 from official_lite.porting.symbol_map import Destinations, top_level_names
 
-__all__ = ["Port", "PortedFile", "port_project"]
+__all__ = ["Notebook", "Port", "PortedFile", "port_project"]
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
 # From this number of files, processes are worth their start.
@@ -37,6 +40,10 @@ _Ported: TypeAlias = tuple[bytes, list[manual_todos.Remaining]]
 _CONFIGS = (".gin", ".yaml", ".yml")
 _SUFFIXES = (".py", ".ipynb", *_CONFIGS)
 _DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
+# Marks in the code of a notebook.
+_CELL = "# The cell "
+# A statement, since a line for IPython may be all that a block contains.
+_FOR_IPYTHON = "pass  # For IPython: "
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 
 
@@ -153,7 +160,7 @@ def _ported(file: _PathAndText, destinations: Destinations, own_names: frozenset
         module = _rewritten(cst.parse_module(text), destinations)
         found = manual_todos.find(module.code, own_names)
         return module.bytes, [manual_todos.Remaining(str(path), *one) for one in found]
-    notebook = notebooks.Notebook(text)
+    notebook = Notebook(text)
     code = _rewritten(cst.parse_module(notebook.code), destinations).code
     places = []
     for line, what in manual_todos.find(code, own_names):
@@ -204,7 +211,7 @@ def _unreadable(path: pathlib.Path, text: bytes) -> str:
         if path.suffix in _CONFIGS:
             text.decode()
             return ""
-        source = notebooks.Notebook(text).code if path.suffix == ".ipynb" else text
+        source = Notebook(text).code if path.suffix == ".ipynb" else text
         ast.parse(source)
         cst.parse_module(source)
     except (SyntaxError, ValueError, cst.ParserSyntaxError) as error:
@@ -215,7 +222,7 @@ def _unreadable(path: pathlib.Path, text: bytes) -> str:
 def _code_of(path: pathlib.Path, text: bytes) -> str:
     """Return the Python code of a file; empty if it contains none."""
     if path.suffix == ".ipynb":
-        return notebooks.Notebook(text).code
+        return Notebook(text).code
     return "" if path.suffix in _CONFIGS else cst.parse_module(text).code
 
 
@@ -261,3 +268,85 @@ def _names_below_official(path: pathlib.Path) -> Iterator[str]:
     package = ".".join(folders[start:])
     members = top_level_names(path) if path.name == "__init__.py" else ()
     yield from (f"{package}.{name}" for name in (path.stem, *members))
+
+
+class Notebook:
+    """The code of a Jupyter notebook as a module.
+
+    Cells that begin with `%%` are left out. Lines that begin with `%` or `!` become statements
+    without effect.
+
+    Args:
+        text: The content of the file.
+
+    Raises:
+        ValueError: The file is not a notebook.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        try:
+            self._content: dict[str, Any] = json.loads(text)
+            cells = list(self._content["cells"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"not a notebook: {error}") from error
+        self._text = text.decode()
+        self._cells = {
+            index: cell
+            for index, cell in enumerate(cells)
+            if cell["cell_type"] == "code" and not "".join(cell["source"]).startswith("%%")
+        }
+
+    @property
+    def code(self) -> str:
+        """The code of all cells as a module."""
+        lines = []
+        for index, cell in self._cells.items():
+            lines.append(f"{_CELL}{index}")
+            lines += map(_without_magic, "".join(cell["source"]).split("\n"))
+        return "\n".join(lines) + "\n"
+
+    def with_code(self, code: str) -> bytes:
+        """Return the notebook with the ported `code` in its cells."""
+        sources: dict[int, list[str]] = {}
+        # What was inserted before the first cell belongs to it.
+        before: list[str] = []
+        for line in code.removesuffix("\n").split("\n"):
+            if line.startswith(_CELL):
+                sources[int(line.removeprefix(_CELL))] = current = before
+                before = []
+            elif sources:
+                current.append(_with_magic(line))
+            else:
+                before.append(line)
+        for index, lines in sources.items():
+            cell, text = self._cells[index], "\n".join(lines)
+            is_list = isinstance(cell["source"], list)
+            cell["source"] = text.splitlines(keepends=True) if is_list else text
+        return self._dumped().encode()
+
+    def place_of(self, code: str, line: int) -> tuple[int, int]:
+        """Return the cell and the line in it, both counted from 1, for a line of `code`."""
+        lines = code.split("\n")[:line]
+        start = max((i for i, text in enumerate(lines, 1) if text.startswith(_CELL)), default=0)
+        cell = int(lines[start - 1].removeprefix(_CELL)) if start else 0
+        return cell + 1, line - start
+
+    def _dumped(self) -> str:
+        end = "\n" if self._text.endswith("\n") else ""
+        for is_ascii in (False, True):
+            for indent in (1, 2, 4, None):
+                original = json.dumps(json.loads(self._text), indent=indent, ensure_ascii=is_ascii)
+                if original + end == self._text:
+                    return json.dumps(self._content, indent=indent, ensure_ascii=is_ascii) + end
+        return json.dumps(self._content, indent=1, ensure_ascii=False) + end
+
+
+def _without_magic(line: str) -> str:
+    stripped = line.lstrip()
+    if not stripped.startswith(("%", "!")):
+        return line
+    return line[: len(line) - len(stripped)] + _FOR_IPYTHON + stripped
+
+
+def _with_magic(line: str) -> str:
+    return line.replace(_FOR_IPYTHON, "", 1) if line.lstrip().startswith(_FOR_IPYTHON) else line

@@ -7,13 +7,13 @@ import importlib.util
 import pathlib
 from collections.abc import Iterable, Iterator
 
-from official_lite.porting import keras_api
 from official_lite.porting.keras_changes import KERAS_2_ROOTS, PRIVATE, RENAMED
 
 __all__ = [
     "Destinations",
     "dotted_name",
     "has_name",
+    "missing_in_keras",
     "module_file",
     "package_folder",
     "parents",
@@ -138,6 +138,41 @@ def top_level_names(file: pathlib.Path) -> frozenset[str]:
     return frozenset(names)
 
 
+def missing_in_keras(name: str) -> str | None:
+    """Return the shortest prefix of a dotted name that Keras lacks; None if it has the name.
+
+    The files of the installed Keras are read, because importing it is slow. Only packages and their
+    members are checked; members of classes are assumed to exist.
+    """
+    api = _keras_api()
+    if not api:
+        return None
+    parts = name.split(".")
+    package = parts[0]
+    for part in parts[1:]:
+        if part not in api[package] and not part.startswith("__"):
+            return f"{package}.{part}"
+        package = f"{package}.{part}"
+        if package not in api:
+            return None
+    return None
+
+
+@functools.cache
+def _keras_api() -> dict[str, frozenset[str]]:
+    """Return the names in each public package of Keras."""
+    root = package_folder("keras")
+    if root is None:
+        return {}
+    api = {}
+    for path in root.rglob("__init__.py"):
+        parts = path.parent.relative_to(root).parts
+        if parts and parts[0] in ("src", "_tf_keras"):
+            continue
+        api[".".join(("keras", *parts))] = top_level_names(path)
+    return api
+
+
 def _listed(node: ast.Assign | ast.AnnAssign) -> set[str]:
     """Return the names in `__all__`, which a module may define in other ways."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -163,7 +198,7 @@ def _public(name: str) -> str:
         return PRIVATE[parts[-1]]
     for package in (".".join(parts[:-1]), parts[0], "", "layers"):
         public = ".".join(filter(None, ("keras", package, parts[-1])))
-        if keras_api.missing(public) is None:
+        if missing_in_keras(public) is None:
             return public
     return name
 

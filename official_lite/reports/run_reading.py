@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_lite.checkpoint import commit
-from official_lite.common import errors, files, nested_dict
+from official_lite.common import errors, files, goodput, nested_dict
 from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.reports import metric_series
 from official_lite.reports.metric_series import Series
-from official_lite.run import goodput, model_dir_lock
+from official_lite.run import model_dir_lock
 
 __all__ = [
     "BestCheckpoint",

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import errors, goodput
 from official_lite.reports import architecture_reading, charts, layout
 from official_lite.reports.architecture_reading import FoundArch
 from official_lite.reports.markup import Child, Markup, tag
 from official_lite.reports.run_reading import Run
-from official_lite.run import goodput
 
 __all__ = ["architectures", "checkpoints", "overview", "time_spent"]
 

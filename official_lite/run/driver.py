@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 import keras
 from absl import logging
 
-from official_lite.cluster import reachability
-from official_lite.common import error_report, errors
+from official_lite.common import error_report, errors, goodput, preemption
+from official_lite.common.cluster import reachability
 from official_lite.core import config_definitions
 from official_lite.modeling import model_summary
-from official_lite.run import data_schemas, goodput, preemption, run_record
+from official_lite.run import data_schemas, run_record
 
 __all__ = ["STOPS", "drive", "is_driven", "note", "note_results", "seal_record"]
 

@@ -13,14 +13,14 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import chain, warm_start
-from official_lite.common import errors, files
+from official_lite.common import errors, files, goodput, preemption
 from official_lite.config import compatibility
 from official_lite.core import base_trainer, config_definitions, train_data
 from official_lite.data import input_paths
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
 from official_lite.prediction import output, shard_files
-from official_lite.run import driver, goodput, preemption, run_record
+from official_lite.run import driver, run_record
 
 __all__ = ["describe_source", "run"]
 

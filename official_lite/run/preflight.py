@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import latest, warm_start
-from official_lite.cluster import tf_config
 from official_lite.common import errors, files, run_mode, suggestions
+from official_lite.common.cluster import tf_config
 from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,

@@ -16,11 +16,10 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
-from official_lite.common import errors, files, keras_variables
+from official_lite.common import errors, files, keras_variables, preemption
 from official_lite.core import base_trainer
 from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients, embedding_lookups
-from official_lite.run import preemption
 
 __all__ = [
     "NonfiniteCheck",

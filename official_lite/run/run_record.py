@@ -11,7 +11,7 @@
       run.json                      versions, command, seed, host, code, packages, input files, and
                                     how the run ended
       checkpoints.chain.jsonl       checksums of records and checkpoints, see docs/verify.md
-      goodput.json                  where the time went, over all starts; see run/goodput.py
+      goodput.json                  where the time went, over all starts; see common/goodput.py
       log.txt                       the complete log, including tracebacks
       metrics.json                  one JSON object per line for each report and evaluation
       train/  validation/           event files

@@ -17,7 +17,7 @@ import argparse
 import os
 
 from official_lite.common import errors
-from official_lite.tools import listing, run_source
+from official_lite.tools import listing, sources
 
 __all__ = ["add_arguments", "run"]
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "Default: RUN/averaged."
         ),
     )
-    run_source.add_arguments(parser)
+    sources.add_arguments(parser)
     listing.add_json_argument(parser)
 
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the average and print the checkpoints that were averaged."""
     if args.last < 0 or args.recalibration_steps < 0:
         raise errors.ConfigValueError("--last and --recalibration_steps must not be negative.")
-    source = run_source.read(args.sources[0], args)
+    source = sources.read_params(args.sources[0], args)
     if not source.run_dir:
         raise errors.ConfigValueError(
             f"{args.sources[0]} is an experiment, which has no checkpoints. Expected checkpoints "

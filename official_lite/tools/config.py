@@ -16,7 +16,7 @@ from typing import Any
 from official_lite.common import errors, suggestions
 from official_lite.config import compatibility
 from official_lite.modeling.hyperparams import yaml_io
-from official_lite.tools import config_sources, listing, registrations
+from official_lite.tools import listing, sources
 
 __all__ = ["add_arguments", "run"]
 
@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff.add_argument("a", help="An experiment, a file, or the folder of a run.")
     diff.add_argument("b", help="Another one.")
     for parser_of_act in (show, diff):
-        registrations.add_import_argument(parser_of_act)
+        sources.add_import_argument(parser_of_act)
         listing.add_json_argument(parser_of_act)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the config or the difference."""
-    registrations.load(args.imports)
+    sources.load_registrations(args.imports)
     if args.act == "show":
         _show(args)
     else:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> None:
-    source = config_sources.read(args.source, config_files=args.config_file, sets=args.set)
+    source = sources.read_config(args.source, config_files=args.config_file, sets=args.set)
     part = _part(source.config, args.path)
     if args.json:
         listing.print_json({"source": source.name, "kind": source.kind, "config": part})
@@ -76,8 +76,8 @@ def _part(config: Mapping[str, Any], path: str) -> Any:
 
 
 def _diff(args: argparse.Namespace) -> None:
-    a, b = config_sources.read(args.a), config_sources.read(args.b)
-    found = config_sources.changes(a, b)
+    a, b = sources.read_config(args.a), sources.read_config(args.b)
+    found = sources.changes(a, b)
     if args.json:
         differences = [_as_json(change) for change in found]
         listing.print_json({"a": a.name, "b": b.name, "changes": differences})

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 
 from packaging import requirements
 
-from official_lite.cluster import slurm, tf_config
-from official_lite.common import errors
+from official_lite.common import errors, memory_limits
+from official_lite.common.cluster import slurm, tf_config
 from official_lite.run import run_record
 from official_lite.tools import listing
 
@@ -132,7 +132,7 @@ def _package(wanted: requirements.Requirement, extra: str) -> Check:
 def _machine(model_dir: str) -> Iterator[Check]:
     yield Check(section="machine", name="platform", value=platform.platform())
     yield Check(section="machine", name="CPUs", value=f"{_num_cpus()} of {os.cpu_count()}")
-    memory = _available_memory()
+    memory = memory_limits.available_memory()
     if memory is not None:
         value = f"{listing.bytes_text(memory)} available"
         yield Check(section="machine", name="memory", value=value, ok=memory >= _LEAST_MEMORY)
@@ -150,26 +150,6 @@ def _num_cpus() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _available_memory() -> int | None:
-    """Return the available memory in bytes; None if the system does not report it."""
-    try:
-        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    sizes = dict(line.split(":", 1) for line in lines)
-    available = int(sizes["MemAvailable"].split()[0]) * 1024
-    # The memory limit of a container, if this process runs in one.
-    limit, used = (_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    return available if limit is None or used is None else min(available, limit - used)
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(pathlib.Path(path).read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _cluster() -> Iterator[Check]:

@@ -18,7 +18,7 @@ from typing import Any
 from official_lite.common import errors, qualnames, suggestions
 from official_lite.config import compatibility
 from official_lite.core import exp_factory
-from official_lite.tools import listing, registrations
+from official_lite.tools import listing, sources
 
 __all__ = ["add_arguments", "run"]
 
@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     other = acts.add_parser("show", help="Show what an experiment trains, and for how long.")
     other.add_argument("name", help="The name of the experiment.")
     for parser_of_act in (one, other):
-        registrations.add_import_argument(parser_of_act)
+        sources.add_import_argument(parser_of_act)
         listing.add_json_argument(parser_of_act)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the list or the experiment."""
-    registrations.load(args.imports)
+    sources.load_registrations(args.imports)
     if args.act == "list":
         _list(args)
     else:

@@ -16,7 +16,7 @@ import dataclasses
 import os
 
 from official_lite.common import errors
-from official_lite.tools import listing, run_source
+from official_lite.tools import listing, sources
 
 __all__ = ["add_arguments", "run"]
 
@@ -70,18 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "exceeds 1. Default: %(default)g."
         ),
     )
-    run_source.add_arguments(parser)
+    sources.add_arguments(parser)
     listing.add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Export the model in each format and compare it with the original."""
-    source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
+    source = sources.read_params(args.source, args, instead=_OF_SEVERAL_TASKS)
     if not source.run_dir:
         raise errors.ConfigValueError(
             f"{args.source} is an experiment, which has no weights. Expected a model directory."
         )
-    from official_lite.tools.exporting import checked_export, run_model
+    from official_lite.tools import checked_export, run_model
 
     exports = checked_export.export_checkpoint(
         source.params,

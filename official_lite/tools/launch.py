@@ -27,9 +27,9 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_lite.cluster import reachability, tf_config
 from official_lite.common import errors
-from official_lite.tools.launching import launched_cluster, launched_process
+from official_lite.common.cluster import reachability, tf_config
+from official_lite.tools import launched_cluster
 
 __all__ = ["add_arguments", "plan", "run"]
 
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
             return failure.exit_code
         if started.reached_limit:
             size = sizes[0]
-            launched_process.say(f"Continuing with {size} workers again.", specs[0].width)
+            launched_cluster.say(f"Continuing with {size} workers again.", specs[0].width)
             continue
         if not restarts.take():
             return failure.exit_code
@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
         if failure.code < 0 and size != sizes[-1]:
             size = sizes[sizes.index(size) + 1]
             how = f", with {size} worker{'s' if size > 1 else ''}"
-        launched_process.say(f"Restart {restarts.taken} of {restarts.most}{how}.", specs[0].width)
+        launched_cluster.say(f"Restart {restarts.taken} of {restarts.most}{how}.", specs[0].width)
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
@@ -186,7 +186,7 @@ def plan(
     ps: int = 0,
     data_workers: int = 0,
     log_dir: pathlib.Path | None = None,
-) -> list[launched_process.ProcessSpec]:
+) -> list[launched_cluster.ProcessSpec]:
     """Plan the processes of a cluster, at ports that are currently free.
 
     Args:
@@ -213,12 +213,12 @@ def plan(
 
 def _cluster(
     program: Sequence[str], addresses: Mapping[str, Sequence[str]], token: str
-) -> Iterator[launched_process.ProcessSpec]:
+) -> Iterator[launched_cluster.ProcessSpec]:
     # Servers come first, so that they are up when others connect to them.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
-            yield launched_process.ProcessSpec(
+            yield launched_cluster.ProcessSpec(
                 name=tf_config.task_name(job, index),
                 role=_role(job, has_chief="chief" in addresses),
                 command=program,
@@ -229,28 +229,28 @@ def _cluster(
             )
 
 
-def _role(job: str, *, has_chief: bool) -> launched_process.Role:
+def _role(job: str, *, has_chief: bool) -> launched_cluster.Role:
     """Return the role of a task in the cluster.
 
     With parameter servers, only the chief ends by itself, and workers can be replaced.
     """
-    roles = launched_process.Role
+    roles = launched_cluster.Role
     if job == "ps":
         return roles.SERVER
     return roles.REPLACEABLE if job == "worker" and has_chief else roles.TRAINER
 
 
-def _data_service(addresses: Sequence[str]) -> Iterator[launched_process.ProcessSpec]:
+def _data_service(addresses: Sequence[str]) -> Iterator[launched_cluster.ProcessSpec]:
     """Yield a dispatcher at the first address and a worker at each of the others."""
     tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
     for index, address in enumerate(addresses):
         _, port = tf_config.split_address(address)
         if index == 0:
-            role, arguments = launched_process.Role.SERVER, ["dispatcher", f"--port={port}"]
+            role, arguments = launched_cluster.Role.SERVER, ["dispatcher", f"--port={port}"]
         else:
-            role = launched_process.Role.REPLACEABLE
+            role = launched_cluster.Role.REPLACEABLE
             arguments = ["worker", f"--dispatcher={addresses[0]}", f"--port={port}"]
-        yield launched_process.ProcessSpec(
+        yield launched_cluster.ProcessSpec(
             name=f"data worker {index - 1}" if index else "data dispatcher",
             role=role,
             command=[*tool, *arguments],

@@ -16,7 +16,7 @@ import sys
 
 from official_lite.common import escapes, files
 from official_lite.prediction import configs
-from official_lite.tools import run_source
+from official_lite.tools import sources
 
 __all__ = ["add_arguments", "run"]
 
@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", choices=configs.CHECKPOINTS, help="The weights; by default the latest."
     )
-    run_source.add_arguments(parser)
-    run_source.add_trust_argument(parser)
+    sources.add_arguments(parser)
+    sources.add_trust_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         is_remote = files.is_remote(args.output)
         given["output_dir"] = args.output if is_remote else os.path.abspath(args.output)
     command = [
-        *run_source.train_command(args.run, args, mode="predict"),
+        *sources.train_command(args.run, args, mode="predict"),
         f"--model_dir={args.run}",
         *(f"--set=prediction.{name}={value}" for name, value in given.items() if value),
     ]

@@ -16,8 +16,7 @@ import sys
 from official_lite.common import errors, escapes, files
 from official_lite.execution import execution_record
 from official_lite.run import model_dir_lock
-from official_lite.tools import run_source
-from official_lite.tools.verifying import checks
+from official_lite.tools import checks, sources
 
 __all__ = ["add_arguments", "run"]
 
@@ -28,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model_dir", required=True, help="The model directory of the new run; must be empty."
     )
-    run_source.add_arguments(parser)
-    run_source.add_trust_argument(parser)
+    sources.add_arguments(parser)
+    sources.add_trust_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Replace this process by the training."""
-    command = [*run_source.train_command(args.run, args), f"--model_dir={args.model_dir}"]
+    command = [*sources.train_command(args.run, args), f"--model_dir={args.model_dir}"]
     chosen = execution_record.load(args.run)
     _require_unused(args.model_dir)
     for check in checks.check_sources(args.run):

@@ -12,15 +12,59 @@ those in `metrics.json`, which the writer `jsonl` leaves.
 """
 
 import argparse
+import dataclasses
+import fnmatch
+import math
+import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_lite.common import errors
+from official_lite.common import errors, suggestions
 from official_lite.config import compatibility
 from official_lite.reports import run_reading
-from official_lite.tools import listing, run_queries
+from official_lite.tools import listing
 
-__all__ = ["add_arguments", "run"]
+__all__ = [
+    "FIELDS",
+    "Facts",
+    "add_arguments",
+    "facts_of",
+    "metric_names",
+    "resolve",
+    "run",
+    "select",
+    "sort",
+]
+
+# Fields of every run, besides its metrics and config.
+FIELDS = (
+    "name",
+    "model_dir",
+    "status",
+    "experiment",
+    "mode",
+    "step",
+    "train_steps",
+    "num_parameters",
+    "seed",
+    "start_time",
+    "end_time",
+    "seconds",
+    "goodput",
+    "steps_per_second",
+    "examples_per_second",
+    "best_step",
+    "exit_reason",
+)
+
+_CONDITION = re.compile(r"\s*([^=!<>~\s]+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 _ALWAYS = ("name", "status", "step")
 _MORE = (
@@ -41,6 +85,31 @@ _FORMATS: Mapping[str, listing.Format] = {
 # A table has room for only a few metrics.
 _MOST_METRICS = 3
 _ABOUT_SPEED = ("steps_per_second", "seconds_per_step", "examples_per_second", "eta_seconds")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The searchable information about a run, by name.
+
+    Attributes:
+        run: The run.
+        fields: Values of `FIELDS`.
+        metrics: Last value of each metric as `split/name`, and values of the best evaluation as
+            `best/name`.
+        config: Config fields by path.
+    """
+
+    run: run_reading.Run
+    fields: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    config: Mapping[str, Any]
+
+    def get(self, name: str) -> Any:
+        """Return the value for a full name; None if the run has none."""
+        for values in (self.fields, self.metrics, self.config):
+            if name in values:
+                return values[name]
+        return None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,10 +149,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the runs."""
     folders = [args.folder] if args.act == "list" else args.folders
-    runs = [run_queries.facts_of(each) for each in _read(folders)]
-    runs = run_queries.select(runs, args.where)
+    runs = [facts_of(each) for each in _read(folders)]
+    runs = select(runs, args.where)
     if args.sort:
-        runs = run_queries.sort(runs, args.sort, descending=args.descending)
+        runs = sort(runs, args.sort, descending=args.descending)
     if args.act == "list":
         _list(runs, args)
     else:
@@ -99,7 +168,7 @@ def _read(folders: Sequence[str]) -> list[run_reading.Run]:
     return [run_reading.read_run(path, name=path) for path in dict.fromkeys(found)]
 
 
-def _list(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> None:
+def _list(runs: Sequence[Facts], args: argparse.Namespace) -> None:
     shown = runs[: args.limit] if args.limit else runs
     if args.json:
         listing.print_json([_as_json(facts) for facts in shown])
@@ -108,7 +177,7 @@ def _list(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> None:
         print("There are no such runs.")
         return
     names = args.columns.split(",") if args.columns else _usual_columns(runs)
-    full = [run_queries.resolve(name.strip(), runs) for name in names]
+    full = [resolve(name.strip(), runs) for name in names]
     rows = [{name: facts.get(name) for name in full} for facts in shown]
     if "step" in full and not args.columns:
         rows = [{**row, "step": _progress(facts)} for row, facts in zip(rows, shown, strict=True)]
@@ -120,8 +189,8 @@ def _list(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> None:
     listing.print_table(rows, full, formats=_FORMATS)
 
 
-def _usual_columns(runs: Sequence[run_queries.Facts]) -> list[str]:
-    metrics = sorted(filter(_is_a_result, run_queries.metric_names(runs)), key=_rank_of(runs))
+def _usual_columns(runs: Sequence[Facts]) -> list[str]:
+    metrics = sorted(filter(_is_a_result, metric_names(runs)), key=_rank_of(runs))
     more = [name for name in _MORE if any(facts.get(name) not in (None, "") for facts in runs)]
     if any(facts.get("exit_reason") not in (None, "", "completed") for facts in runs):
         more.insert(0, "exit_reason")
@@ -133,27 +202,27 @@ def _is_a_result(name: str) -> bool:
     return split != "best" and not metric.startswith("best_") and metric not in _ABOUT_SPEED
 
 
-def _rank_of(runs: Sequence[run_queries.Facts]) -> Callable[[str], tuple[bool, int]]:
+def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
     """Return a sort key: first the metrics that select the best checkpoint, then common ones."""
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
 
 
-def _progress(facts: run_queries.Facts) -> str:
+def _progress(facts: Facts) -> str:
     total = facts.run.train_steps
     return f"{facts.run.step}/{total}" if total else str(facts.run.step)
 
 
-def _kind(facts: run_queries.Facts) -> str:
+def _kind(facts: Facts) -> str:
     return str(facts.get("exit_reason") or "").partition(":")[0]
 
 
-def _as_json(facts: run_queries.Facts) -> dict[str, Any]:
+def _as_json(facts: Facts) -> dict[str, Any]:
     return {**facts.fields, "metrics": facts.metrics, "problems": list(facts.run.problems)}
 
 
-def _compare(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> None:
+def _compare(runs: Sequence[Facts], args: argparse.Namespace) -> None:
     config = _differing([facts.config for facts in runs])
     if args.json:
         documents = [
@@ -165,12 +234,12 @@ def _compare(runs: Sequence[run_queries.Facts], args: argparse.Namespace) -> Non
     if not runs:
         print("There are no such runs.")
         return
-    fields = [name for name in run_queries.FIELDS if name not in ("name", "model_dir")]
+    fields = [name for name in FIELDS if name not in ("name", "model_dir")]
     environment = _differing([facts.run.environment for facts in runs])
     rows = [
         *_rows(config, [facts.config for facts in runs]),
         *_rows(fields, [facts.fields for facts in runs]),
-        *_rows(run_queries.metric_names(runs), [facts.metrics for facts in runs]),
+        *_rows(metric_names(runs), [facts.metrics for facts in runs]),
         *_rows(environment, [facts.run.environment for facts in runs]),
     ]
     names = [facts.run.name for facts in runs]
@@ -197,3 +266,121 @@ def _rows(names: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[li
         if any(text != "-" for text in texts):
             rows.append([name, *texts])
     return rows
+
+
+def facts_of(run: run_reading.Run) -> Facts:
+    """Collect the searchable information about a run."""
+    fields = {name: getattr(run, name) for name in FIELDS if name != "best_step"}
+    best = run.best.metrics if run.best else {}
+    return Facts(
+        run=run,
+        fields={**fields, "best_step": run.best.step if run.best else None},
+        metrics={**run.last_metrics(), **{f"best/{name}": value for name, value in best.items()}},
+        config=compatibility.flatten(run.config),
+    )
+
+
+def metric_names(runs: Sequence[Facts]) -> list[str]:
+    """Return the metrics of all runs: validation first, then best, training and others."""
+    names = dict.fromkeys(name for facts in runs for name in facts.metrics)
+    order = {"validation": 0, "best": 1, "train": 2}
+    return sorted(names, key=lambda name: order.get(name.partition("/")[0], 3))
+
+
+def resolve(name: str, runs: Sequence[Facts]) -> str:
+    """Return the full name for a short one; `accuracy` prefers `validation/accuracy`.
+
+    Raises:
+        errors.UnknownNameError: No run has such a name, or it is ambiguous.
+    """
+    metrics = metric_names(runs)
+    paths = list(dict.fromkeys(path for facts in runs for path in facts.config))
+    known = [*FIELDS, *metrics, *paths]
+    if name in known:
+        return name
+    ends = (f"/{name}", f".{name}")
+    fitting = [other for other in known if other.endswith(ends)]
+    if not fitting:
+        raise errors.UnknownNameError(
+            f"No run has a field, metric or config value {name!r}. "
+            f"{suggestions.did_you_mean(name, [*known, *_short(metrics)])}".rstrip()
+        )
+    if len(fitting) > 1 and fitting[0] not in metrics:
+        raise errors.UnknownNameError(
+            f"{name!r} is ambiguous. Use {' or '.join(f'`{each}`' for each in fitting[:5])}."
+        )
+    return fitting[0]
+
+
+def select(runs: Sequence[Facts], conditions: Sequence[str]) -> list[Facts]:
+    """Return the runs for which all conditions hold.
+
+    Args:
+        runs: The runs.
+        conditions: `name=value`, `!=`, `<`, `<=`, `>`, `>=`, or `name~part`, where the part may
+            contain `*` and `?`. For a run without such a value, only `!=` holds.
+
+    Raises:
+        errors.ConfigError: A condition can't be parsed, or no run has its name.
+    """
+    kept = list(runs)
+    for condition in conditions:
+        matched = _CONDITION.fullmatch(condition)
+        if not matched:
+            raise errors.ConfigValueError(
+                f"Can't parse the condition {condition!r}. Expected a condition such as "
+                "'status=done', 'accuracy>0.9' or 'name~digits'."
+            )
+        short, sign, wanted = matched.groups()
+        name = resolve(short, runs) if runs else short
+        kept = [facts for facts in kept if _holds(facts.get(name), sign, wanted, condition)]
+    return kept
+
+
+def sort(runs: Sequence[Facts], name: str, *, descending: bool = False) -> list[Facts]:
+    """Sort the runs by a field, metric or config value; runs without it come last."""
+    full = resolve(name, runs) if runs else name
+    known = [facts for facts in runs if _is_known(facts.get(full))]
+    others = [facts for facts in runs if not _is_known(facts.get(full))]
+    return sorted(known, key=lambda facts: _key(facts.get(full)), reverse=descending) + others
+
+
+def _holds(value: Any, sign: str, wanted: str, condition: str) -> bool:
+    if not _is_known(value):
+        return sign == "!="
+    if sign == "~":
+        pattern = wanted if any(each in wanted for each in "*?[") else f"*{wanted}*"
+        return fnmatch.fnmatchcase(str(value), pattern)
+    if sign in ("=", "!="):
+        return _is_equal(value, wanted) == (sign == "=")
+    try:
+        return _COMPARE[sign](float(value), float(wanted))
+    except (TypeError, ValueError) as error:
+        raise errors.ConfigValueError(
+            f"The condition {condition!r} compares {value!r} with {wanted!r}; expected numbers."
+        ) from error
+
+
+def _is_equal(value: Any, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return str(value).lower() == wanted.lower()
+    if isinstance(value, int | float):
+        try:
+            return float(value) == float(wanted)
+        except ValueError:
+            return False
+    return str(value) == wanted
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _key(value: Any) -> tuple[bool, Any]:
+    """Return a sort key that puts numbers before strings, since a column may contain both."""
+    is_number = isinstance(value, int | float)
+    return not is_number, value if is_number else str(value)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    return [name.rpartition("/")[2] for name in names]

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from official_lite.common import address_space, app, errors, terminal
+from official_lite.common import app, errors, memory_limits, terminal
 from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.execution import execution_record
 from official_lite.run import run_record
-from official_lite.tools import registrations
+from official_lite.tools import sources
 
 __all__ = ["add_arguments", "main"]
 
@@ -68,8 +68,8 @@ def _define_flags() -> None:
 
 def _main(argv: list[str]) -> None:
     _refuse_positional(argv[1:])
-    address_space.check_limit()
-    registrations.load(FLAGS["import"].value or [])
+    memory_limits.check_limit()
+    sources.load_registrations(FLAGS["import"].value or [])
     gin_config.parse_gin_flags(FLAGS)
     params = parsing.parse_configuration(FLAGS, print_return=not FLAGS.print_config)
     if FLAGS.print_config:

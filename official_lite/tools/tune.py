@@ -11,16 +11,41 @@ start from the beginning, or from `task.init_checkpoint`.
 """
 
 import argparse
+import dataclasses
+import multiprocessing
+import os
+import pathlib
 import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from official_lite.common import errors
+from official_lite.common import errors, memory_limits
 from official_lite.modeling import hyperparams
-from official_lite.tools import listing, run_source
+from official_lite.tools import listing, sources
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from official_lite.tools import trial_training
+
+__all__ = [
+    "SizeSearch",
+    "SizeTrial",
+    "add_arguments",
+    "find_largest",
+    "run",
+    "search_sizes",
+]
 
 _OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+# The search stops when the interval is smaller than the size divided by this number.
+_RESOLUTION = 8
+_SECONDS_BETWEEN_LOOKS = 0.01
+_PART_OF_FREE = 0.9
+_FITS = "fits"
+_ABOVE = "above the limit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_rate_arguments(rates)
     _add_size_arguments(sizes)
     for parser_of_act in (rates, sizes):
-        run_source.add_arguments(parser_of_act)
+        sources.add_arguments(parser_of_act)
         listing.add_json_argument(parser_of_act)
 
 
@@ -84,14 +109,14 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tune_rate(args: argparse.Namespace) -> None:
-    source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
-    from official_lite.tools.tuning import rate_sweep
+    source = sources.read_params(args.source, args, instead=_OF_SEVERAL_TASKS)
+    from official_lite.tools import trial_training
 
-    sweep = rate_sweep.run_sweep(
+    sweep = trial_training.run_sweep(
         source.params, min_rate=args.min_rate, max_rate=args.max_rate, num_steps=args.steps
     )
     if args.plot:
-        rate_sweep.draw(sweep, args.plot, title=args.source)
+        trial_training.draw(sweep, args.plot, title=args.source)
     if args.json:
         listing.print_json(sweep.as_dict())
         return
@@ -104,10 +129,8 @@ def _tune_rate(args: argparse.Namespace) -> None:
 
 def _tune_size(args: argparse.Namespace) -> None:
     # Read here to report mistakes before any process is started.
-    source = run_source.read(args.source, args, instead=_OF_SEVERAL_TASKS)
-    from official_lite.tools.tuning import size_search
-
-    found = size_search.search(
+    source = sources.read_params(args.source, args, instead=_OF_SEVERAL_TASKS)
+    found = search_sizes(
         args,
         start=hyperparams.get_by_path(source.params, "task.train_data.global_batch_size", 0),
         most=args.max_batch_size,
@@ -131,3 +154,249 @@ def _bytes(text: str) -> int:
     if matched is None or (unit and unit not in _UNITS and f"{unit}B" not in _UNITS):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; expected a size such as 4GB")
     return int(float(matched.group(1)) * _UNITS.get(unit, _UNITS.get(f"{unit}B", 1)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SizeTrial:
+    """A batch size that was tried.
+
+    Attributes:
+        batch_size: Examples per update.
+        result: `fits`, or why it does not fit.
+        examples_per_second: Training speed; None if the size does not fit.
+        memory: Observed peak memory of the process in bytes.
+    """
+
+    batch_size: int
+    result: str
+    examples_per_second: float | None = None
+    memory: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the size fits."""
+        return self.result == _FITS
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields, for a table or JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SizeSearch:
+    """The result of a search.
+
+    Attributes:
+        trials: The sizes that were tried, in increasing order.
+        memory_limit: Memory limit in bytes.
+        largest: The largest size that fits.
+    """
+
+    trials: Sequence[SizeTrial]
+    memory_limit: int
+    largest: int
+
+    @property
+    def fastest(self) -> int:
+        """The size with the most examples per second."""
+        return max(
+            (trial for trial in self.trials if trial.fits),
+            key=lambda trial: trial.examples_per_second or 0.0,
+        ).batch_size
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        return {
+            "largest": self.largest,
+            "fastest": self.fastest,
+            "memory_limit": self.memory_limit,
+            "trials": [trial.as_dict() for trial in self.trials],
+        }
+
+    def describe(self) -> str:
+        """Describe the result in one or two sentences."""
+        limit = self.memory_limit / 10**9
+        is_limit = any(trial.batch_size > self.largest for trial in self.trials)
+        word = "that fits" if is_limit else "that was tried fits"
+        return (
+            f"The largest batch {word} into {limit:.3g} GB: {self.largest}. The fastest size: "
+            f"{self.fastest}."
+        )
+
+
+def search_sizes(
+    args: argparse.Namespace,
+    *,
+    start: int,
+    most: int,
+    memory_limit: int | None = None,
+    timeout_secs: float = 300.0,
+) -> SizeSearch:
+    """Search for the largest batch size, starting from the batch size of the config.
+
+    Args:
+        args: The command line, for the processes that try a size.
+        start: The first size to try.
+        most: The largest size to try.
+        memory_limit: Memory limit of a process in bytes. Defaults to 90% of the free memory.
+        timeout_secs: Time limit for each size in seconds.
+
+    Raises:
+        errors.OfficialLiteError: No size fits, or the config can't be trained at all.
+    """
+    if start < 1:
+        raise errors.ConfigValueError(
+            f"`task.train_data.global_batch_size` is {start}; expected the size to start with."
+        )
+    limit = memory_limit or int(_PART_OF_FREE * _free_memory())
+    trials = _Trials(args, limit, timeout_secs)
+    largest = find_largest(trials.fits, start=start, most=most, unit=lambda: trials.unit)
+    done = [trials.by_size[size] for size in sorted(trials.by_size)]
+    if not largest:
+        raise errors.OfficialLiteError(
+            f"No batch fits into {limit / 10**9:.3g} GB, not even {done[0].batch_size}: "
+            f"{done[0].result}."
+        )
+    return SizeSearch(trials=done, memory_limit=limit, largest=largest)
+
+
+def find_largest(
+    fits: Callable[[int], bool], *, start: int, most: int, unit: Callable[[], int] = lambda: 1
+) -> int:
+    """Return the largest size that fits, to within an eighth; 0 if none does.
+
+    Args:
+        fits: Tries a size and returns whether it fits.
+        start: The first size to try.
+        most: The largest size to try.
+        unit: Returns the number of which sizes must be multiples; called after the first try.
+    """
+    low, high = 0, start
+    if fits(start):
+        low, top = start, _multiple(most, unit())
+        while low < (high := min(2 * low, top)) and fits(high):
+            low = high
+        if low >= high:
+            return low
+    else:
+        while low == 0 and (size := _multiple(high // 2, unit())):
+            low, high = (size, high) if fits(size) else (0, size)
+    while low and high - low > max(unit(), low // _RESOLUTION):
+        size = _multiple((low + high) // 2, unit())
+        if size == low:
+            break
+        low, high = (size, high) if fits(size) else (low, size)
+    return low
+
+
+def _free_memory() -> int:
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory_limits.available_memory() or physical
+
+
+def _multiple(size: int, unit: int) -> int:
+    return size // unit * unit
+
+
+class _Trials:
+    """Tries sizes and stores the results.
+
+    Attributes:
+        by_size: Results by size.
+        unit: Sizes must be multiples of this; known once a size has fit.
+    """
+
+    def __init__(self, args: argparse.Namespace, limit: int, timeout_secs: float) -> None:
+        self._args = args
+        self._limit = limit
+        self._timeout_secs = timeout_secs
+        self.by_size: dict[int, SizeTrial] = {}
+        self.unit = 1
+
+    def fits(self, size: int) -> bool:
+        trial = self.by_size[size] = self._try(size)
+        return trial.fits
+
+    def _try(self, size: int) -> SizeTrial:
+        receiver, sender = _context().Pipe(duplex=False)
+        process = _context().Process(target=_run_probe, args=(sender, self._args, size))
+        process.start()
+        sender.close()
+        with receiver:
+            try:
+                memory, result = _watch(process, self._limit, self._timeout_secs)
+            finally:
+                process.kill()
+                process.join()
+            if result:
+                return SizeTrial(batch_size=size, result=result, memory=memory)
+            if not process.exitcode:
+                return self._judge(size, receiver.recv())
+        if process.exitcode > 0:
+            raise errors.OfficialLiteError(
+                f"Can't train with batches of {size}; see the error above."
+            )
+        # This is how the operating system reacts when it is out of memory.
+        result = f"killed by {signal.Signals(-process.exitcode).name}"
+        return SizeTrial(batch_size=size, result=result, memory=memory)
+
+    def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
+        # If no size has fit yet, the smaller sizes need not be multiples of the unit.
+        is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
+        if probe.problem and (is_mistake or not self.by_size):
+            raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
+        if probe.problem or probe.is_exhausted:
+            result = probe.problem or "out of memory"
+            return SizeTrial(batch_size=size, result=result, memory=probe.memory)
+        self.unit = probe.unit
+        return SizeTrial(
+            batch_size=size,
+            result=_FITS if probe.memory <= self._limit else _ABOVE,
+            examples_per_second=probe.examples_per_second,
+            memory=probe.memory,
+        )
+
+
+def _context() -> Any:
+    """Return a context whose processes, if possible, need not import TensorFlow again."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["official_lite.tools.trial_training"])
+    return context
+
+
+def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
+    # Imported here because the process that starts these processes does not need TensorFlow.
+    from official_lite.tools import trial_training
+
+    # Ctrl-C is handled by the parent process, which kills this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sender.send(trial_training.probe(args, size))
+
+
+def _watch(process: Any, limit: int, timeout_secs: float) -> tuple[int, str]:
+    """Wait until the process ends or violates a limit.
+
+    Returns:
+        The observed peak memory in bytes, and which limit was violated, or "".
+    """
+    deadline = time.monotonic() + timeout_secs
+    most = 0
+    while process.is_alive():
+        most = max(most, _memory_of(process.pid))
+        if most > limit:
+            return most, _ABOVE
+        if time.monotonic() > deadline:
+            return most, f"not finished in {timeout_secs:g} s"
+        process.join(_SECONDS_BETWEEN_LOOKS)
+    return most, ""
+
+
+def _memory_of(pid: int) -> int:
+    """Return the resident memory of a process in bytes; 0 if it is unknown."""
+    try:
+        pages = pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -430,7 +430,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 
 
 # `tools export` loads back what it has written a moment before, and nothing else.
-_OF_OWN_FILES = {"exported_model.py: load_model"}
+_OF_OWN_FILES = {"checked_export.py: load_model"}
 
 
 def test_36_nothing_unpickles_or_unpacks() -> None:

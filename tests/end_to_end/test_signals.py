@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from experiments.vision.digits import task
 from official_lite.checkpoint import async_checkpoint_manager
-from official_lite.run import preemption
+from official_lite.common import preemption
 from tests import waiting
 
 

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors
-from official_lite.run import preemption
+from official_lite.common import errors, preemption
 from tests import waiting
 
 

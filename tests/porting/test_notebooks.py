@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from official_lite import porting
-from official_lite.porting import notebooks
+from official_lite.porting import project
 
 
 def _notebook(*sources: str, as_list: bool = True) -> dict[str, Any]:
@@ -53,4 +53,4 @@ def test_notebook_without_old_names_keeps_its_bytes(tmp_path: pathlib.Path) -> N
 @pytest.mark.parametrize("text", [b"[]", b"{", b'{"cells": 3}', b"{}"])
 def test_other_json_is_no_notebook(text: bytes) -> None:
     with pytest.raises(ValueError, match="not a notebook"):
-        notebooks.Notebook(text)
+        project.Notebook(text)

@@ -1,5 +1,7 @@
+import keras
 import pytest
 
+from official_lite.porting import symbol_map
 from official_lite.porting.symbol_map import Destinations, has_name
 
 
@@ -52,3 +54,23 @@ def test_members_of_modules_that_are_one_module_here_are_found_in_it(name: str, 
 )
 def test_names_in_private_modules_of_keras_2_become_public(name: str, public: str) -> None:
     assert Destinations().translate(name) == public
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("keras.layers.Dense", None),
+        ("keras.layers.Dense.from_config", None),
+        ("keras.Model", None),
+        ("keras.backend.learning_phase", "keras.backend.learning_phase"),
+        ("keras.layers.experimental.preprocessing.Resizing", "keras.layers.experimental"),
+        ("keras.estimator", "keras.estimator"),
+    ],
+)
+def test_what_keras_lacks(name: str, gone: str | None) -> None:
+    assert symbol_map.missing_in_keras(name) == gone
+
+
+def test_all_that_keras_shows_is_there() -> None:
+    shown = [f"keras.layers.{name}" for name in dir(keras.layers) if not name.startswith("_")]
+    assert [name for name in shown if symbol_map.missing_in_keras(name)] == []

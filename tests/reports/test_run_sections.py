@@ -1,10 +1,10 @@
 import dataclasses
 import json
 
+from official_lite.common import goodput
 from official_lite.nas import architecture
 from official_lite.reports import run_reading, run_sections
 from official_lite.reports.markup import tag
-from official_lite.run import goodput
 from tests.reports import made_runs
 
 

@@ -103,11 +103,11 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         if overrides in runs:
             return runs[overrides]
         from official_lite import pipeline
-        from official_lite.tools import run_source
+        from official_lite.tools import sources
 
         sets = [f"--set={each}" for each in overrides]
         given = [f"--import={file}", *sets]
-        params = run_source.read("tests/tools", parse(*given, source="tests/tools")).params
+        params = sources.read_params("tests/tools", parse(*given, source="tests/tools")).params
         model_dir = str(root / f"run{len(runs)}")
         with pytest.MonkeyPatch.context() as patch:
             # What `run.json` keeps; the experiment is registered here by now, without `--import`.
@@ -126,20 +126,20 @@ def trained(train_run: Callable[..., str]) -> str:
 
 
 def parse(*arguments: str, source: str) -> argparse.Namespace:
-    from official_lite.tools import run_source
+    from official_lite.tools import sources
 
     parser = argparse.ArgumentParser()
     parser.add_argument("source")
-    run_source.add_arguments(parser)
+    sources.add_arguments(parser)
     return parser.parse_args([source, *arguments])
 
 
 @pytest.fixture
 def read_run() -> Callable[..., object]:
     """Reads the config of a run, with arguments on top."""
-    from official_lite.tools import run_source
+    from official_lite.tools import sources
 
-    def read(source: str | pathlib.Path, *arguments: str) -> run_source.RunSource:
-        return run_source.read(str(source), parse(*arguments, source=str(source)))
+    def read(source: str | pathlib.Path, *arguments: str) -> sources.RunSource:
+        return sources.read_params(str(source), parse(*arguments, source=str(source)))
 
     return read

@@ -8,8 +8,7 @@ import pytest
 from official_lite import pipeline
 from official_lite.checkpoint import warm_start
 from official_lite.common import errors
-from official_lite.tools import checkpoint_average
-from official_lite.tools.exporting import run_model
+from official_lite.tools import checkpoint_average, run_model
 from tests import rounding
 
 # Keras itself, with NumPy 2.

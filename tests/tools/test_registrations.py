@@ -6,7 +6,7 @@ import pytest
 
 from official_lite.common import errors
 from official_lite.core import exp_factory
-from official_lite.tools import registrations
+from official_lite.tools import sources
 
 MODULE = """
 from official_lite.core import config_definitions, exp_factory
@@ -27,15 +27,15 @@ def test_file_of_the_directory_and_named_modules_are_imported(tmp_path: pathlib.
     (tmp_path / "registry_imports.py").write_text(MODULE.format(name="here"))
     (tmp_path / "mine.py").write_text(MODULE.format(name="mine"))
     parser = argparse.ArgumentParser()
-    registrations.add_import_argument(parser)
+    sources.add_import_argument(parser)
     try:
-        registrations.load(parser.parse_args(["--import=mine.py"]).imports)
+        sources.load_registrations(parser.parse_args(["--import=mine.py"]).imports)
     finally:
         sys.modules.pop("registry_imports", None)
     assert {"tests/here", "tests/mine"} <= {*exp_factory.list_experiments()}
 
 
 def test_directory_without_one_has_none() -> None:
-    registrations.load([])
+    sources.load_registrations([])
     with pytest.raises(errors.UnknownNameError, match="no module"):
-        registrations.load(["no_such_module"])
+        sources.load_registrations(["no_such_module"])

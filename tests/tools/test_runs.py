@@ -1,9 +1,14 @@
 import json
+import math
 import pathlib
 
 import pytest
 
+from official_lite.common import errors
+from official_lite.reports import run_reading
 from official_lite.tools import __main__ as tools
+from official_lite.tools import runs as runs_tool
+from official_lite.tools.runs import Facts
 from tests.reports import made_runs
 
 
@@ -80,3 +85,73 @@ def test_compare_shows_what_differs(folder: str, capsys: pytest.CaptureFixture[s
     document = json.loads(_out(capsys, "compare", *paths, "--json"))
     assert document["differing"] == ["task.model.units", "task.train_data.global_batch_size"]
     assert document["runs"][1]["config"]["task.model.units"] == [8]
+
+
+@pytest.fixture
+def runs(tmp_path: pathlib.Path) -> list[Facts]:
+    """Of the three, c has no metrics and failed."""
+    made_runs.make_run(tmp_path / "a", offset=0.0)
+    made_runs.make_run(tmp_path / "b", offset=0.05, record={"seed": 1})
+    directory = made_runs.make_run(tmp_path / "c", record={"status": "failed"})
+    made_runs.write_metrics(directory, [])
+    return [runs_tool.facts_of(run) for run in run_reading.read_runs(str(tmp_path))]
+
+
+def _names(runs: list[Facts]) -> list[str]:
+    return [facts.run.name for facts in runs]
+
+
+def test_facts_are_fields_metrics_and_config(runs: list[Facts]) -> None:
+    facts = runs[1]
+    assert (facts.get("seed"), facts.get("best_step")) == (1, 800)
+    assert facts.get("best/accuracy") == pytest.approx(0.95)
+    assert facts.get("task.model.units") == [64, 64]
+    assert facts.get("nothing") is None
+
+
+def test_short_name_is_that_of_validation_first(runs: list[Facts]) -> None:
+    assert runs_tool.resolve("accuracy", runs) == "validation/accuracy"
+    assert runs_tool.resolve("training_loss", runs) == "train/training_loss"
+    assert runs_tool.resolve("model.units", runs) == "task.model.units"
+    with pytest.raises(errors.UnknownNameError, match="Did you mean `accuracy`"):
+        runs_tool.resolve("acuracy", runs)
+
+
+def test_short_name_of_several_config_fields_is_refused(runs: list[Facts]) -> None:
+    fields = {"a.rate": 1, "b.rate": 2}
+    facts = Facts(run=runs[0].run, fields={}, metrics={}, config=fields)
+    with pytest.raises(errors.UnknownNameError, match=r"`a\.rate` or `b\.rate`"):
+        runs_tool.resolve("rate", [facts])
+
+
+@pytest.mark.parametrize(
+    ("conditions", "names"),
+    [
+        (["status=done"], ["a", "b"]),
+        (["status!=done"], ["c"]),
+        (["accuracy>0.9"], ["b"]),
+        (["accuracy <= 0.9"], ["a"]),
+        (["accuracy!=3"], ["a", "b", "c"]),
+        (["name~[ab]", "seed=1"], ["b"]),
+        (["experiment~digits"], ["a", "b", "c"]),
+        (["global_batch_size>=64", "seed=0"], ["a", "c"]),
+        (["global_batch_size=none"], []),
+    ],
+)
+def test_runs_are_kept_for_which_all_conditions_hold(
+    runs: list[Facts], conditions: list[str], names: list[str]
+) -> None:
+    assert _names(runs_tool.select(runs, conditions)) == names
+
+
+@pytest.mark.parametrize("condition", ["status", "status>1", "nothing=1"])
+def test_condition_that_makes_no_sense_is_refused(runs: list[Facts], condition: str) -> None:
+    with pytest.raises(errors.ConfigError, match=r"condition|No run has"):
+        runs_tool.select(runs, [condition])
+
+
+def test_runs_without_the_value_come_last_whatever_the_order(runs: list[Facts]) -> None:
+    assert _names(runs_tool.sort(runs, "accuracy")) == ["a", "b", "c"]
+    assert _names(runs_tool.sort(runs, "accuracy", descending=True)) == ["b", "a", "c"]
+    assert _names(runs_tool.sort(runs, "status", descending=True)) == ["c", "a", "b"]
+    assert math.isclose(runs[0].get("steps_per_second"), 101.5)

@@ -2,11 +2,15 @@
 
 import argparse
 import json
+import multiprocessing
+import os
+import time
 
 import pytest
 
+from official_lite.common import errors
 from official_lite.tools import __main__ as tools
-from official_lite.tools import tune
+from official_lite.tools import trial_training, tune
 
 SMALL = "--set=task.model.units=[4]"
 
@@ -43,3 +47,108 @@ def test_batch_size_is_found_in_processes_of_their_own(capsys):
     assert [trial["batch_size"] for trial in found["trials"]] == [64, 128, 200]
     assert tools.main(["tune", "batch_size", *arguments, "--memory_limit=1MB"]) == 1
     assert "No batch fits into 0.001 GB, not even 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("largest", [1, 5, 63, 64, 100, 1000, 4095, 5000])
+def test_largest_size_is_found_to_within_an_eighth(largest):
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= largest
+
+    found = tune.find_largest(fits, start=64, most=4096)
+    assert found <= largest
+    assert min(largest, 4096) - found <= max(1, found // 8)
+    assert len(set(tried)) == len(tried) <= 12
+
+
+def test_sizes_are_multiples_of_what_the_replicas_and_micro_batches_need():
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= 75
+
+    assert tune.find_largest(fits, start=12, most=10**6, unit=lambda: 6) == 72
+    assert not [size for size in tried if size % 6]
+
+
+@pytest.mark.parametrize("most", [96, 100, 128, 150])
+def test_largest_size_that_may_be_tried_is_tried(most):
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return True
+
+    assert tune.find_largest(fits, start=32, most=most, unit=lambda: 4) == most // 4 * 4
+    assert max(tried) <= most
+
+
+def test_nothing_fits():
+    assert tune.find_largest(lambda size: False, start=6, most=100, unit=lambda: 2) == 0
+
+
+def _act(args, size):
+    """In the place of `probe`, in a process of its own."""
+    if size >= args.hungry_from:
+        kept = [b"x" * 10**8 for _ in range(15)]
+        time.sleep(300)
+        del kept
+    if size >= args.slow_from:
+        time.sleep(300)
+    if size >= args.killed_from:
+        os.kill(os.getpid(), 9)
+    if size >= args.wrong_from:
+        return trial_training.Probe(problem="DataError: no data")
+    return trial_training.Probe(examples_per_second=10.0 * size, memory=10**8, unit=1)
+
+
+def _run_act(sender, args, size):
+    sender.send(_act(args, size))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("hungry_from", "above the limit"),
+        pytest.param("slow_from", "not finished in 20 s", marks=pytest.mark.slow),
+        ("killed_from", "killed by SIGKILL"),
+        ("wrong_from", "DataError: no data"),
+    ],
+)
+def test_what_does_not_fit_says_why(monkeypatch, what, why):
+    monkeypatch.setattr(tune, "_run_probe", _run_act)
+    never = dict.fromkeys(("hungry_from", "slow_from", "killed_from", "wrong_from"), 10**9)
+    args = argparse.Namespace(**{**never, what: 2})
+    timeout = 20.0 if what == "slow_from" else 300.0
+    found = tune.search_sizes(args, start=1, most=64, memory_limit=12 * 10**8, timeout_secs=timeout)
+    assert (found.largest, found.fastest) == (1, 1)
+    assert found.trials[-1].batch_size == 2
+    assert found.trials[-1].result == why
+    assert "The largest batch that fits into" in found.describe()
+
+
+def test_config_that_can_not_be_trained_at_all_is_an_error_at_once(monkeypatch):
+    monkeypatch.setattr(tune, "_run_probe", _run_act)
+    never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
+    args = argparse.Namespace(**never, wrong_from=1)
+    with pytest.raises(errors.ConfigValueError, match="Can't train with batches of 4: DataError"):
+        tune.search_sizes(args, start=4, most=64)
+    with pytest.raises(errors.ConfigValueError, match="global_batch_size` is 0"):
+        tune.search_sizes(args, start=0, most=64)
+
+
+def test_mistake_in_the_config_is_not_taken_for_a_size_that_does_not_fit(monkeypatch):
+    def judge(sender, args, size):
+        is_wrong = size > 4
+        sender.send(
+            trial_training.Probe(problem="wrong" if is_wrong else "", is_of_config=is_wrong)
+        )
+
+    monkeypatch.setattr(tune, "_run_probe", judge)
+    monkeypatch.setattr(tune, "_context", lambda: multiprocessing.get_context("fork"))
+    with pytest.raises(errors.ConfigValueError, match="Can't train with batches of 8: wrong"):
+        tune.search_sizes(argparse.Namespace(), start=4, most=64)

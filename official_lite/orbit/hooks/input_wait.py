@@ -7,11 +7,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import nests, types
+from official_lite.common import goodput, nests, types
 from official_lite.orbit import standard_runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.utils import loop_fns
-from official_lite.run import goodput
 
 
 class InputWait(Hook):
@@ -21,7 +20,7 @@ class InputWait(Hook):
       `next(iterator)`;
     * `input_wait_seconds`: the same time in seconds per step.
 
-    The goodput of the run counts this time as `waiting_for_input`; see `run.goodput`.
+    The goodput of the run counts this time as `waiting_for_input`; see `common.goodput`.
 
     The first `every_n_steps` steps of a run are skipped because they include compilation. The share
     is an upper bound on the time that a faster input pipeline could save. On accelerators, where

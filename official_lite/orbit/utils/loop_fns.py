@@ -9,9 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, goodput, preemption, types, user_code
 from official_lite.orbit.utils import step_guard, tpu_summaries
-from official_lite.run import goodput, preemption
 
 StepFn = Callable[[Any], Any]
 LoopFn = Callable[..., Any]

@@ -1,0 +1,209 @@
+"""Validation of the cluster in `TF_CONFIG` before TensorFlow starts to wait for it.
+
+TensorFlow responds to an invalid `TF_CONFIG` with a bare `KeyError`, or waits forever for a peer
+that does not exist. This module does not import TensorFlow.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from official_lite.common import errors, suggestions
+from official_lite.common.cluster import slurm
+
+__all__ = [
+    "STRATEGIES",
+    "ClusterConfig",
+    "configure_cluster",
+    "find_cluster",
+    "read_tf_config",
+    "split_address",
+    "task_name",
+]
+
+
+STRATEGIES = (
+    "off",
+    "one_device",
+    "mirrored",
+    "multi_worker_mirrored",
+    "parameter_server",
+    "tpu",
+)
+
+_TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """All processes of a run, and the task of this process.
+
+    Attributes:
+        jobs: The `host:port` addresses of each job, such as `worker`.
+        task_type: The job of this process.
+        task_index: The index of this process in its job.
+    """
+
+    jobs: Mapping[str, tuple[str, ...]]
+    task_type: str
+    task_index: int
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes that train: the chief and the workers."""
+        return len(self.members("chief", "worker"))
+
+    @property
+    def name(self) -> str:
+        """The name of this process in messages."""
+        return task_name(self.task_type, self.task_index)
+
+    def members(self, *jobs: str) -> dict[str, str]:
+        """Return the address of each process of these jobs by process name, in rank order."""
+        return {
+            task_name(job, index): address
+            for job in jobs
+            for index, address in enumerate(self.jobs.get(job, ()))
+        }
+
+
+def task_name(task_type: str, index: int) -> str:
+    """Return the name of a process in messages: `worker 1`, or `chief`, which has no index."""
+    return task_type if task_type == "chief" else f"{task_type} {index}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` into host and port, removing the brackets of an IPv6 host."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def read_tf_config() -> ClusterConfig | None:
+    """Return the cluster in the environment variable `TF_CONFIG`; None if unset, blank or `{}`.
+
+    Raises:
+        ConfigValueError: If the value is not JSON, lacks `cluster` or `task`, has an address that
+            is not `host:port` or a duplicate address, or if its task is not in the cluster.
+    """
+    text = os.environ.get("TF_CONFIG", "").strip()
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _invalid(f"it is not JSON ({error})") from error
+    if config == {}:
+        return None
+    jobs = _checked_jobs(config)
+    task_type, task_index = _checked_task(config, jobs)
+    return ClusterConfig(jobs=jobs, task_type=task_type, task_index=task_index)
+
+
+def configure_cluster(worker_hosts: str | Sequence[str] | None = None, task_index: int = -1) -> int:
+    """Describe the cluster to TensorFlow in `TF_CONFIG`, unless the variable is already set.
+
+    Args:
+        worker_hosts: The `host:port` of every worker, as a list or separated by commas. All workers
+            must pass the same value.
+        task_index: The index of this process in `worker_hosts`. It is optional if there is only one
+            worker.
+
+    Returns:
+        The number of workers; 1 without a cluster.
+
+    Raises:
+        ConfigValueError: If `task_index` is missing or out of range, or if `TF_CONFIG` is invalid;
+            see `read_tf_config`.
+    """
+    cluster = read_tf_config()
+    if cluster is not None:
+        return cluster.num_workers
+    if not worker_hosts:
+        return 1
+    hosts = worker_hosts.split(",") if isinstance(worker_hosts, str) else worker_hosts
+    workers = [host.strip() for host in hosts]
+    if len(workers) > 1 and task_index < 0:
+        raise errors.ConfigValueError(
+            f"Must specify task_index when number of workers > 1; got {task_index} for "
+            f"{len(workers)} workers."
+        )
+    config = {
+        "cluster": {"worker": workers},
+        "task": {"type": "worker", "index": max(task_index, 0)},
+    }
+    _checked_task(config, _checked_jobs(config))
+    os.environ["TF_CONFIG"] = json.dumps(config)
+    return len(workers)
+
+
+def find_cluster(
+    worker_hosts: str | Sequence[str] | None = None, task_index: int = -1
+) -> ClusterConfig | None:
+    """Find the cluster of a multi-process strategy; return None if there is none.
+
+    The cluster is taken from `TF_CONFIG`, or else from `worker_hosts`, or else from all tasks of
+    the Slurm step of this process. `TF_CONFIG` is set accordingly.
+
+    Args:
+        worker_hosts: See `configure_cluster`.
+        task_index: See `configure_cluster`.
+
+    Raises:
+        ConfigValueError: If the description of the cluster is invalid.
+    """
+    configure_cluster(worker_hosts, task_index)
+    if read_tf_config() is None and (step := slurm.read_step(os.environ)):
+        os.environ["TF_CONFIG"] = json.dumps(step)
+    return read_tf_config()
+
+
+def _checked_jobs(config: Any) -> dict[str, tuple[str, ...]]:
+    jobs = config.get("cluster") if isinstance(config, dict) else None
+    if not isinstance(jobs, dict) or not jobs:
+        raise _invalid("it has no `cluster` with at least one job")
+    for job, addresses in jobs.items():
+        if job not in _TASK_TYPES:
+            raise _invalid(
+                f"`{job}` is not a known job. {suggestions.did_you_mean(job, _TASK_TYPES)}"
+            )
+        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
+            raise _invalid(f"`cluster.{job}` must be a list of `host:port`; got {addresses!r}")
+    counts = Counter(address for addresses in jobs.values() for address in addresses)
+    repeated = sorted(address for address, count in counts.items() if count > 1)
+    if repeated:
+        raise _invalid(f"each process must have its own address, but {repeated} is repeated")
+    return {job: tuple(addresses) for job, addresses in jobs.items()}
+
+
+def _is_address(address: Any) -> bool:
+    if not isinstance(address, str):
+        return False
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+
+
+def _checked_task(config: dict[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[str, int]:
+    task = config.get("task")
+    if not isinstance(task, dict) or not {"type", "index"} <= task.keys():
+        raise _invalid("it has no `task` with `type` and `index`")
+    task_type, index = task["type"], task["index"]
+    # An evaluator is not part of the cluster and need not be listed in it.
+    if task_type not in jobs and task_type != "evaluator":
+        raise _invalid(f"`task.type` is {task_type!r}, but the cluster has {sorted(jobs)}")
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise _invalid(f"`task.index` must be a whole number; got {index!r}")
+    size = len(jobs.get(task_type, ("itself",)))
+    if not 0 <= index < size:
+        raise _invalid(f"`task.index` must be from 0 to {size - 1} for `{task_type}`; got {index}")
+    return task_type, index
+
+
+def _invalid(problem: str) -> errors.ConfigValueError:
+    return errors.ConfigValueError(f"TF_CONFIG is invalid: {problem}. A valid example: {_EXAMPLE}")

@@ -1,1 +1,0 @@
-"""Export of a run's model with verification, for `tools export`."""

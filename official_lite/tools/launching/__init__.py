@@ -1,1 +1,0 @@
-"""Processes of a local cluster, which `tools launch` starts."""

@@ -1,0 +1,338 @@
+"""A run's task and model on one device, with its weights and example inputs.
+
+Nothing is written to the model directory, and no data is read unless it is needed to build the
+model or as an example.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_lite.checkpoint import commit, fallback, model_state, warm_start
+from official_lite.common import errors, types
+from official_lite.core import model_building, step_checks
+from official_lite.modeling import hyperparams
+from official_lite.modeling.multitask import base_trainer, multitask
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
+from official_lite.pipeline.context import ExperimentContext
+from official_lite.pipeline.stages import Build, find_stages
+from official_lite.run import checkpoint_state, runtime
+
+__all__ = [
+    "ModelInputs",
+    "built",
+    "calls_replaced",
+    "evaluation_data",
+    "find_checkpoint",
+    "load_weights",
+    "random_inputs",
+    "read_checkpoint",
+    "real_inputs",
+    "tensors_of_call",
+]
+
+
+# More examples would only take longer.
+_MOST_EXAMPLES = 8
+# Size of unknown dimensions in random inputs.
+_OPEN_SIZE = 4
+
+
+@contextlib.contextmanager
+def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Build]]:
+    """Build task, model and optimizer as in the config's `build` stage.
+
+    Args:
+        params: The config.
+        mode: Purpose of a trainer that is made of them: `train`, `eval`, or neither.
+
+    Yields:
+        The context with task, model and optimizer, and the `build` stage.
+    """
+    params = params.replace(runtime={"distribution_strategy": "off"})
+    stage = find_stages(params)["build"]
+    with tempfile.TemporaryDirectory() as directory:
+        ctx = ExperimentContext(
+            params=params, mode=mode, model_dir=directory, strategy=tf.distribute.get_strategy()
+        )
+        build: Any = stage(stage.view(ctx))
+        with ctx.exit_stack:
+            ctx.exit_stack.enter_context(runtime.seed_and_precision(params.runtime))
+            ctx.task = build.make_task(ctx)
+            ctx.model = build.make_model(ctx)
+            _build_models(ctx)
+            ctx.optimizer = build.make_optimizer(ctx)
+            yield ctx, build
+
+
+def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
+    """Return the task's validation data, or its training data if it has no other."""
+    return _evaluation_data(ctx.require("task"), ctx.params.task)
+
+
+def _evaluation_data(task: Any, config: Any) -> tf.data.Dataset:
+    data = hyperparams.get_by_path(config, "validation_data")
+    data = data or hyperparams.get_by_path(config, "train_data")
+    dataset: tf.data.Dataset = task.build_inputs(data)
+    return dataset
+
+
+def _build_models(ctx: ExperimentContext) -> None:
+    """Create the variables of the model, or of the model of each task."""
+    task, model = ctx.require("task"), ctx.require("model")
+    if not isinstance(task, multitask.MultiTask):
+        parts = [(task, ctx.params.task, model)]
+    else:
+        parts = [
+            (one, one.task_config, base_trainer.task_model(model, name))
+            for name, one in task.tasks.items()
+        ]
+    for one, config, part in parts:
+        if not model_building.has_variables(part):
+            spec = _evaluation_data(one, config).element_spec
+            metrics = step_checks.build_metrics(one, training=False)
+            model_building.build_by_task(part, one, spec, metrics, training=False)
+
+
+def find_checkpoint(path: str) -> str:
+    """Return the checkpoint at a path, or the latest one in a folder.
+
+    Raises:
+        errors.CheckpointError: There is none.
+    """
+    found = warm_start.find_checkpoint(path)
+    if found is None:
+        raise errors.CheckpointError(
+            f"No checkpoint found at {path}. Expected a directory of checkpoints, or a path such "
+            f"as {os.path.join(path, 'ckpt-1000')}."
+        )
+    return found
+
+
+def load_weights(ctx: ExperimentContext, prefix: str) -> None:
+    """Load the weights that an evaluation of the checkpoint would use.
+
+    These are the averaged weights if the optimizer keeps a moving average.
+
+    Raises:
+        errors.CheckpointError: The checkpoint is damaged or belongs to another model.
+    """
+    model = ctx.require("model")
+    items = model_state.weight_items(model)
+    if ctx.optimizer is not None:
+        ema_optimizer.evaluate_averages(ctx.optimizer)
+    if not ema_optimizer.keeps_averages(ctx.optimizer):
+        read_checkpoint(tf.train.Checkpoint(**items), prefix)
+        return
+    optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, model)
+    checkpoint = tf.train.Checkpoint(optimizer=optimizer, **items)
+    read_checkpoint(
+        checkpoint, prefix, optional=checkpoint_state.find_unneeded(checkpoint, optimizer)
+    )
+    ema_optimizer.swap_weights(optimizer)
+
+
+def read_checkpoint(
+    checkpoint: tf.train.Checkpoint, prefix: str, *, optional: Iterable[Any] = ()
+) -> None:
+    """Read all objects of a `tf.train.Checkpoint` from the files at a prefix.
+
+    Args:
+        checkpoint: The objects to restore.
+        prefix: Prefix of the files.
+        optional: Variables that may be missing in the files.
+
+    Raises:
+        errors.CheckpointError: The files are damaged, lack a variable, or contain one with another
+            shape.
+    """
+    damage = commit.find_damage(prefix)
+    if damage is not None:
+        raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+    try:
+        fallback.restore(checkpoint, prefix, optional=optional, is_partial=True)
+    except errors.CheckpointError:
+        raise
+    except (ValueError, tf.errors.OpError) as error:
+        raise errors.CheckpointError(
+            f"{prefix} does not match the model of the config: {str(error).strip()[:500]}"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelInputs:
+    """The inputs of a model call.
+
+    Attributes:
+        args: Arguments, each a nested structure of arrays.
+        names: Names of the arrays, in the order of `keras.tree.flatten(args)`.
+        signature: Specs for the export; None if Keras knows them from the model.
+    """
+
+    args: Sequence[Any]
+    names: Sequence[str]
+    signature: Sequence[Any] | None = None
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays by name."""
+        return dict(zip(self.names, keras.tree.flatten(list(self.args)), strict=True))
+
+
+def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
+    """Return random inputs; integers are 0 or 1, which are valid indices of any table.
+
+    Raises:
+        errors.ConfigValueError: The model does not define its inputs.
+    """
+    specs = _own_specs(model)
+    if specs is None:
+        raise errors.ConfigValueError(
+            f"The inputs of {type(model).__name__} are unknown, because it is not a functional "
+            "model. They are derived from the data of the task."
+        )
+    generator = np.random.default_rng(seed)
+    args = keras.tree.map_structure(lambda spec: _draw(spec, generator), specs)
+    return ModelInputs(args=args, names=_names(specs))
+
+
+def real_inputs(ctx: ExperimentContext) -> ModelInputs:
+    """Return the inputs with which the task calls the model on its first evaluation examples.
+
+    Raises:
+        errors.DataError: There is no data.
+        errors.ConfigValueError: The task does not call the model, or not with plain tensors.
+    """
+    model = ctx.require("model")
+    dataset = evaluation_data(ctx)
+    batch = next(iter(dataset), None)
+    if batch is None:
+        raise errors.DataError("The validation data are empty, so there is no example input.")
+    args = _args_of_call(ctx, batch)
+    arrays = [np.asarray(each) for each in keras.tree.flatten(args)]
+    own_specs = _own_specs(model)
+    if own_specs is not None:
+        return ModelInputs(args=_few(args, arrays, own_specs), names=_names(own_specs))
+    traced: list[Any] = []
+
+    def step(inputs: types.Nest) -> None:
+        traced.extend(_args_of_call(ctx, inputs))
+
+    tf.function(step).get_concrete_function(dataset.element_spec)
+    specs = keras.tree.pack_sequence_as(
+        traced,
+        [
+            tf.TensorSpec([None, *leaf.shape[1:]], _portable(leaf.dtype), name)
+            for leaf, name in zip(keras.tree.flatten(traced), _names(traced), strict=True)
+        ],
+    )
+    return ModelInputs(args=_few(args, arrays, specs), names=_names(specs), signature=specs)
+
+
+def _args_of_call(ctx: ExperimentContext, batch: types.Nest) -> list[Any]:
+    """Return the tensors that the task passes to the model for a batch."""
+    model = ctx.require("model")
+    with _watching(model) as calls:
+        ctx.require("task").validation_step(batch, model, [])
+    if not calls:
+        raise errors.ConfigValueError(
+            f"The validation step of {type(ctx.task).__name__} does not call its model, so the "
+            "inputs of the model are unknown."
+        )
+    for leaf in keras.tree.flatten(calls[0]):
+        if not tf.is_tensor(leaf) or isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+            raise errors.ConfigValueError(
+                f"The task calls its model with a {type(leaf).__name__}; expected dense tensors."
+            )
+    return calls[0]
+
+
+@contextlib.contextmanager
+def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
+    """Record the arguments of each call of the model within the context."""
+    call, calls = model.call, []
+    signature = inspect.signature(call)
+
+    def noting_call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(tensors_of_call(signature, args, kwargs))
+        return call(*args, **kwargs)
+
+    with calls_replaced(model, noting_call):
+        yield calls
+
+
+@contextlib.contextmanager
+def calls_replaced(model: keras.Model, call: Callable[..., Any]) -> Iterator[None]:
+    """Let a function answer the calls of a model within the context."""
+    # Bypasses Keras' `__setattr__`, which would try to track the function.
+    model.__dict__["call"] = call
+    try:
+        yield
+    finally:
+        del model.__dict__["call"]
+
+
+def tensors_of_call(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Return the arguments of a call of the model that hold tensors, without masks."""
+    given = signature.bind(*args, **kwargs).arguments
+    return [value for name, value in given.items() if _is_input(name, value)]
+
+
+def _is_input(name: str, value: Any) -> bool:
+    leaves = keras.tree.flatten(value)
+    return name not in ("training", "mask") and any(map(tf.is_tensor, leaves))
+
+
+def _own_specs(model: keras.Model) -> list[Any] | None:
+    """Return the specs of a functional or sequential model; None for any other model."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return None
+    structure = [inputs[0] if isinstance(model, keras.Sequential) else model.input]
+    return keras.tree.map_structure(
+        lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype, x.name), structure
+    )
+
+
+def _names(specs: Any) -> list[str]:
+    """Return a name for each leaf: its own, or one derived from its position."""
+    names = []
+    for path, leaf in keras.tree.flatten_with_path(specs):
+        own = leaf.name if isinstance(leaf, tf.TensorSpec) else None
+        place = "_".join(map(str, path[1:])) or "inputs"
+        names.append(own or (place if len(specs) == 1 else f"{place}_{path[0]}"))
+    return names
+
+
+def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
+    """Return the first examples, with the dtypes of the specs."""
+    sizes = {array.shape[0] if array.ndim else None for array in arrays}
+    rows = slice(_MOST_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
+    leaves = [
+        array[rows].astype(spec.dtype.as_numpy_dtype) if array.ndim else array
+        for array, spec in zip(arrays, keras.tree.flatten(specs), strict=True)
+    ]
+    return keras.tree.pack_sequence_as(args, leaves)
+
+
+def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
+    shape = [_OPEN_SIZE if size is None else size for size in spec.shape]
+    if spec.dtype == tf.string:
+        return np.full(shape, b"")
+    if spec.dtype.is_floating:
+        return generator.standard_normal(shape).astype(spec.dtype.as_numpy_dtype)
+    return generator.integers(0, 2, shape).astype(spec.dtype.as_numpy_dtype)
+
+
+def _portable(dtype: tf.DType) -> tf.DType:
+    """Return float32 for half precision: under mixed precision, a model converts its inputs."""
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

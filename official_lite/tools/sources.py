@@ -1,0 +1,373 @@
+"""What a name on a command line means: an experiment, a config file, or a run.
+
+`read_params` returns the typed config of an experiment, or of any path in the folder of a run. Such
+a folder does not contain the classes of its `params.yaml`; the experiment on the command line in
+its `run.json` determines them. Modules that the run's command line imported are not imported here,
+because a folder may come from an untrusted source. The command line of the tool must name them
+again. `read_config` returns plain values, which need no classes.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_lite.common import errors, files, memory_limits, plugins, run_mode, suggestions
+from official_lite.config import compatibility, epochs, gin_config, parsing
+from official_lite.core import config_definitions, exp_factory
+from official_lite.modeling.hyperparams import yaml_io
+from official_lite.reports import run_reading
+
+__all__ = [
+    "ConfigSource",
+    "RunSource",
+    "add_arguments",
+    "add_import_argument",
+    "add_trust_argument",
+    "changes",
+    "load_registrations",
+    "read_config",
+    "read_params",
+    "train_command",
+]
+
+_REGISTRATIONS = "registry_imports"
+_CONFIG = "params.yaml"
+_RECORD = "run.json"
+# `best_ckpt/best_ckpt-300` is two levels below the run.
+_LEVELS = 3
+_FILES = (".yaml", ".yml", ".json")
+_AS_OF = "Same as in train.py."
+
+# Flags that execute code, by the name of the argument that stores them.
+_CODE = {"imports": "--import", "gin_file": "--gin_file", "gin_params": "--gin_params"}
+_SINGLE_DASH = re.compile(r"^-(?=(experiment|import|gin_file|gin_params)(=|$))")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSource:
+    """A config and the run that it belongs to.
+
+    Attributes:
+        params: The config, typed and resolved.
+        run_dir: The model directory of the run; empty for an experiment.
+    """
+
+    params: Any
+    run_dir: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigSource:
+    """A config and its origin.
+
+    Attributes:
+        name: The name as given.
+        kind: `experiment`, `file` or `run`.
+        config: Nested plain values. A file may contain only some of the fields.
+        given: The fields by path, before `auto`, epochs and ratios were resolved; empty for a file.
+    """
+
+    name: str
+    kind: str
+    config: Mapping[str, Any]
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields by path, once as resolved and once as given."""
+        became = compatibility.flatten(self.config)
+        return became, {**became, **self.given}
+
+
+def add_import_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--import`."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="A module or .py file to import for its registrations; repeatable.",
+    )
+
+
+def load_registrations(imports: list[str]) -> None:
+    """Import `registry_imports` of the current directory, if it exists, and the given modules.
+
+    Args:
+        imports: Module names and file paths.
+
+    Raises:
+        errors.UnknownNameError: A module does not exist. Errors inside a module propagate.
+    """
+    # `python -m` adds the current directory to `sys.path`; the installed command does not.
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    if os.path.exists(f"{_REGISTRATIONS}.py"):
+        importlib.import_module(_REGISTRATIONS)
+    parsing.import_modules(imports)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that modify the config."""
+    parser.add_argument(
+        "--experiment", help="The experiment of the run, if its run.json does not name it."
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help=_AS_OF)
+    parser.add_argument("--gin_file", action="append", default=[], metavar="FILE", help=_AS_OF)
+    parser.add_argument("--gin_params", action="append", default=[], metavar="TEXT", help=_AS_OF)
+    add_import_argument(parser)
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`, for commands that train."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="Run all code that the record and the config of the run name. Use it for your own "
+        "runs.",
+    )
+
+
+def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = None) -> list[str]:
+    """Return the command that starts with the config of a run, without a model directory.
+
+    The command imports what the arguments name and, under `--trust`, what the record of the run
+    names. Without `--trust`, it has `--safe_config`, so that `params.yaml` can't run code.
+
+    Args:
+        run_dir: The model directory of a run.
+        args: The arguments defined by `add_arguments` and `add_trust_argument`.
+        mode: The mode of the command; None for the mode of the run.
+
+    Raises:
+        errors.ConfigError: The record can't be read, names no experiment, or is not about a
+            training; or the run was started with code that the arguments do not name.
+    """
+    config = os.path.join(run_dir, _CONFIG)
+    if not files.exists(config):
+        raise errors.ConfigValueError(f"{run_dir} is not a model directory: it has no {_CONFIG}.")
+    command = _read_command(run_dir)
+    if not args.trust:
+        _require_given(command, args, run_dir)
+    experiment = args.experiment or command.experiment
+    trained = _read_record(run_dir).get("mode")
+    if not experiment or trained not in [each.value for each in run_mode.Mode if each.trains]:
+        raise errors.ConfigValueError(
+            f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir} or a mode "
+            "that trains, so the run can't be repeated."
+        )
+    code = {name: getattr(args, name) or getattr(command, name) for name in _CODE}
+    return [
+        *(sys.executable, "-m", "official_lite.tools", "train"),
+        *(f"{flag}={value}" for name, flag in _CODE.items() for value in code[name]),
+        f"--experiment={experiment}",
+        f"--mode={mode or trained}",
+        f"--config_file={config}",
+        *([] if args.trust else ["--safe_config"]),
+        *(f"--set={assignment}" for assignment in args.set),
+    ]
+
+
+def read_params(name: str, args: argparse.Namespace, *, instead: str | None = None) -> RunSource:
+    """Read the config that a name refers to, and apply the arguments to it.
+
+    Args:
+        name: A model directory, or a folder or checkpoint in it; otherwise an experiment.
+        args: The arguments defined by `add_arguments`.
+        instead: For a command that supports only one task: what to do if there are several tasks.
+
+    Raises:
+        errors.ConfigError: The name is unknown, the config can't be read or has several tasks, or
+            the run was started with code that the arguments do not name.
+        errors.OutOfMemoryError: TensorFlow can't start in the address space of this process.
+    """
+    memory_limits.check_limit()
+    experiment, run_dir = name, _find_run_dir(name)
+    if run_dir is not None:
+        command = _read_command(run_dir)
+        _require_given(command, args, run_dir)
+        experiment = args.experiment or command.experiment
+    load_registrations(args.imports)
+    gin_config.parse_gin_flags(args)
+    if run_dir is None:
+        if name not in exp_factory.list_experiments() and _is_path(name):
+            raise errors.ConfigValueError(
+                f"{name} is not in a model directory: neither it nor its parents contain {_CONFIG}."
+            )
+        params = _parse(name, [], args.set)
+    elif not experiment:
+        raise errors.ConfigValueError(
+            f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir}. Pass it "
+            "as --experiment."
+        )
+    else:
+        params = _parse(experiment, [os.path.join(run_dir, _CONFIG)], args.set)
+        _trust_nothing_else(experiment, args, run_dir)
+    if instead is not None and not isinstance(params.task, config_definitions.TaskConfig):
+        raise errors.ConfigValueError(
+            f"{experiment} trains several tasks, but this command supports only experiments with "
+            f"one task. {instead}"
+        )
+    return RunSource(params=params, run_dir=run_dir or "")
+
+
+def read_config(
+    name: str, *, config_files: Sequence[str] = (), sets: Sequence[str] = ()
+) -> ConfigSource:
+    """Read the config that a name refers to. Experiments must already be registered.
+
+    Args:
+        name: A file that ends in `.yaml`, `.yml` or `.json`, a model directory, or else an
+            experiment.
+        config_files: For an experiment: files to apply, as with `--config_file`.
+        sets: For an experiment: overrides `path=value`, as with `--set`.
+
+    Raises:
+        errors.ConfigError: There is no such config, or it can't be read.
+    """
+    source = _read_path(name)
+    if source is None:
+        params = _parse(name, config_files, sets)
+        given = compatibility.flatten(epochs.given(params).as_dict())
+        return ConfigSource(name=name, kind="experiment", config=params.as_dict(), given=given)
+    if config_files or sets:
+        raise errors.ConfigValueError(
+            f"--config_file and --set require an experiment, but {name} is a {source.kind}."
+        )
+    return source
+
+
+def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
+    """Return the fields that differ, sorted by path.
+
+    A field of a run counts as equal if either its given or its resolved value agrees, as when a run
+    is restarted. Fields that a file does not contain count as equal.
+    """
+    if {old.kind, new.kind} == {"experiment", "file"}:
+        # Apply the file to the experiment, which converts types and TF Model Garden field names.
+        old, new = _laid_over(old, new), _laid_over(new, old)
+    (became, given), (new_became, new_given) = old.values(), new.values()
+    paths = {*became, *given} | {*new_became, *new_given}
+    for one, other in ((old, new), (new, old)):
+        if one.kind == "file" and other.kind != "file":
+            paths &= {*one.values()[0]}
+    found = []
+    for path in sorted(paths):
+        olds = [fields.get(path, compatibility.MISSING) for fields in (became, given)]
+        news = [fields.get(path, compatibility.MISSING) for fields in (new_became, new_given)]
+        if not any(value in news for value in olds):
+            found.append(compatibility.Change(path=path, old=olds[0], new=news[0]))
+    return found
+
+
+def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_dir: str) -> None:
+    """Refuse a run that was started with code, unless the arguments name such code themselves."""
+    missing = [
+        f"{flag}={shlex.quote(value)}"
+        for name, flag in _CODE.items()
+        if not getattr(args, name)
+        for value in getattr(command, name)
+    ]
+    if not args.experiment and plugins.names_code(command.experiment or ""):
+        missing.append(f"--experiment={shlex.quote(command.experiment)}")
+    if missing:
+        raise errors.ConfigValueError(
+            f"According to its {_RECORD}, the run in {run_dir} imports code, which this command "
+            f"does not run unless you confirm it. If you trust it, pass {' '.join(missing)}"
+        )
+
+
+def _trust_nothing_else(experiment: str, args: argparse.Namespace, run_dir: str) -> None:
+    """Let `params.yaml` name only what is registered, and what `--set` names as well."""
+    trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
+    trusted += [assignment.partition("=")[2].strip("'\"") for assignment in args.set]
+    path = os.path.join(run_dir, _CONFIG)
+    reason = f"{path} is not trusted. If you trust these values, repeat them by --set."
+    plugins.restrict(plugins.Restriction(reason, trusted))
+
+
+def _find_run_dir(name: str) -> str | None:
+    if not _is_path(name):
+        return None
+    directory = name.rstrip("/") or name
+    for _ in range(_LEVELS):
+        if files.exists(os.path.join(directory, _CONFIG)):
+            return directory
+        directory = os.path.dirname(directory) or os.curdir
+    return None
+
+
+def _is_path(name: str) -> bool:
+    return files.exists(name) or files.exists(f"{name}.index")
+
+
+def _parse(experiment: str, config_files: Sequence[str], sets: Sequence[str]) -> Any:
+    options = parsing.ParseConfigOptions(
+        experiment=experiment, config_file=[*config_files], set=[*sets]
+    )
+    return parsing.parse_configuration(options, print_return=False)
+
+
+def _read_command(run_dir: str) -> argparse.Namespace:
+    """Parse the experiment and code flags on the command line of a run, if it has one."""
+    argv = _read_record(run_dir).get("argv", [])
+    if not isinstance(argv, list):
+        raise errors.ConfigValueError(
+            f"{os.path.join(run_dir, _RECORD)} can't be read: `argv` should be a list; got {argv!r}"
+        )
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--experiment")
+    for name, flag in _CODE.items():
+        parser.add_argument(flag, dest=name, action="append", default=[])
+    command, _ = parser.parse_known_args([_SINGLE_DASH.sub("--", str(each)) for each in argv[1:]])
+    return command
+
+
+def _read_record(run_dir: str) -> dict[str, Any]:
+    """Return the content of `run.json`; an empty dictionary if there is none."""
+    path = os.path.join(run_dir, _RECORD)
+    try:
+        return files.read_json(path) if files.exists(path) else {}
+    except ValueError as error:
+        raise errors.ConfigValueError(f"{path} can't be read: {error}") from error
+
+
+def _read_path(name: str) -> ConfigSource | None:
+    """Read a file or a run; return None if the name must refer to an experiment."""
+    if name.endswith(_FILES):
+        return ConfigSource(name=name, kind="file", config=yaml_io.read_yaml(name))
+    if not os.path.isdir(name) or not run_reading.is_run(name):
+        _refuse_unknown(name)
+        return None
+    run = run_reading.read_run(name)
+    if not run.config:
+        why = "; ".join(run.problems) or "it has no params.yaml"
+        raise errors.ConfigValueError(f"The config of the run in {name} can't be read: {why}.")
+    return ConfigSource(name=name, kind="run", config=run.config, given=run.given)
+
+
+def _refuse_unknown(name: str) -> None:
+    known = exp_factory.list_experiments()
+    if name in known or ":" in name:
+        return
+    if os.path.isdir(name):
+        raise errors.ConfigValueError(
+            f"The directory {name} is not a model directory: it has no run.json."
+        )
+    raise errors.UnknownNameError(
+        (
+            f"{name!r} is not an experiment, a config file or a model directory. "
+            f"{suggestions.did_you_mean(name, known)}"
+        ).rstrip()
+    )
+
+
+def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:
+    """Return a file applied to the experiment `other`; return an experiment unchanged."""
+    return read_config(other.name, config_files=[one.name]) if one.kind == "file" else one

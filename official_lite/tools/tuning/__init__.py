@@ -1,1 +1,0 @@
-"""Trial trainings for `tools tune`."""

@@ -1,0 +1,221 @@
+"""Each second of a run is counted once, whatever ends its processes."""
+
+import json
+import pathlib
+import random
+import time
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import goodput
+from official_lite.core import task_factory, train_lib
+from tests import commands, waiting
+from tests.line_experiment import LineConfig, LineTask, line_experiment
+
+task_factory.register_task_cls(LineConfig)(LineTask)
+
+
+def _train(model_dir: pathlib.Path, mode: str = "train_and_eval", **trainer: Any) -> None:
+    params = line_experiment(trainer=trainer)
+    task = LineTask(params.task)
+    strategy = tf.distribute.get_strategy()
+    hooks = [orbit.hooks.InputWait(every_n_steps=2)]
+    train_lib.run_experiment(strategy, task, mode, params, str(model_dir), hooks=hooks)
+
+
+def _read(model_dir: pathlib.Path) -> goodput.TimeRecord:
+    record = goodput.read(str(model_dir))
+    assert record is not None
+    return record
+
+
+def _run_json(model_dir: pathlib.Path) -> dict[str, Any]:
+    return json.loads((model_dir / "run.json").read_text())
+
+
+def test_a_run_without_a_kill_loses_nothing_and_the_parts_add_up(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path)
+    recorded = _run_json(tmp_path)["goodput"]
+    spent = recorded["seconds"]
+    assert list(spent) == list(goodput.STATES)
+    assert sum(spent.values()) == pytest.approx(recorded["wall_seconds"], abs=0.01)
+    assert spent["lost"] == spent["stopped"] == 0
+    assert all(
+        spent[each] > 0 for each in ("starting", "compiling", "stepping", "evaluating", "saving")
+    )
+    assert recorded["starts"] == 1
+    assert 0 < recorded["share"] < 1
+
+
+def test_waiting_for_input_is_known_where_the_hook_measures_it(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path, train_steps=16)
+    assert _read(tmp_path).measures_input
+    assert _read(tmp_path).seconds["waiting_for_input"] > 0
+
+
+def test_a_resumed_run_counts_the_time_between_its_starts_as_stopped(
+    tmp_path: pathlib.Path,
+) -> None:
+    _train(tmp_path)
+    first, ended = _read(tmp_path), time.time()
+    waiting.wait_for(lambda: time.time() > ended + 1)
+    _train(tmp_path, train_steps=16)
+    both = _read(tmp_path)
+    assert both.starts == first.starts + 1
+    assert both.seconds["stopped"] > 1
+    assert both.seconds["lost"] == 0
+    assert both.seconds["compiling"] > first.seconds["compiling"]
+    assert sum(both.seconds.values()) == pytest.approx(both.wall_seconds)
+
+
+def test_a_run_that_resumes_from_an_earlier_step_has_lost_the_steps_after_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    _train(tmp_path)
+    for path in tmp_path.glob("ckpt-8.*"):
+        path.unlink()
+    before = _read(tmp_path)
+    kept = dict(before.checkpoints)[4]
+    _train(tmp_path)
+    after = _read(tmp_path)
+    work = ("stepping", "evaluating", "waiting_for_input")
+    lost = sum(before.seconds[state] - kept[state] for state in work)
+    assert after.seconds["lost"] == pytest.approx(lost)
+    assert 0 < after.seconds["lost"] < after.wall_seconds
+
+
+def test_an_evaluation_job_keeps_its_own_record(tmp_path: pathlib.Path) -> None:
+    _train(tmp_path)
+    before = (tmp_path / "goodput.json").read_bytes()
+    _train(tmp_path, mode="eval")
+    assert (tmp_path / "goodput.json").read_bytes() == before
+    spent = json.loads((tmp_path / "run.eval.json").read_text())["goodput"]["seconds"]
+    assert spent["evaluating"] > 0
+    assert spent["stepping"] == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", '{"begin": 1}', '{"begin": 2, "end": "x"}', '{"begin": NaN, "end": NaN}'),
+        '{"begin": 1, "end": 2, "starts": "x"}',
+        '{"begin": 1, "end": 2, "starts": Infinity}',
+        '{"begin": 1, "end": 2, "measures_input": "x"}',
+        '{"begin": 1, "end": 2, "seconds": {"lost": NaN}}',
+        '{"begin": 1, "end": 2, "seconds": {"lost": Infinity}}',
+        '{"begin": 1, "end": 2, "seconds": {"lost": 1' + "0" * 400 + "}}",
+        '{"begin": 1, "end": 2, "checkpoints": [[Infinity, {}]]}',
+        '{"begin": 1, "end": 2, "checkpoints": [[1, {"stepping": NaN}]]}',
+    ],
+)
+def test_a_damaged_record_is_set_aside_and_begins_again(
+    tmp_path: pathlib.Path, content: str
+) -> None:
+    path = tmp_path / "goodput.json"
+    path.write_text(content)
+    with goodput.Goodput(str(path)), goodput.measuring("evaluating"):
+        pass
+    assert _read(tmp_path).starts == 1
+    assert (tmp_path / "goodput.json.damaged").read_text() == content
+
+
+def test_a_state_inside_another_counts_only_for_itself() -> None:
+    now = 0.0
+    with goodput.Goodput(clock=lambda: now) as clock, clock.measuring("evaluating"):
+        now += 1
+        with clock.measuring("saving"):
+            now += 2
+        now += 4
+        seconds = clock.summary()["seconds"]
+    assert (seconds["evaluating"], seconds["saving"]) == (5, 2)
+
+
+def test_remote_file_system_that_fails_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise tf.errors.UnavailableError(None, None, "try again")
+
+    path = "ram://goodput/goodput.json"
+    with goodput.Goodput(path) as clock:
+        monkeypatch.setattr(tf.io.gfile, "rename", fail)
+        clock.keep(step=1)
+        monkeypatch.undo()
+    assert json.loads(tf.io.gfile.GFile(path).read())["checkpoints"][0][0] == 1
+
+
+def test_work_after_the_restored_checkpoint_is_lost() -> None:
+    record = goodput.TimeRecord(begin=100.0, end=100.0)
+    record.spend("stepping", 110.0)
+    record.keep(step=10)
+    record.spend("evaluating", 113.0)
+    record.keep(step=20)
+    record.spend("stepping", 120.0)
+    record.spend("compiling", 121.0)
+    record.rewind(step=20)
+    assert record.seconds["lost"] == 7
+    record.rewind(step=15)
+    assert record.seconds["lost"] == 10
+    assert record.seconds["stepping"] == 10
+    record.rewind(step=0)
+    assert record.seconds["lost"] == 20
+    assert record.seconds["compiling"] == 1
+    assert sum(record.seconds.values()) == record.wall_seconds
+
+
+def test_the_record_of_many_checkpoints_stays_small() -> None:
+    record = goodput.TimeRecord(begin=100.0, end=100.0)
+    for step in range(1, 1001):
+        record.spend("stepping", 100.0 + step)
+        record.keep(step)
+    assert len(record.checkpoints) < 40
+    record.rewind(995)
+    assert record.seconds["lost"] == 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_kills_at_any_moment_leave_no_second_uncounted(tmp_path: pathlib.Path) -> None:
+    model_dir = tmp_path / "run"
+    command = [
+        *("train.py", "--experiment=vision/digits_mlp", "--mode=train_and_eval"),
+        *(f"--model_dir={model_dir}", "--set=runtime.execution=graph"),
+        "--set=trainer.train_steps=20000",
+        "--set=trainer.checkpoint_interval=1000",
+        "--set=trainer.validation_interval=1500",
+        "--set=trainer.steps_per_loop=500",
+    ]
+    commands.run(["-m", "official_lite.tools", "--help"])  # Starts the server of the processes.
+    moments = random.Random(0)
+    before, begin = time.time(), 0.0
+    for number in range(10):
+        process = commands.Command(command)
+        begin = begin or time.time()
+        # Killed before the first start has written anything, a run would begin with the second.
+        waiting.wait_for(
+            lambda: (model_dir / "goodput.json").exists(),
+            alive=lambda process=process: process.returncode is None,
+            told=lambda process=process: process.stderr[-3000:],
+        )
+        if number % 2:
+            process.wait_for("Training from step")
+        killed_at = time.monotonic() + moments.uniform(0.0, 3.0)
+        waiting.wait_for(lambda killed_at=killed_at: time.monotonic() > killed_at)
+        assert process.returncode is None, f"It ended before kill {number}."
+        process.kill()
+        assert _run_json(model_dir)["status"] == "running"
+        assert _read(model_dir).starts <= number + 1
+    last_begin = time.time()
+    assert commands.run(command).returncode == 0
+    end = time.time()
+    record = _read(model_dir)
+    spent = record.seconds
+    assert sum(spent.values()) == pytest.approx(record.wall_seconds)
+    # A second is left for clocks that the system adjusts meanwhile.
+    assert before - 1 <= record.begin <= begin + 1
+    assert last_begin - 1 <= record.end <= end + 1
+    assert record.starts <= 11
+    assert all(spent[state] > 0 for state in goodput.STATES if state != "waiting_for_input"), spent
+    assert _run_json(model_dir)["goodput"]["starts"] == record.starts
+    assert not list(model_dir.glob("*.damaged"))

@@ -1,0 +1,99 @@
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+from official_lite.common import errors, preemption
+from tests import waiting
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def _send(number):
+    os.kill(os.getpid(), number)
+    waiting.wait_for(preemption.requested)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, errors.ExitCode.PREEMPTED), (signal.SIGINT, errors.ExitCode.INTERRUPTED)],
+)
+def test_signal_is_a_wish_that_the_next_check_raises(number, code):
+    with preemption.catch_signals():
+        preemption.check()
+        _send(number)
+        assert preemption.requested() == number
+        with pytest.raises(errors.PreemptedError, match=number.name) as caught:
+            preemption.check()
+    assert caught.value.exit_code == code
+
+
+def test_everything_is_as_before_afterwards():
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    threads = threading.active_count()
+    with preemption.catch_signals():
+        assert preemption.is_caught()
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+        with preemption.catch_signals():
+            pass
+        assert preemption.is_caught()
+    assert not preemption.is_caught()
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert threading.active_count() == threads
+
+
+def test_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with preemption.catch_signals():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_handlers_of_a_library_are_put_aside():
+    with preemption.catch_signals():
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        preemption.rearm()
+        _send(signal.SIGTERM)
+        assert preemption.requested() == signal.SIGTERM
+
+
+def test_nothing_is_touched_outside_of_the_main_thread():
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def run():
+        with preemption.catch_signals():
+            seen.append((preemption.is_caught(), signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [(False, before)]
+
+
+def test_no_worker_leaves_a_loop_on_its_own(monkeypatch):
+    config = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
+    monkeypatch.setenv("TF_CONFIG", config)
+    with preemption.catch_signals():
+        _send(signal.SIGTERM)
+        preemption.check()
+        assert preemption.requested() == signal.SIGTERM
+
+
+def test_chief_of_parameter_servers_may_stop_on_its_own(monkeypatch):
+    cluster = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
+    config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with preemption.catch_signals():
+        _send(signal.SIGTERM)
+        with pytest.raises(errors.PreemptedError):
+            preemption.check()

@@ -1,0 +1,147 @@
+"""What calls an export; all formats are in `test_checked_export`."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+
+from official_lite.common import errors
+from official_lite.tools import checked_export, run_model
+from tests import rounding
+
+# Keras itself, and those who load what it has written.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def test_every_format_computes_what_the_model_does(read_run, trained, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("ai_edge_litert")
+    params, directory = read_run(trained).params, str(tmp_path)
+    exports = checked_export.export_checkpoint(
+        params,
+        trained,
+        os.path.join(trained, "ckpt-4"),
+        ["tf_saved_model", "keras", "litert", "onnx"],
+        directory=directory,
+    )
+    assert sorted(os.listdir(tmp_path)) == ["4", "4.keras", "4.onnx", "4.tflite"]
+    # The longest sum is that of the seven inputs of a layer.
+    tolerance = rounding.tolerance(roundings=7)
+    for export in exports:
+        assert export.size > 500
+        assert export.max_output > 0.1
+        assert export.is_within(tolerance)
+        assert not export.is_within(-tolerance)
+
+
+def test_model_that_nobody_can_load_back_is_an_error(read_run, trained, tmp_path, monkeypatch):
+    def load_exported(path, format):
+        raise TypeError("unknown class")
+
+    monkeypatch.setattr(checked_export, "load_exported", load_exported)
+    with pytest.raises(errors.OfficialLiteError, match=r"loaded back as keras: .*unknown class"):
+        checked_export.export_checkpoint(
+            read_run(trained).params,
+            trained,
+            os.path.join(trained, "ckpt-4"),
+            ["keras"],
+            directory=str(tmp_path),
+        )
+
+
+def test_difference_counts_as_a_part_of_the_largest_output():
+    def export(difference, output):
+        return checked_export.Export(
+            format="onnx",
+            path="",
+            checkpoint="",
+            size=1,
+            max_difference=difference,
+            max_output=output,
+        )
+
+    assert export(0.01, 1000.0).is_within(1e-4)
+    assert not export(0.01, 0.001).is_within(1e-4)
+    assert not export(float("nan"), 1.0).is_within(1e-4)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([NAN, INF], [NAN, INF], 0.0),
+        ([NAN, 1.0], [1.0, 1.0], INF),
+        ([1.0], [INF], INF),
+        ([[1.0]], [1.0], INF),
+        ([], [], 0.0),
+        ([3], [5], 2.0),
+        ([b"a"], [b"a"], 0.0),
+        ([b"a"], [b"b"], INF),
+    ],
+)
+def test_largest_difference(expected, found, difference):
+    arrays = [np.asarray(each) for each in (expected, found)]
+    assert checked_export.largest_difference(arrays[:1], arrays[1:]) == difference
+    assert checked_export.largest_difference(arrays[:1], []) == INF
+
+
+def test_inputs_find_their_names():
+    given = {"ids": 1, "mask": 2}
+    assert checked_export._by_name(["mask", "ids"], given) == given
+    assert checked_export._by_name(["mask"], given) == {"mask": 2}
+    assert checked_export._by_name(["ids_1", "mask_1"], given) == {"ids_1": 1, "mask_1": 2}
+    with pytest.raises(errors.ConfigValueError, match="expects words"):
+        checked_export._by_name(["words"], given)
+
+
+@pytest.mark.parametrize(("format", "package"), [("litert", "ai-edge"), ("onnx", "onnxruntime")])
+def test_package_that_is_missing_is_named(monkeypatch, format, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(errors.ConfigValueError, match=f"{package}.* is not installed"):
+        checked_export.load_exported("none", format)
+
+
+def test_exported_model_is_evaluated_as_the_model_is(read_run, trained) -> None:
+    with run_model.built(read_run(trained).params) as (ctx, _):
+        run_model.load_weights(ctx, run_model.find_checkpoint(trained))
+        model, inputs = ctx.require("model"), run_model.real_inputs(ctx)
+        own = checked_export.measure_metrics(ctx, inputs)
+        outputs = model_outputs(model)
+        same = checked_export.measure_metrics(ctx, inputs, outputs)
+        other = checked_export.measure_metrics(
+            ctx, inputs, lambda given: [0 * each for each in outputs(given)]
+        )
+    assert same == pytest.approx(own, abs=1e-6)
+    # The cross-entropy of equal logits for the three classes.
+    assert other["validation_loss"] == pytest.approx(np.log(3), abs=1e-5)
+    assert own["validation_loss"] != other["validation_loss"]
+
+
+def test_latency_is_that_of_one_example() -> None:
+    sizes = []
+    inputs = run_model.ModelInputs(args=[np.zeros((8, 3), np.float32)], names=["x"])
+
+    def call(given):
+        sizes.append(given.arrays()["x"].shape)
+        return []
+
+    assert checked_export.measure_latency(call, inputs) > 0
+    assert set(sizes) == {(1, 3)}
+
+
+def model_outputs(model):
+    """The outputs in the order in which exported models return them."""
+    call = type(model).call
+
+    def outputs(given):
+        result = call(model, *given.args, training=False)
+        return [np.asarray(each) for each in keras.tree.flatten(result)]
+
+    return outputs
