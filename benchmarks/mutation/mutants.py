@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "search/worker.py",
         "a trial of a dead worker runs twice at once",
-        "if trial_locks.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):",
+        "if is_trained_in(trial_dir(self._job.study_dir, frozen.number)):",
         "if False:",
         ("tests/search/test_worker.py",),
     ),
