@@ -9,7 +9,7 @@ from official_lite.common import errors, suggestions
 from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import exp_factory
 from official_lite.modeling.hyperparams import yaml_io
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 
 __all__ = ["ConfigSource", "changes", "read"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from official_lite.common import errors, suggestions
 from official_lite.config import compatibility
-from official_lite.reports.run_reading import Run
+from official_lite.run.run_reading import Run
 
 __all__ = ["FIELDS", "Facts", "facts_of", "metric_names", "resolve", "select", "sort"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from official_lite.common import errors
 from official_lite.config import compatibility
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 from official_lite.tools import listing, run_queries
 
 __all__ = ["add_arguments", "run"]

@@ -7,7 +7,7 @@ from official_lite.common import errors
 from official_lite.config import parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.tools import config_sources
-from tests.reports import made_runs
+from tests import made_runs
 
 NAME = "vision/digits_mlp"
 

@@ -4,10 +4,10 @@ import pathlib
 import pytest
 
 from official_lite.common import errors
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 from official_lite.tools import run_queries
 from official_lite.tools.run_queries import Facts
-from tests.reports import made_runs
+from tests import made_runs
 
 
 @pytest.fixture

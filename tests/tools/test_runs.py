@@ -4,7 +4,7 @@ import pathlib
 import pytest
 
 from official_lite.tools import __main__ as tools
-from tests.reports import made_runs
+from tests import made_runs
 
 
 @pytest.fixture
