@@ -124,7 +124,7 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
         name=name or os.path.basename(os.path.abspath(study_dir)),
         study_dir=study_dir,
         config=config,
-        metrics=config.metrics or _unnamed(len(config.directions)),
+        metrics=config.value_names,
         params=_params(study, space.distributions),
         trials=[
             _trial(trial, space.decode(trial.params), study_dir, _best(study, ranking))
@@ -132,10 +132,6 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
         ],
         ranking=ranking,
     )
-
-
-def _unnamed(number: int) -> list[str]:
-    return ["value"] if number == 1 else [f"value_{index}" for index in range(number)]
 
 
 def _best(study: "optuna.Study", ranking: Sequence[int]) -> Sequence[int]:

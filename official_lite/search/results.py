@@ -65,7 +65,7 @@ def table(study: optuna.Study, space: Space, config: search_config.SearchConfig)
     """Return a table of all trials, one per line, with state, values, parameters and seconds."""
     trials = study.get_trials(deepcopy=False)
     short = short_names(space.distributions)
-    names = list(_named(config, [0.0] * len(study.directions)))
+    names = config.value_names
     header = ["trial", "state", *names, *short.values(), "seconds"]
     rows = [_row(trial, space, len(names), list(short)) for trial in trials]
     return _aligned([header, *rows])
@@ -88,7 +88,7 @@ def short_names(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 def _record(trial: FrozenTrial, space: Space, config: search_config.SearchConfig) -> dict[str, Any]:
     return {
         "number": trial.number,
-        "values": _named(config, trial.values) if trial.values else {},
+        "values": dict(zip(config.value_names, trial.values, strict=True)) if trial.values else {},
         "params": space.decode(trial.params),
         "model_dir": os.path.join("trials", f"{trial.number:04d}"),
     }
@@ -105,12 +105,6 @@ def _row(trial: FrozenTrial, space: Space, num_values: int, names: Sequence[str]
         *(_shown(params.get(name)) for name in names),
         _shown(seconds),
     ]
-
-
-def _named(config: search_config.SearchConfig, values: Sequence[float] | None) -> dict[str, float]:
-    numbers = range(len(config.directions))
-    names = config.metrics or (["value"] if len(numbers) == 1 else [f"value_{n}" for n in numbers])
-    return dict(zip(names, values or [], strict=True))
 
 
 def _shown(value: object) -> str:
@@ -174,7 +168,7 @@ def _plots(config: search_config.SearchConfig) -> dict[str, Callable[[optuna.Stu
     if len(config.directions) > 1:
         names = config.metrics or None
         return {"pareto_front": lambda study: draw.plot_pareto_front(study, target_names=names)}
-    name = (config.metrics or ["value"])[0]
+    name = config.value_names[0]
     return {
         "optimization_history": lambda s: draw.plot_optimization_history(s, target_name=name),
         "intermediate_values": draw.plot_intermediate_values,
