@@ -33,6 +33,10 @@ Block: TypeAlias = (
     Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
 )
 
+# Each set of inputs is an option of its own, so the number of sets must be limited.
+_MOST_SETS_OF_INPUTS = 128
+_REDUCTIONS = ("sum", "mean", "concat", "none")
+
 
 class Choice(keras.layers.Layer, abc.ABC):
     """The base class of all choices.
@@ -329,12 +333,6 @@ def _depths(depth: Sequence[int], label: str) -> list[int]:
             "of blocks."
         )
     return list(range(least, most + 1))
-
-
-# Each set of inputs is an option of its own, so the number of sets must be limited.
-_MOST_SETS_OF_INPUTS = 128
-
-_REDUCTIONS = ("sum", "mean", "concat", "none")
 
 
 @keras.saving.register_keras_serializable("official_lite")

@@ -26,6 +26,13 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
+_WEIGHTS = 2
+# Salt of the first architecture that an update samples; the others use the following numbers.
+_FIRST_SAMPLE = 10
+# The baseline before the first reward. NaN would not pass for a sound state of a checkpoint.
+_NO_REWARD = tf.float32.min
+# Smallest probability that is passed to a logarithm.
+_LEAST = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +146,6 @@ def _variable(shape: list[int], name: str) -> Any:
         autocast=False,
         name=name,
     )
-
-
-_WEIGHTS = 2
-# Salt of the first architecture that an update samples; the others use the following numbers.
-_FIRST_SAMPLE = 10
-# The baseline before the first reward. NaN would not pass for a sound state of a checkpoint.
-_NO_REWARD = tf.float32.min
-# Smallest probability that is passed to a logarithm.
-_LEAST = 1e-6
 
 
 class EnasTrainer(one_shot_trainer.OneShotTrainer):

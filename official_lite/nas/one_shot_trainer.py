@@ -32,6 +32,9 @@ from official_lite.telemetry import text_file_writers
 
 __all__ = ["ExportArch", "IdlePaths", "OneShotTrainer"]
 
+# A place in the model is used if, for each label here, the step uses one of these options.
+_Place = tuple[tuple[str, frozenset[int]], ...]
+
 
 class OneShotTrainer(base_trainer.Trainer):
     """A trainer that learns the weights of a model with choices and its architecture in each step.
@@ -449,10 +452,6 @@ class ExportArch(orbit.Hook):
         trainer: Any = self.trainer
         is_chief = directories.is_chief(trainer.strategy)
         return self.controller.model_dir if is_chief else None
-
-
-# A place in the model is used if, for each label here, the step uses one of these options.
-_Place = tuple[tuple[str, frozenset[int]], ...]
 
 
 class IdlePaths:

@@ -36,6 +36,8 @@ __all__ = [
 
 # The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
 _NUMBERS = 2**23
+# The same as in NNI and the paper: all options are nearly equal at the beginning.
+_INITIAL_SPREAD = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,10 +102,6 @@ def sample(logits: Sequence[tf.Tensor], noise: Sequence[tf.Tensor]) -> list[tf.T
         tf.argmax(one + drawn, output_type=tf.int32)
         for one, drawn in zip(logits, noise, strict=True)
     ]
-
-
-# The same as in NNI and the paper: all options are nearly equal at the beginning.
-_INITIAL_SPREAD = 1e-3
 
 
 class MixtureResolver:

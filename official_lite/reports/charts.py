@@ -9,6 +9,13 @@ from official_lite.reports.markup import Child, Markup, json_script, tag
 
 __all__ = ["thin", "Chart", "Look", "Series", "figure", "foldable_grid", "grid", "number", "swatch"]
 
+Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
+"""A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
+
+_SIGNIFICANT_DIGITS = 6
+# More charts than this are closed at first.
+_MOST_OPEN_CHARTS = 6
+
 
 def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
     """Return the indices of the values to keep: the minimum and maximum of each segment.
@@ -40,15 +47,6 @@ def _extremes(values: Sequence[float | None], stretch: range) -> Iterator[int]:
     missing = [index for index in stretch if values[index] is None]
     ends = [min(finite)[1], max(finite)[1]] if finite else []
     yield from sorted({*ends, *missing[:1]})
-
-
-Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
-
-"""A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
-
-_SIGNIFICANT_DIGITS = 6
-# More charts than this are closed at first.
-_MOST_OPEN_CHARTS = 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

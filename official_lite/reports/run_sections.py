@@ -24,6 +24,8 @@ _STATES = {
     "lost": "work that was repeated after the last checkpoint",
     "stopped": "between the end of a start and the next start",
 }
+# The space is non-breaking.
+_DIFFERENT = "≠\N{NO-BREAK SPACE}"
 
 
 def overview(runs: Sequence[Run]) -> layout.Section:
@@ -240,10 +242,6 @@ def _chart(found: architecture.FoundArch, label: str) -> charts.Chart:
             for index, option in enumerate(options)
         ],
     )
-
-
-# The space is non-breaking.
-_DIFFERENT = "≠\N{NO-BREAK SPACE}"
 
 
 def config(runs: Sequence[Run]) -> layout.Section:

@@ -14,6 +14,10 @@ from official_lite.reports.study_reading import Param, Study, Trial
 
 __all__ = ["history_charts", "pareto_charts", "report_chart", "slice_charts", "study_sections"]
 
+_COLOUR, _BEST_COLOUR = 0, 1
+# More lines than this can't be distinguished.
+_MOST_LINES = 40
+
 
 def study_sections(study: Study) -> list[layout.Section]:
     """Build the sections of a study."""
@@ -156,11 +160,6 @@ def _share(importance: float | None) -> Child:
 
 def _name(plugin: Any) -> str:
     return plugin if isinstance(plugin, str) else str(plugin.name)
-
-
-_COLOUR, _BEST_COLOUR = 0, 1
-# More lines than this can't be distinguished.
-_MOST_LINES = 40
 
 
 def history_charts(study: Study) -> list[charts.Chart]:

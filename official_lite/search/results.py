@@ -20,6 +20,7 @@ from official_lite.search.space import Space
 __all__ = ["best_trials", "records", "short_names", "table", "write", "write_plots"]
 
 _TOP_K = "top_k.json"
+_INCHES = (9.0, 5.5)
 
 
 def best_trials(study: optuna.Study) -> list[FrozenTrial]:
@@ -117,9 +118,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-_INCHES = (9.0, 5.5)
 
 
 def write_plots(

@@ -35,6 +35,16 @@ _SAMPLERS: registry.Collection = {
     "regularized_evolution": "official_lite.search.samplers:RegularizedEvolutionSampler",
 }
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
+# With two choices, this many draws miss the one that differs from the parent's with a probability
+# of about 1e-30.
+_MOST_DRAWS = 100
+_PRUNERS: registry.Collection = {
+    "none": "optuna.pruners:NopPruner",
+    "median": "optuna.pruners:MedianPruner",
+    "successive_halving": "optuna.pruners:SuccessiveHalvingPruner",
+    "hyperband": "optuna.pruners:HyperbandPruner",
+    "threshold": "optuna.pruners:ThresholdPruner",
+}
 
 
 def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers.BaseSampler:
@@ -174,11 +184,6 @@ class GridSampler(samplers.BruteForceSampler):
         del study, trial, state, values
 
 
-# With two choices, this many draws miss the one that differs from the parent's with a probability
-# of about 1e-30.
-_MOST_DRAWS = 100
-
-
 class RegularizedEvolutionSampler(samplers.BaseSampler):
     """A sampler that mutates one parameter of the best trial in a sample of the population.
 
@@ -293,15 +298,6 @@ def _require_one_objective(study: optuna.Study) -> None:
         raise errors.ConfigValueError(
             f"Regularized evolution supports a single objective, got {len(study.directions)}."
         )
-
-
-_PRUNERS: registry.Collection = {
-    "none": "optuna.pruners:NopPruner",
-    "median": "optuna.pruners:MedianPruner",
-    "successive_halving": "optuna.pruners:SuccessiveHalvingPruner",
-    "hyperband": "optuna.pruners:HyperbandPruner",
-    "threshold": "optuna.pruners:ThresholdPruner",
-}
 
 
 def create_pruner(config: search_config.SearchConfig) -> pruners.BasePruner:

@@ -8,6 +8,11 @@ from official_lite.common import errors
 from official_lite.nas import resolution
 from tests import rounding
 
+OPS = {
+    "dense": lambda: keras.layers.Dense(4),
+    "skip": keras.layers.Identity,
+}
+
 
 def _fixed(index):
     return lambda choice: resolution.FixedResolver(index)
@@ -159,12 +164,6 @@ def test_too_many_sets_of_inputs_are_refused() -> None:
 def test_choice_of_inputs_that_can_not_be_is_refused(make, complaint) -> None:
     with pytest.raises(errors.ConfigValueError, match=complaint):
         make()
-
-
-OPS = {
-    "dense": lambda: keras.layers.Dense(4),
-    "skip": keras.layers.Identity,
-}
 
 
 def _model(**kwargs) -> keras.Model:

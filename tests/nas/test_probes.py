@@ -10,6 +10,8 @@ from tests import rounding
 
 # Of three layers with sums over four inputs, and of six examples.
 ROUNDINGS = 3 * 4 * 6
+# Of three layers with sums over four inputs, and of four examples.
+REWARD_ROUNDINGS = 3 * 4 * 4
 
 
 def _random_batch():
@@ -61,10 +63,6 @@ def test_step_without_its_loss_is_refused(experiment, toy_task) -> None:
     probe = probes.LossProbe(task, task.build_model(), None)
     with pytest.raises(errors.ConfigValueError, match=r"returns \['other'\]; expected also"):
         probe(_random_batch())
-
-
-# Of three layers with sums over four inputs, and of four examples.
-REWARD_ROUNDINGS = 3 * 4 * 4
 
 
 def _reward(trainer, **kwargs):

@@ -11,6 +11,10 @@ from official_lite.common import errors
 from official_lite.nas import resolution
 from tests import rounding
 
+ARCH = {"op": "dense", "in": [1], "depth": 2, "inner": "b"}
+# Five dense layers of four inputs and a bias.
+ROUNDINGS = 5 * (4 + 1)
+
 
 def _nested() -> keras.Model:
     """A choice within a candidate, and a label that comes up twice."""
@@ -92,11 +96,6 @@ def test_architecture_is_decided_by_index() -> None:
     }
     with pytest.raises(errors.ConfigValueError, match="`twin` is 'c'; expected one of a, b"):
         resolution.decided_by(_nested(), {"twin": "c"})
-
-
-ARCH = {"op": "dense", "in": [1], "depth": 2, "inner": "b"}
-# Five dense layers of four inputs and a bias.
-ROUNDINGS = 5 * (4 + 1)
 
 
 def _model() -> keras.Model:

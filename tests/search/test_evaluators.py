@@ -45,6 +45,10 @@ TINY = {
 
 # The decay covers the whole training.
 RATIO = {"trainer": {"optimizer_config": {"learning_rate": {"cosine": {"decay_ratio": 1.0}}}}}
+CHOICES = {"width": [1.0, 2.0, 3.0]}
+BY_UNITS = {"1": 3 + 2, "2": 6 + 3}
+BY_LAYERS = {"1": 3 + 2, "2": 3}
+HEAD = 2
 
 
 def digits(**fields):
@@ -180,9 +184,6 @@ def test_config_of_a_trial_may_select_and_set_at_once() -> None:
     assert params.trainer.optimizer_config.learning_rate.get().learning_rate == 0.5
     assert params.task.model.units == (3,)
     assert params.search is None
-
-
-CHOICES = {"width": [1.0, 2.0, 3.0]}
 
 
 def _width(choices: dict[str, float]) -> float:
@@ -337,11 +338,6 @@ class WithChoices(keras.Model):
 def functional() -> keras.Model:
     inputs = keras.Input((2,))
     return keras.Model(inputs, _open_layer()(inputs))
-
-
-BY_UNITS = {"1": 3 + 2, "2": 6 + 3}
-BY_LAYERS = {"1": 3 + 2, "2": 3}
-HEAD = 2
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from official_lite import search
 from official_lite.search import results
 from tests.search import toys
 
+SPACE = {"a.rate": {"type": "float", "low": 1e-3, "high": 1.0, "log": True}, "a.b.units": [1, 2]}
+
 
 def test_table_has_a_line_for_each_trial(tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=3)
@@ -49,9 +51,6 @@ def test_best_of_several_metrics_are_the_front() -> None:
     for values in ((1.0, 1.0), (2.0, 0.0), (2.0, 2.0)):
         study.tell(study.ask(), values)
     assert [trial.number for trial in results.best_trials(study)] == [0, 2]
-
-
-SPACE = {"a.rate": {"type": "float", "low": 1e-3, "high": 1.0, "log": True}, "a.b.units": [1, 2]}
 
 
 def _names(paths: list[str]) -> list[str]:

@@ -18,6 +18,12 @@ STRATEGIES = pytest.mark.parametrize(
 )
 
 POINTS = {"a": [1, 2, 3], "b": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}
+SPACE = {f"x{n}": distributions.CategoricalDistribution(range(8)) for n in range(4)}
+SETTINGS = {
+    "median": {"n_startup_trials": 4},
+    "successive_halving": {"min_resource": 1, "reduction_factor": 2},
+    "hyperband": {"min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+}
 
 
 def _tried(study) -> list[dict]:
@@ -129,9 +135,6 @@ def test_single_metric_strategy_refuses_several() -> None:
         samplers.create_sampler(config, search.Space(config.space))
 
 
-SPACE = {f"x{n}": distributions.CategoricalDistribution(range(8)) for n in range(4)}
-
-
 def _study(num_trials: int, seed: int = 0, **sizes: int) -> optuna.Study:
     sampler = samplers.RegularizedEvolutionSampler(seed=seed, **sizes)
     study = optuna.create_study(sampler=sampler, direction="maximize")
@@ -194,13 +197,6 @@ def test_minimum_is_found_by_the_same_means() -> None:
         trial = study.ask(SPACE)
         study.tell(trial, sum(trial.params.values()))
     assert study.best_value <= 3
-
-
-SETTINGS = {
-    "median": {"n_startup_trials": 4},
-    "successive_halving": {"min_resource": 1, "reduction_factor": 2},
-    "hyperband": {"min_resource": 1, "max_resource": 9, "reduction_factor": 3},
-}
 
 
 def _steps(study_dir: pathlib.Path) -> int:
