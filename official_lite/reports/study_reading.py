@@ -39,6 +39,10 @@ class Param:
     is_log: bool
     importance: float | None
 
+    def position(self, value: Any) -> float:
+        """Return the place of a value on an axis: that of a choice, or the number itself."""
+        return self.choices.index(_named(value)) if self.choices else value
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -158,8 +162,11 @@ def _params(study: "optuna.Study", distributions: Mapping[str, Any]) -> list[Par
 
 
 def _choices(distribution: "optuna.distributions.BaseDistribution") -> list[str]:
-    found = getattr(distribution, "choices", ())
-    return [one if isinstance(one, str) else json.dumps(one) for one in found]
+    return [_named(choice) for choice in getattr(distribution, "choices", ())]
+
+
+def _named(choice: object) -> str:
+    return choice if isinstance(choice, str) else json.dumps(choice)
 
 
 def _range(distribution: Any) -> str:

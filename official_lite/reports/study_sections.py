@@ -229,8 +229,7 @@ def _report_series(trial: Trial) -> charts.Series:
 
 def _slice_chart(study: Study, param: Param) -> charts.Chart:
     def point(trial: Trial) -> tuple[float, float]:
-        value = trial.params[param.path]
-        return param.choices.index(_named(value)) if param.choices else value, trial.values[0]
+        return param.position(trial.params[param.path]), trial.values[0]
 
     return charts.Chart(
         title=param.short_name,
@@ -289,7 +288,3 @@ def _by_state(
 
 def _with_values(study: Study) -> list[Trial]:
     return [trial for trial in study.trials if len(trial.values) == len(study.metrics)]
-
-
-def _named(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
