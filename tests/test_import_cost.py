@@ -20,7 +20,7 @@ LIGHT = [
     "official_lite.modeling.multitask.configs",
     "official_lite.nas",
     "official_lite.modeling.optimization",
-    "official_lite.reports.run_reading",
+    "official_lite.run.run_reading",
     "registry_imports",
 ]
 HEAVY = ("tensorflow", "keras", "numpy", "tensorflow_datasets")

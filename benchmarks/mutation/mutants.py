@@ -241,18 +241,18 @@ MUTANTS = (
         ("tests/nas/test_hypergradient.py",),
     ),
     Mutant(
-        "nas/rewards.py",
+        "nas/probes.py",
         "rewards mix batches",
         "                metric.reset_state()\n",
         "                pass\n",
-        ("tests/nas/test_rewards.py",),
+        ("tests/nas/test_probes.py",),
     ),
     Mutant(
-        "nas/rewards.py",
+        "nas/probes.py",
         "reward of one replica",
         "if context.num_replicas_in_sync > 1:",
         "if False:",
-        ("tests/nas/test_rewards.py",),
+        ("tests/nas/test_probes.py",),
     ),
     Mutant(
         "search/worker.py",
@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "search/worker.py",
         "a trial of a dead worker runs twice at once",
-        "if trial_locks.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):",
+        "if is_trained_in(trial_dir(self._job.study_dir, frozen.number)):",
         "if False:",
         ("tests/search/test_worker.py",),
     ),

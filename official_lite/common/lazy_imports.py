@@ -16,7 +16,7 @@ def attach_stub(importer: str, file: str) -> tuple[Callable[[str], Any], list[st
 
     The stub `__init__.pyi` next to `__init__.py` lists each name once, as type checkers require::
 
-        from official_lite.nas.cell import Cell as Cell
+        from official_lite.nas.choices import Cell as Cell
 
     The module imports `Cell` when it is used for the first time::
 

@@ -30,7 +30,7 @@ TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
 # The trainers of `official_lite.nas`, which is imported only when one of them is looked up.
 _REGISTERED_TRAINER_CLS: registry.Collection = {
-    name: f"official_lite.nas.{name}:{name.capitalize()}Trainer"
+    name: f"official_lite.nas:{name.capitalize()}Trainer"
     for name in ("darts", "enas", "gumbel", "proxyless", "spos")
 }
 

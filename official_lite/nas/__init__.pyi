@@ -4,9 +4,10 @@ from official_lite.nas.architecture import (
     record_space as record_space,
     write_arch as write_arch,
 )
-from official_lite.nas.cell import Cell as Cell
 from official_lite.nas.choices import (
+    Cell as Cell,
     Choice as Choice,
+    InputChoice as InputChoice,
     LayerChoice as LayerChoice,
     Repeat as Repeat,
     ValueChoice as ValueChoice,
@@ -21,19 +22,20 @@ from official_lite.nas.configs import (
     PenaltyConfig as PenaltyConfig,
     SposConfig as SposConfig,
 )
-from official_lite.nas.darts import DartsTrainer as DartsTrainer
+from official_lite.nas.differentiable import (
+    DartsTrainer as DartsTrainer,
+    GumbelTrainer as GumbelTrainer,
+    ProxylessTrainer as ProxylessTrainer,
+)
 from official_lite.nas.enas import EnasTrainer as EnasTrainer
-from official_lite.nas.export_arch import ExportArch as ExportArch
-from official_lite.nas.found_model import (
+from official_lite.nas.one_shot_trainer import (
+    ExportArch as ExportArch,
+    OneShotTrainer as OneShotTrainer,
+)
+from official_lite.nas.resolution import (
     fixed_model as fixed_model,
     inherit_weights as inherit_weights,
     rebuilt_model as rebuilt_model,
-)
-from official_lite.nas.gumbel import GumbelTrainer as GumbelTrainer
-from official_lite.nas.input_choice import InputChoice as InputChoice
-from official_lite.nas.one_shot_trainer import OneShotTrainer as OneShotTrainer
-from official_lite.nas.proxyless import ProxylessTrainer as ProxylessTrainer
-from official_lite.nas.resolution import (
     replace_input_choice as replace_input_choice,
     replace_layer_choice as replace_layer_choice,
     resolve_choices as resolve_choices,

@@ -17,8 +17,9 @@ from official_lite.modeling import hyperparams
 
 __all__ = [
     "ARCH_FILE",
-    "HISTORY_FILE",
     "Arch",
+    "FoundArch",
+    "HISTORY_FILE",
     "ask_for",
     "different_options",
     "file_of",
@@ -26,6 +27,7 @@ __all__ = [
     "is_fixed",
     "is_same_option",
     "read_arch",
+    "read_found_arch",
     "read_history",
     "record_space",
     "require_labels",
@@ -313,3 +315,47 @@ def require_labels(
         )
     if problems:
         raise errors.ConfigValueError(f"{described} does not match the model. {' '.join(problems)}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoundArch:
+    """An architecture and the search that produced it.
+
+    Attributes:
+        arch: The chosen option of each label.
+        options: All options of each label; empty if the file does not contain them.
+        probs: The probability of each option; empty if there are none.
+        step: The training step; None if the file does not contain it.
+        history: The probabilities over time, from the first step to the last.
+    """
+
+    arch: Arch
+    options: Mapping[str, Sequence[Any]]
+    probs: Mapping[str, Sequence[float]]
+    step: int | None
+    history: Sequence[tuple[int, Mapping[str, Sequence[float]]]]
+
+
+def read_found_arch(model_dir: str) -> FoundArch | None:
+    """Read `arch.json` and its history; return None if there is no such file.
+
+    Raises:
+        errors.ConfigValueError: The file is damaged or has another format.
+    """
+    path = os.path.join(model_dir, ARCH_FILE)
+    if not files.exists(path):
+        return None
+    arch = read_arch(path)
+    content = files.read_json(path)
+    try:
+        return FoundArch(
+            arch=arch,
+            options={label: list(each) for label, each in content.get("options", {}).items()},
+            probs={
+                label: [float(p) for p in each] for label, each in content.get("probs", {}).items()
+            },
+            step=content.get("step"),
+            history=read_history(model_dir),
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise errors.ConfigValueError(f"{path} is damaged: {error}") from error

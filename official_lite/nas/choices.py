@@ -1,4 +1,4 @@
-"""Layers that stand for several candidate layers until one is chosen.
+"""The choices of a model: layers that stand for several candidates until one is chosen.
 
 A choice is part of a model like any other layer. Its resolver, which a trainer sets, defines what
 it computes. Within `fixed_arch` the constructor returns the chosen layer, and the model contains no
@@ -15,20 +15,27 @@ choice at all::
 from __future__ import annotations
 
 import abc
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
-from official_lite.common import errors, types
+from official_lite.common import errors, suggestions, types
 from official_lite.nas import architecture
 
-__all__ = ["Choice", "LayerChoice", "Repeat", "ValueChoice"]
+__all__ = ["Cell", "Choice", "ChosenInputs", "InputChoice", "LayerChoice", "Repeat", "ValueChoice"]
 
 Candidates: TypeAlias = Mapping[str, keras.layers.Layer | Callable[[], keras.layers.Layer]]
 Block: TypeAlias = (
     Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
 )
+
+# Each set of inputs is an option of its own, so the number of sets must be limited.
+_MOST_SETS_OF_INPUTS = 128
+_REDUCTIONS = ("sum", "mean", "concat", "none")
 
 
 class Choice(keras.layers.Layer, abc.ABC):
@@ -292,9 +299,13 @@ def _create_block(block: Block, index: int) -> keras.layers.Layer:
     return _create(block[index] if isinstance(block, list | tuple) else lambda: block(index))
 
 
-def _checked_candidates(candidates: Candidates | None, label: str) -> Candidates:
+def _require_label(label: str) -> None:
     if not label:
         raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+
+
+def _checked_candidates(candidates: Candidates | None, label: str) -> Candidates:
+    _require_label(label)
     if not isinstance(candidates, Mapping) or not candidates:
         raise errors.ConfigTypeError(
             f"The candidates of {label!r} must be a dict {{name: layer}}, got {candidates!r}."
@@ -314,8 +325,7 @@ def _checked_prior(prior: Sequence[float] | None, label: str, count: int) -> lis
 
 
 def _depths(depth: Sequence[int], label: str) -> list[int]:
-    if not label:
-        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+    _require_label(label)
     least, most = depth
     if not 0 <= least <= most or most < 1:
         raise errors.ConfigValueError(
@@ -323,3 +333,209 @@ def _depths(depth: Sequence[int], label: str) -> list[int]:
             "of blocks."
         )
     return list(range(least, most + 1))
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class InputChoice(Choice):
+    """A choice of some of several inputs. Call the layer with the list of all inputs.
+
+    Args:
+        n_candidates: Number of inputs.
+        n_chosen: Number of inputs to choose; None allows any number of at least 1.
+        reduction: How the chosen inputs are combined: `sum`, `mean`, `concat` (along the last axis)
+            or `none`, which returns them as a list. With `sum`, `mean` and `concat`, a single
+            chosen input is returned as it is. Trainers that search within one training support only
+            `sum` and `mean`.
+        label: The name of the choice.
+    """
+
+    def __new__(
+        cls,
+        n_candidates: int = 0,
+        n_chosen: int | None = 1,
+        reduction: str = "sum",
+        *,
+        label: str = "",
+        **kwargs: Any,
+    ) -> Any:
+        if not architecture.is_fixed():
+            return super().__new__(cls, n_candidates, n_chosen, reduction, label=label, **kwargs)
+        _check_reduction(reduction)
+        options = _sets_of_inputs(n_candidates, n_chosen, label)
+        return ChosenInputs(options[architecture.ask_for(label, options)], reduction)
+
+    def __init__(
+        self,
+        n_candidates: int,
+        n_chosen: int | None = 1,
+        reduction: str = "sum",
+        *,
+        label: str,
+        **kwargs: Any,
+    ) -> None:
+        _check_reduction(reduction)
+        super().__init__(label, _sets_of_inputs(n_candidates, n_chosen, label), **kwargs)
+        self.n_candidates = n_candidates
+        self.n_chosen = n_chosen
+        self.reduction = reduction
+
+    def compute_output_spec(self, inputs: Sequence[tf.Tensor], training: bool | None = None) -> Any:
+        self._check_inputs(inputs)
+        specs = {
+            str(option): _reduce_spec([inputs[i] for i in option], self.reduction)
+            for option in self.options
+        }
+        if self.reduction == "none":
+            return next(iter(specs.values()))
+        return self._require_same(specs)
+
+    def branch(self, index: int, inputs: Sequence[tf.Tensor]) -> Any:
+        self._check_inputs(inputs)
+        return _reduce([inputs[i] for i in self.options[index]], self.reduction)
+
+    def layers_of(self, index: int) -> list[keras.layers.Layer]:
+        return []
+
+    def get_config(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("n_candidates", "n_chosen", "reduction")}
+        return {**super().get_config(), **own, "label": self.label}
+
+    def _check_inputs(self, inputs: Sequence[tf.Tensor]) -> None:
+        if not isinstance(inputs, list | tuple) or len(inputs) != self.n_candidates:
+            given = len(inputs) if isinstance(inputs, list | tuple) else "no list of"
+            raise errors.ConfigValueError(
+                f"The choice {self.label!r} expects {self.n_candidates} inputs, got {given} inputs."
+            )
+
+
+class ChosenInputs:
+    """A decided `InputChoice`: selects the chosen inputs and merges several by a Keras layer.
+
+    Args:
+        indices: The indices of the chosen inputs.
+        reduction: The reduction of the `InputChoice`.
+    """
+
+    def __init__(self, indices: Sequence[int], reduction: str) -> None:
+        self._indices = indices
+        self._is_list = reduction == "none"
+        self._merge: Any = None
+        if len(indices) > 1 and not self._is_list:
+            layers = keras.layers
+            merges = {"sum": layers.Add, "mean": layers.Average, "concat": layers.Concatenate}
+            self._merge = merges[reduction]()
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        chosen = [inputs[index] for index in self._indices]
+        if self._is_list:
+            return chosen
+        return chosen[0] if self._merge is None else self._merge(chosen)
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise errors.ConfigValueError(
+            f"`reduction` is {reduction!r}. {suggestions.did_you_mean(reduction, _REDUCTIONS)}"
+        )
+
+
+def _sets_of_inputs(count: int, chosen: int | None, label: str) -> list[list[int]]:
+    _require_label(label)
+    if chosen is not None and not 1 <= chosen <= count:
+        raise errors.ConfigValueError(
+            f"`n_chosen` of {label!r} is {chosen}; expected 1 to {count}, or None."
+        )
+    sizes = range(1, count + 1) if chosen is None else [chosen]
+    num_sets = sum(math.comb(count, size) for size in sizes)
+    if num_sets > _MOST_SETS_OF_INPUTS:
+        raise errors.ConfigValueError(
+            f"The choice {label!r} has {num_sets} possible sets of inputs; expected at most "
+            f"{_MOST_SETS_OF_INPUTS}. Use several choices of one input each."
+        )
+    return [list(one) for size in sizes for one in itertools.combinations(range(count), size)]
+
+
+def _reduce(tensors: Sequence[Any], reduction: str) -> Any:
+    if reduction == "none":
+        return list(tensors)
+    if len(tensors) == 1:
+        # Return a new tensor, because a branch can't return its input itself.
+        return tf.identity(tensors[0])
+    if reduction == "concat":
+        return tf.concat(tensors, -1)
+    total = tf.add_n(list(tensors))
+    return total / len(tensors) if reduction == "mean" else total
+
+
+def _reduce_spec(specs: Sequence[Any], reduction: str) -> Any:
+    if reduction == "none":
+        return [keras.KerasTensor(spec.shape, dtype=spec.dtype) for spec in specs]
+    shape = tuple(specs[0].shape)
+    if reduction == "concat":
+        sizes = [spec.shape[-1] for spec in specs]
+        shape = (*shape[:-1], None if None in sizes else sum(sizes))
+    elif any(tuple(spec.shape) != shape for spec in specs):
+        raise errors.ConfigValueError(
+            "Inputs to be added must have the same shape, got "
+            f"{[tuple(spec.shape) for spec in specs]}."
+        )
+    return keras.KerasTensor(shape, dtype=specs[0].dtype)
+
+
+class Cell:
+    """The search space of DARTS and ENAS: a sequence of nodes that sum operations on earlier nodes.
+
+    The operations and their inputs are choices. A cell is not a layer: it adds layers to a
+    functional model, so the final model contains only Keras layers. Cells with the same label share
+    their choices but not their weights::
+
+        cell = nas.Cell({"conv3": ..., "skip": ...}, num_nodes=4, label="normal")
+        x = cell([before_last, last])
+
+    Args:
+        candidates: Operations by name, as functions that create a layer. All operations must keep
+            the shape of their input.
+        num_nodes: Number of nodes, not counting the inputs of the cell.
+        num_ops_per_node: Number of operations that each node sums.
+        num_predecessors: Number of inputs of the cell.
+        merge: Output of the cell: `concat` concatenates all nodes along the last axis; `last`
+            returns the last node.
+        label: Prefix of the labels of the cell's choices, which are `<label>/op_<node>_<number>`
+            and `<label>/input_<node>_<number>`.
+    """
+
+    def __init__(
+        self,
+        candidates: Mapping[str, Callable[[], keras.layers.Layer]],
+        *,
+        num_nodes: int,
+        num_ops_per_node: int = 2,
+        num_predecessors: int = 2,
+        merge: str = "concat",
+        label: str,
+    ) -> None:
+        self._candidates = candidates
+        self._num_nodes = num_nodes
+        self._num_ops = num_ops_per_node
+        self._num_predecessors = num_predecessors
+        self._merge = merge
+        self._label = label
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Return the output of the cell for a list of `num_predecessors` inputs."""
+        states = list(inputs)
+        nodes = [self._add_node(number, states) for number in range(self._num_nodes)]
+        if self._merge == "last" or len(nodes) == 1:
+            return nodes[-1]
+        return keras.layers.Concatenate()(nodes)
+
+    def _add_node(self, number: int, states: list[Any]) -> Any:
+        results = []
+        for op in range(self._num_ops):
+            place = f"{number + self._num_predecessors}_{op}"
+            source = InputChoice(len(states), label=f"{self._label}/input_{place}")
+            operation = LayerChoice(self._candidates, label=f"{self._label}/op_{place}")
+            results.append(operation(source(states)))
+        node = keras.layers.Add()(results) if len(results) > 1 else results[0]
+        states.append(node)
+        return node

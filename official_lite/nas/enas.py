@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,19 +12,20 @@ import tensorflow as tf
 from official_lite.common import types
 from official_lite.nas import (
     choices,
-    draws,
-    enas_controllers,
     hypergradient,
-    input_choice,
     one_shot_trainer,
+    probes,
     resolution,
     resolvers,
-    rewards,
     train_val_streams,
 )
 
-__all__ = ["EnasTrainer"]
+__all__ = ["Choose", "EnasTrainer", "LogitsController", "LstmController", "Walk"]
 
+Choose = Callable[[str, tf.Tensor], tf.Tensor]
+"""Function that takes a label and its logits and returns the int32 index of an option."""
+
+_INITIAL_SCALE = 0.1
 _WEIGHTS = 2
 # Salt of the first architecture that an update samples; the others use the following numbers.
 _FIRST_SAMPLE = 10
@@ -31,6 +33,119 @@ _FIRST_SAMPLE = 10
 _NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
 _LEAST = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """A path through the model with the logits from which it was chosen.
+
+    Attributes:
+        paths: The index of the chosen option for each label.
+        logits: The logits of each label, given the options chosen before it.
+    """
+
+    paths: dict[str, tf.Tensor]
+    logits: dict[str, tf.Tensor]
+
+    @property
+    def log_prob(self) -> tf.Tensor:
+        """The log probability of the path."""
+        return tf.add_n(
+            [
+                tf.gather(tf.nn.log_softmax(logits), self.paths[label])
+                for label, logits in self.logits.items()
+            ]
+        )
+
+    @property
+    def entropy(self) -> tf.Tensor:
+        """The entropy of the controller, summed over the labels."""
+        log_probs = [tf.nn.log_softmax(logits) for logits in self.logits.values()]
+        return -tf.add_n([tf.reduce_sum(tf.exp(one) * one) for one in log_probs])
+
+
+class LogitsController:
+    """A controller that decides the labels independently, with one logit per option.
+
+    Args:
+        by_label: The resolver of each label, which holds its logits.
+    """
+
+    def __init__(self, by_label: Mapping[str, resolvers.PathResolver]) -> None:
+        self._resolvers = by_label
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The trainable variables."""
+        return [v for resolver in self._resolvers.values() for v in resolver.variables]
+
+    def walk(self, choose: Choose) -> Walk:
+        """Choose an option for each label, in the order of the model."""
+        logits = {label: resolver.logits() for label, resolver in self._resolvers.items()}
+        return Walk({label: choose(label, one) for label, one in logits.items()}, logits)
+
+
+class LstmController:
+    """A controller that decides each label depending on the previous ones, as in the paper and NNI.
+
+    An LSTM receives the embedding of each chosen option. Create the controller in the strategy's
+    scope.
+
+    Args:
+        sizes: The number of options of each label.
+        units: The number of units of the LSTM.
+        tanh_constant: The largest absolute logit. The limit ensures that no option is ever ruled
+            out.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], *, units: int, tanh_constant: float) -> None:
+        self._units = units
+        self._tanh_constant = tanh_constant
+        # Use float32 regardless of the dtype policy of the model.
+        self._cell = keras.layers.LSTMCell(units, dtype="float32")
+        self._cell.build((None, units))
+        self._start = _variable([1, units], "enas_start")
+        self._embeddings = {
+            label: _variable([size, units], f"enas_embedding_{number}")
+            for number, (label, size) in enumerate(sizes.items())
+        }
+        self._heads = {
+            label: _variable([units, size], f"enas_head_{number}")
+            for number, (label, size) in enumerate(sizes.items())
+        }
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The trainable variables."""
+        return [
+            *self._cell.trainable_variables,
+            self._start,
+            *self._embeddings.values(),
+            *self._heads.values(),
+        ]
+
+    def walk(self, choose: Choose) -> Walk:
+        """Choose an option for each label, in the order of the model."""
+        paths, logits = {}, {}
+        inputs = tf.convert_to_tensor(self._start)
+        state = [tf.zeros([1, self._units]), tf.zeros([1, self._units])]
+        for label, head in self._heads.items():
+            output, state = self._cell(inputs, state)
+            raw = tf.matmul(output, tf.convert_to_tensor(head))[0]
+            logits[label] = self._tanh_constant * tf.tanh(raw)
+            paths[label] = choose(label, logits[label])
+            embedding = tf.convert_to_tensor(self._embeddings[label])
+            inputs = tf.gather(embedding, paths[label])[tf.newaxis]
+        return Walk(paths, logits)
+
+
+def _variable(shape: list[int], name: str) -> Any:
+    return keras.Variable(
+        keras.random.uniform(shape, -_INITIAL_SCALE, _INITIAL_SCALE),
+        dtype="float32",
+        autocast=False,
+        name=name,
+    )
 
 
 class EnasTrainer(one_shot_trainer.OneShotTrainer):
@@ -43,12 +158,12 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
     """
 
     draws_paths = True
-    _controller: enas_controllers.LogitsController | enas_controllers.LstmController
+    _controller: LogitsController | LstmController
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         own = self.one_shot
-        self.__dict__["_reward"] = rewards.Reward(
+        self.__dict__["_reward"] = probes.Reward(
             self.task, self.model, metric=own.reward, direction=own.reward_direction
         )
 
@@ -95,8 +210,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         is_turn = tf.equal(step % every, 0)
         return is_turn if warm is None else tf.logical_and(is_turn, warm)
 
-    def weight_draw(self, step: tf.Tensor) -> draws.Draw:
-        return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
+        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return the policy gradient, averaged over the samples."""
@@ -120,7 +235,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
 
     def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
-        with draws.active(draws.Draw(paths=paths)):
+        with resolvers.active_draw(resolvers.Draw(paths=paths)):
             reward: tf.Tensor = self.__dict__["_reward"].of_batch(batch)
         self._arch_loss.update_state(-reward)
         one_hot = {label: tf.one_hot(paths[label], len(o)) for label, o in self.space.items()}
@@ -153,25 +268,25 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         worst = tf.minimum(lowest, baseline - tf.maximum(tf.abs(baseline), 1.0))
         return tf.unstack(tf.where(is_finite, stacked, worst))
 
-    def _preferred(self) -> enas_controllers.Walk:
+    def _preferred(self) -> Walk:
         return self._controller.walk(lambda label, logits: _largest(logits))
 
     def _build_controller(self, by_label: dict[str, Any]) -> Any:
         config = self.one_shot.enas
         if config.controller == "logits" or not by_label:
-            return enas_controllers.LogitsController(by_label)
-        return enas_controllers.LstmController(
+            return LogitsController(by_label)
+        return LstmController(
             {label: resolver.num_options for label, resolver in by_label.items()},
             units=config.lstm_units,
             tanh_constant=config.tanh_constant,
         )
 
-    def _skip_cost(self, walk: enas_controllers.Walk) -> tf.Tensor:
+    def _skip_cost(self, walk: Walk) -> tf.Tensor:
         """Return the KL divergence between the selection of each input and `skip_target`."""
         target = self.one_shot.enas.skip_target
         cost = tf.constant(0.0)
         for choice in resolution.find_choices(self.model):
-            if isinstance(choice, input_choice.InputChoice) and choice.n_chosen is None:
+            if isinstance(choice, choices.InputChoice) and choice.n_chosen is None:
                 sets = tf.nn.softmax(walk.logits[choice.label])
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
@@ -196,9 +311,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 class _WalkedPath(resolvers.PathResolver):
     """A path resolver without its own logits, which come from the controller of all labels."""
 
-    def __init__(
-        self, choice: choices.Choice, preferred: Callable[[], enas_controllers.Walk]
-    ) -> None:
+    def __init__(self, choice: choices.Choice, preferred: Callable[[], Walk]) -> None:
         resolvers.require_sum(choice)
         self.num_options = len(choice.options)
         self._label = choice.label
@@ -212,7 +325,7 @@ class _WalkedPath(resolvers.PathResolver):
         return self._walk().logits[self._label]
 
 
-def _along(path: Mapping[str, tf.Tensor]) -> enas_controllers.Choose:
+def _along(path: Mapping[str, tf.Tensor]) -> Choose:
     return lambda label, logits: path[label]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,24 +12,28 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
+from official_lite.checkpoint import directories
 from official_lite.common import errors, keras_variables, types, user_code
 from official_lite.core import base_task, base_trainer, train_data
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.nas import (
+    architecture,
     choices,
     configs,
-    draws,
-    export_arch,
-    idle_paths,
-    input_choice,
-    loss_probe,
     penalty,
+    probes,
     resolution,
+    resolvers,
     train_val_streams,
 )
+from official_lite.nas.resolvers import Draw
+from official_lite.telemetry import text_file_writers
 
-__all__ = ["OneShotTrainer"]
+__all__ = ["ExportArch", "IdlePaths", "OneShotTrainer"]
+
+# A place in the model is used if, for each label here, the step uses one of these options.
+_Place = tuple[tuple[str, frozenset[int]], ...]
 
 
 class OneShotTrainer(base_trainer.Trainer):
@@ -62,12 +67,12 @@ class OneShotTrainer(base_trainer.Trainer):
     one_shot: configs.OneShotConfig
     resolved: list[tuple[str, Any]]
     space: dict[str, list[Any]]
-    _idle_paths: idle_paths.IdlePaths | None
+    _idle_paths: IdlePaths | None
 
     # The classes of choices that this trainer can search.
     kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
         choices.LayerChoice,
-        input_choice.InputChoice,
+        choices.InputChoice,
         choices.Repeat,
     )
     # Whether a step reads a batch for the architecture.
@@ -98,10 +103,10 @@ class OneShotTrainer(base_trainer.Trainer):
         self.arch_optimizer = self._build_arch_optimizer()
         self._arch_loss = keras.metrics.Mean("arch_loss", dtype="float32")
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        own["_probe"] = loss_probe.LossProbe(self.task, self.model, self.optimizer)
+        own["_probe"] = probes.LossProbe(self.task, self.model, self.optimizer)
         own["_penalty"] = penalty.Penalty(self.model, self.one_shot.penalty)
         own["_idle_paths"] = (
-            idle_paths.IdlePaths(self.model, self.optimizer)
+            IdlePaths(self.model, self.optimizer)
             if self.draws_paths and self.one_shot.idle_paths == "freeze"
             else None
         )
@@ -192,7 +197,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def build_hooks(self) -> list[orbit.Hook]:
         """Return the hooks of a `Trainer`, plus the hook that writes `arch.json`."""
-        own = [export_arch.ExportArch(self.exports_at_checkpoints)] if self.resolved else []
+        own = [ExportArch(self.exports_at_checkpoints)] if self.resolved else []
         return [*super().build_hooks(), *own]
 
     @user_code.not_converted
@@ -216,12 +221,12 @@ class OneShotTrainer(base_trainer.Trainer):
         warmup = self.one_shot.warmup_steps
         return step >= warmup if warmup else None
 
-    def arch_draw(self, step: tf.Tensor) -> draws.Draw | None:
+    def arch_draw(self, step: tf.Tensor) -> Draw | None:
         """Return the draw for a step of the architecture."""
         del step
         return None
 
-    def weight_draw(self, step: tf.Tensor) -> draws.Draw | None:
+    def weight_draw(self, step: tf.Tensor) -> Draw | None:
         """Return the draw for a step of the weights."""
         del step
         return None
@@ -246,8 +251,8 @@ class OneShotTrainer(base_trainer.Trainer):
     def loss(
         self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
-        """Return this replica's share of the loss of a batch; see `loss_probe.LossProbe`."""
-        probe: loss_probe.LossProbe = self.__dict__["_probe"]
+        """Return this replica's share of the loss of a batch; see `probes.LossProbe`."""
+        probe: probes.LossProbe = self.__dict__["_probe"]
         return probe(inputs, variables, values)
 
     def arch_loss(
@@ -272,7 +277,7 @@ class OneShotTrainer(base_trainer.Trainer):
     def noise(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
         """Return Gumbel noise for the logits of each label, the same on all replicas."""
         labels = list(self.space)
-        noise = draws.gumbel_noise(
+        noise = resolvers.gumbel_noise(
             [len(self.space[label]) for label in labels],
             seed=self.config.runtime.seed,
             step=step,
@@ -284,19 +289,19 @@ class OneShotTrainer(base_trainer.Trainer):
         """Return the index of an option for each label, sampled by the logits of its resolver."""
         noise = self.noise(step, salt)
         logits = [self.resolvers[label].logits() for label in noise]
-        return dict(zip(noise, draws.sample(logits, list(noise.values())), strict=True))
+        return dict(zip(noise, resolvers.sample(logits, list(noise.values())), strict=True))
 
     @user_code.not_converted
     def _arch_step(self, inputs: Mapping[str, Any]) -> None:
         self.begin_replica_step()
         draw = user_code.converted(self.arch_draw)(self.global_step.read_value())
-        with draws.active(draw):
+        with resolvers.active_draw(draw):
             user_code.converted(self.arch_step)(inputs)
 
     @user_code.not_converted
     def _weight_step(self, inputs: types.Nest) -> None:
         draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
-        with draws.active(draw):
+        with resolvers.active_draw(draw):
             self.replica_train_step(inputs)
 
     def _if_due(self, run: Callable[[], Any]) -> None:
@@ -330,7 +335,7 @@ class OneShotTrainer(base_trainer.Trainer):
         super()._init_training(dataset)
 
     def _build_model(self, train: bool) -> None:
-        with draws.active(self._draw_to_build()):
+        with resolvers.active_draw(self._draw_to_build()):
             super()._build_model(train)
 
     def _replica_spec(self, training: bool) -> types.Nest:
@@ -338,7 +343,7 @@ class OneShotTrainer(base_trainer.Trainer):
         has_streams = training and self.resolved and self.has_arch_step
         return spec[train_val_streams.TRAIN] if has_streams else spec
 
-    def _draw_to_build(self) -> draws.Draw | None:
+    def _draw_to_build(self) -> Draw | None:
         return None
 
     def _build_arch_optimizer(self) -> keras.optimizers.Optimizer:
@@ -372,3 +377,177 @@ def _require_arch(config: base_trainer.ExperimentConfig, model: keras.Model) -> 
     logging.info(
         "`task.arch` is set, so the model is trained with this architecture, without a search."
     )
+
+
+class ExportArch(orbit.Hook):
+    """A hook that writes `arch.json` at every checkpoint and at the end of a search.
+
+    At the same times and after every evaluation it also appends the probability of each option to
+    `arch_history.jsonl`. The trainers of `nas` add this hook themselves.
+
+    Args:
+        at_checkpoints: Whether to write at checkpoints, too. Set it to False for trainers whose
+            `export` is slow.
+    """
+
+    name = "export_arch"
+
+    def __init__(self, at_checkpoints: bool = True) -> None:
+        self._at_checkpoints = at_checkpoints
+        self._metric: dict[str, float] = {}
+        self._noted_step = -1
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        self._metric = {
+            name: float(value)
+            for name, value in logs.items()
+            if not hasattr(value, "__len__") and getattr(value, "shape", ()) == ()
+        }
+        self._note_probs()
+
+    def on_checkpoint(self, path: str) -> None:
+        if self._at_checkpoints:
+            self._write()
+
+    def after_train(self, success: bool) -> None:
+        if success:
+            self._write()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metric": self._metric}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._metric = dict(state["metric"])
+
+    def _write(self) -> None:
+        trainer: Any = self.trainer
+        # Export on all workers, because the export may require all of them.
+        arch = trainer.export()
+        directory = self._directory()
+        if directory is None:
+            return
+        self._note_probs()
+        architecture.write_arch(
+            directory,
+            arch,
+            space=trainer.space,
+            probs=trainer.probs(),
+            metric=self._metric,
+            step=int(trainer.global_step.numpy()),
+        )
+        logging.info("The architecture at step %d: %s", trainer.global_step.numpy(), arch)
+
+    def _note_probs(self) -> None:
+        trainer: Any = self.trainer
+        directory, step = self._directory(), int(trainer.global_step.numpy())
+        if directory is None or step == self._noted_step or not (probs := trainer.probs()):
+            return
+        self._noted_step = step
+        history = text_file_writers.LineFile(os.path.join(directory, architecture.HISTORY_FILE))
+        history.append(architecture.to_history_line(step, probs))
+        history.close()
+
+    def _directory(self) -> str | None:
+        """Return the directory to which this process writes; None if it does not write."""
+        trainer: Any = self.trainer
+        is_chief = directories.is_chief(trainer.strategy)
+        return self.controller.model_dir if is_chief else None
+
+
+class IdlePaths:
+    """The weights inside candidates, together with their optimizer slots.
+
+    Weights that are also used outside of all choices are not part of it. This includes the weights
+    of a layer that is both a candidate and an attribute of a model or layer.
+
+    Call both methods in the cross-replica context.
+
+    Args:
+        model: A built model with choices.
+        optimizer: A built Keras optimizer.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        places = _places_of_weights(model)
+        # Group variables by their places, so a step evaluates each condition only once.
+        self._variables: dict[tuple[_Place, ...], list[Any]] = {}
+        outside: list[str] = []
+        for weight in model.trainable_variables:
+            found = tuple(places.get(id(weight), ()))
+            if found and all(found):
+                own = [weight, *_slots_of(weight, optimizer)]
+                self._variables.setdefault(found, []).extend(own)
+            elif any(found):
+                outside.append(keras_variables.path_of(weight))
+        if outside:
+            logging.warning(
+                "`idle_paths: freeze` does not apply to %s, because their layers are both "
+                "candidates and parts of the model outside of choices. If only a choice uses a "
+                "layer, create it in a function that you pass as the candidate.",
+                ", ".join(f"`{path}`" for path in outside),
+            )
+
+    def keep(self) -> list[list[tf.Tensor]]:
+        """Return copies of the current values, for `put_back`."""
+        return [
+            [tf.identity(variable.value) for variable in variables]
+            for variables in self._variables.values()
+        ]
+
+    def put_back(self, kept: Sequence[Sequence[tf.Tensor]], paths: Mapping[str, tf.Tensor]) -> None:
+        """Restore the values of the variables that a step with these paths did not use."""
+        for (places, variables), values in zip(self._variables.items(), kept, strict=True):
+            is_used = tf.reduce_any([_is_used(place, paths) for place in places])
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(tf.where(is_used, tf.convert_to_tensor(variable.value), value))
+
+
+def _is_used(place: _Place, paths: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_all(
+        [tf.reduce_any(tf.equal(paths[label], sorted(indices))) for label, indices in place]
+    )
+
+
+def _places_of_weights(model: keras.Model) -> dict[int, list[_Place]]:
+    """Return the places where each weight is used, by the weight's id.
+
+    A layer has several places if choices share it. The place outside of all choices is empty.
+    """
+    found: dict[int, list[_Place]] = {}
+    seen: set[tuple[int, _Place]] = set()
+
+    def visit(layer: keras.layers.Layer, place: _Place) -> None:
+        if (id(layer), place) in seen:
+            return
+        seen.add((id(layer), place))
+        if not isinstance(layer, choices.Choice):
+            for weight in layer._trainable_variables:
+                found.setdefault(id(weight), []).append(place)
+            for inner in layer._layers:
+                visit(inner, place)
+            return
+        users: dict[int, tuple[keras.layers.Layer, set[int]]] = {}
+        for index in range(len(layer.options)):
+            for inner in layer.layers_of(index):
+                users.setdefault(id(inner), (inner, set()))[1].add(index)
+        for inner, indices in users.values():
+            visit(inner, (*place, (layer.label, frozenset(indices))))
+
+    visit(model, ())
+    return found
+
+
+def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Return the optimizer's slot variables of a weight, such as its momentum."""
+    slots = []
+    for one in distributed_gradients.wrapped_optimizers(optimizer):
+        weights = list(getattr(one, "_trainable_variables", ()))
+        index = next((i for i, w in enumerate(weights) if w is weight), None)
+        if index is None:
+            continue
+        others = [v for v in vars(one).values() if isinstance(v, list) and len(v) == len(weights)]
+        for other in others:
+            slot = other[index]
+            if slot is not weight and getattr(slot, "shape", None) == weight.shape:
+                slots.append(slot)
+    return slots

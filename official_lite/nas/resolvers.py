@@ -1,22 +1,107 @@
-"""Resolvers, which compute an open choice as a mixture of its options or as one of them."""
+"""Resolvers, which compute an open choice as a mixture of its options or as one of them.
+
+The `Draw` of a step tells resolvers which paths, noise and temperature to use. All draws are
+derived from the seed of the run and the step. Therefore all replicas draw the same values, and a
+resumed training draws the same values as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from official_lite.common import errors, types
-from official_lite.nas import choices, draws
+from official_lite.nas import choices
 
-__all__ = ["GateResolver", "GumbelResolver", "MixtureResolver", "PathResolver", "require_sum"]
+__all__ = [
+    "Draw",
+    "GateResolver",
+    "GumbelResolver",
+    "MixtureResolver",
+    "PathResolver",
+    "active_draw",
+    "current_draw",
+    "gumbel_noise",
+    "require_sum",
+    "sample",
+]
 
+# The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
+_NUMBERS = 2**23
 # The same as in NNI and the paper: all options are nearly equal at the beginning.
 _INITIAL_SPREAD = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The draws that resolvers use in one part of a step.
+
+    Attributes:
+        paths: The index of the drawn option for each label.
+        noise: The noise to add to the logits of each label.
+        temperature: The divisor of the noisy logits.
+        gates: Whether to compute all options, with binary gates that let one of them through.
+    """
+
+    paths: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    noise: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    temperature: Any = 1.0
+    gates: bool = False
+
+
+# A context variable is local to its thread. Each replica of a `MirroredStrategy` has its own
+# thread.
+_current: contextvars.ContextVar[Draw | None] = contextvars.ContextVar("draw", default=None)
+
+
+def current_draw() -> Draw | None:
+    """Return the active draw; None outside of training."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def active_draw(draw: Draw | None) -> Iterator[None]:
+    """Make `draw` the active draw of this thread while models are traced."""
+    token = _current.set(draw)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def gumbel_noise(sizes: Sequence[int], *, seed: int, step: tf.Tensor, salt: int) -> list[tf.Tensor]:
+    """Return Gumbel noise. The argmax of logits plus this noise is a sample of their softmax.
+
+    Args:
+        sizes: The number of logits of each label.
+        seed: The seed of the run.
+        step: The number of completed steps, int64.
+        salt: A number that distinguishes the independent draws within a step.
+    """
+    key = tf.stack([tf.constant(seed, tf.int64), tf.cast(step, tf.int64)])
+    key = tf.random.experimental.stateless_fold_in(key, tf.constant(salt, tf.int64))
+    # Draw integers, which are the same with and without XLA.
+    integers = tf.random.stateless_uniform(
+        [sum(sizes)], key, minval=0, maxval=_NUMBERS, dtype=tf.int32, alg="philox"
+    )
+    uniform = (tf.cast(integers, tf.float32) + 0.5) / _NUMBERS
+    return tf.split(-tf.math.log(-tf.math.log(uniform)), list(sizes))
+
+
+def sample(logits: Sequence[tf.Tensor], noise: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return an int32 index for each distribution, drawn with the given Gumbel noise."""
+    return [
+        tf.argmax(one + drawn, output_type=tf.int32)
+        for one, drawn in zip(logits, noise, strict=True)
+    ]
 
 
 class MixtureResolver:
@@ -77,7 +162,7 @@ class GumbelResolver(MixtureResolver):
         self._hard = hard
 
     def weights(self, label: str) -> tf.Tensor:
-        draw = draws.current()
+        draw = current_draw()
         if draw is None:
             return _one_hot_of_largest(self.logits()) if self._hard else self.probs()
         soft = tf.nn.softmax((self.logits() + draw.noise[label]) / draw.temperature)
@@ -88,7 +173,7 @@ class PathResolver(MixtureResolver):
     """A resolver that computes one option: the drawn one in a step, else the preferred one."""
 
     def __call__(self, choice: choices.Choice, inputs: types.Nest, training: bool | None) -> Any:
-        draw = draws.current()
+        draw = current_draw()
         index = self.preferred() if draw is None else draw.paths[choice.label]
         return _switch(choice, inputs, index)
 
@@ -105,7 +190,7 @@ class GateResolver(PathResolver):
     """
 
     def __call__(self, choice: choices.Choice, inputs: types.Nest, training: bool | None) -> Any:
-        draw = draws.current()
+        draw = current_draw()
         if draw is None or not draw.gates:
             return super().__call__(choice, inputs, training)
         gates = _straight_through(self.probs(), draw.paths[choice.label])

@@ -13,14 +13,7 @@ import tensorflow as tf
 
 from official_lite.common import errors, types
 from official_lite.data import position
-from official_lite.nas import (
-    choices,
-    draws,
-    one_shot_trainer,
-    resolvers,
-    rewards,
-    train_val_streams,
-)
+from official_lite.nas import choices, one_shot_trainer, probes, resolvers, train_val_streams
 from official_lite.orbit.hooks import batch_norm_statistics
 
 __all__ = ["Ranked", "SposTrainer"]
@@ -50,7 +43,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         own = self.one_shot
-        self.__dict__["_reward"] = rewards.Reward(
+        self.__dict__["_reward"] = probes.Reward(
             self.task, self.model, metric=own.reward, direction=own.reward_direction
         )
         self.__dict__["_rate_batch"] = None
@@ -58,8 +51,8 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     def make_resolver(self, choice: choices.Choice) -> Any:
         return _EvenPath(choice)
 
-    def weight_draw(self, step: tf.Tensor) -> draws.Draw:
-        return draws.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
+        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def export(self) -> dict[str, Any]:
         """Return the best architecture of `rank`.

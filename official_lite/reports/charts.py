@@ -7,7 +7,14 @@ from typing import Any, Literal, TypeAlias
 
 from official_lite.reports.markup import Child, Markup, json_script, tag
 
-__all__ = ["thin", "Chart", "Look", "Series", "figure", "grid", "number", "swatch"]
+__all__ = ["thin", "Chart", "Look", "Series", "figure", "foldable_grid", "grid", "number", "swatch"]
+
+Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
+"""A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
+
+_SIGNIFICANT_DIGITS = 6
+# More charts than this are closed at first.
+_MOST_OPEN_CHARTS = 6
 
 
 def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
@@ -40,13 +47,6 @@ def _extremes(values: Sequence[float | None], stretch: range) -> Iterator[int]:
     missing = [index for index in stretch if values[index] is None]
     ends = [min(finite)[1], max(finite)[1]] if finite else []
     yield from sorted({*ends, *missing[:1]})
-
-
-Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
-
-"""A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
-
-_SIGNIFICANT_DIGITS = 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,14 @@ def figure(chart: Chart) -> Markup:
 def grid(charts: Sequence[Chart]) -> Markup:
     """Build a grid of charts, with as many side by side as fit."""
     return tag("div", map(figure, charts), class_="charts")
+
+
+def foldable_grid(charts: Sequence[Chart], kind: str = "charts") -> Markup:
+    """Build a grid that is closed at first if it has many charts; `kind` says what they show."""
+    shown = grid(charts)
+    if len(charts) <= _MOST_OPEN_CHARTS:
+        return shown
+    return tag("details", tag("summary", f"{len(charts)} {kind}"), shown)
 
 
 def number(value: float | None) -> str:

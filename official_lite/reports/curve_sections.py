@@ -6,8 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from official_lite.reports import charts, layout
 from official_lite.reports.markup import Child, Markup, tag
-from official_lite.reports.metric_series import Series
-from official_lite.reports.run_reading import Run
+from official_lite.run.run_reading import Run, Series
 
 __all__ = ["curves", "throughput"]
 

@@ -12,12 +12,10 @@ import numpy.typing as npt
 from official_lite.common import errors, files
 from official_lite.reports import charts, layout
 from official_lite.reports.markup import Markup, tag
-from official_lite.reports.run_reading import Run, is_run
+from official_lite.run.run_reading import Run, is_run
 
 __all__ = ["media"]
 
-# More charts than this are collapsed at first.
-_MOST_OPEN_CHARTS = 6
 # Of each tag, the first and the last step are shown, and some between them.
 _MOST_STEPS = 6
 _MOST_IMAGES_OF_A_STEP = 4
@@ -46,9 +44,7 @@ def media(runs: Sequence[Run]) -> list[layout.Section]:
     if images:
         sections.append(layout.Section(name="images", title="Images", content=images))
     if drawn:
-        content = charts.grid(drawn)
-        if len(drawn) > _MOST_OPEN_CHARTS:
-            content = tag("details", tag("summary", f"{len(drawn)} charts"), content)
+        content = charts.foldable_grid(drawn)
         sections.append(layout.Section(name="histograms", title="Histograms", content=content))
     return sections
 

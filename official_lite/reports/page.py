@@ -10,16 +10,15 @@ from collections.abc import Sequence
 import official_lite
 from official_lite.common import errors, suggestions
 from official_lite.reports import (
-    comparison,
     curve_sections,
     layout,
     media_sections,
-    run_reading,
     run_sections,
     study_reading,
     study_sections,
 )
 from official_lite.reports.markup import Child, Markup, tag
+from official_lite.run import run_reading
 
 __all__ = ["build_page"]
 
@@ -108,8 +107,8 @@ def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
         curve_sections.throughput(runs),
         run_sections.time_spent(runs),
         run_sections.checkpoints(runs),
-        comparison.config(runs),
-        comparison.environment(runs),
+        run_sections.config(runs),
+        run_sections.environment(runs),
     ]
     title = f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs"
     return _Part(title=title, sections=[one for one in sections if one is not None])

@@ -39,6 +39,10 @@ class Param:
     is_log: bool
     importance: float | None
 
+    def position(self, value: Any) -> float:
+        """Return the place of a value on an axis: that of a choice, or the number itself."""
+        return self.choices.index(_named(value)) if self.choices else value
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -124,7 +128,7 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
         name=name or os.path.basename(os.path.abspath(study_dir)),
         study_dir=study_dir,
         config=config,
-        metrics=config.metrics or _unnamed(len(config.directions)),
+        metrics=config.value_names,
         params=_params(study, space.distributions),
         trials=[
             _trial(trial, space.decode(trial.params), study_dir, _best(study, ranking))
@@ -132,10 +136,6 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
         ],
         ranking=ranking,
     )
-
-
-def _unnamed(number: int) -> list[str]:
-    return ["value"] if number == 1 else [f"value_{index}" for index in range(number)]
 
 
 def _best(study: "optuna.Study", ranking: Sequence[int]) -> Sequence[int]:
@@ -162,8 +162,11 @@ def _params(study: "optuna.Study", distributions: Mapping[str, Any]) -> list[Par
 
 
 def _choices(distribution: "optuna.distributions.BaseDistribution") -> list[str]:
-    found = getattr(distribution, "choices", ())
-    return [one if isinstance(one, str) else json.dumps(one) for one in found]
+    return [_named(choice) for choice in getattr(distribution, "choices", ())]
+
+
+def _named(choice: object) -> str:
+    return choice if isinstance(choice, str) else json.dumps(choice)
 
 
 def _range(distribution: Any) -> str:

@@ -3,10 +3,7 @@
 ::
 
     search:
-      space:
-        trainer.optimizer_config.learning_rate.cosine.initial_learning_rate:
-          {type: float, low: 1.e-4, high: 1.e-1, log: true}
-        task.model.units: [[32], [64, 64]]
+      space: {task.model.units: [[32], [64, 64]], task.model.dropout_rate: [0.0, 0.1, 0.2]}
       metric: accuracy
 
 Strategies, pruners and storage come from Optuna. Each trial is an ordinary run in its own model
@@ -22,8 +19,7 @@ if importlib.util.find_spec("optuna") is None:
         "A search requires Optuna, which is not installed: pip install 'official-lite[search]'"
     )
 
-from official_lite.search.experiment import Experiment as Experiment
-from official_lite.search.functional import (
+from official_lite.search.evaluators import (
     FunctionalTrainer as FunctionalTrainer,
     ModelEvaluator as ModelEvaluator,
     TaskModel as TaskModel,
@@ -31,7 +27,11 @@ from official_lite.search.functional import (
 )
 from official_lite.search.search_config import SearchConfig as SearchConfig
 from official_lite.search.space import Space as Space
-from official_lite.search.study_runner import run_search as run_search, run_study as run_study
+from official_lite.search.study_runner import (
+    Experiment as Experiment,
+    run_search as run_search,
+    run_study as run_study,
+)
 from official_lite.search.trial_run import (
     TrialRun as TrialRun,
     current_trial as current_trial,

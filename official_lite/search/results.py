@@ -1,21 +1,26 @@
-"""The results of a study: its best trials, and a table of all trials."""
+"""The results of a study: its best trials, a table of all trials, and plots."""
 
+import copy
 import math
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import optuna
+from absl import logging
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from official_lite.common import files
+from official_lite.common import errors, files
 from official_lite.search import search_config
 from official_lite.search.space import Space
 
-__all__ = ["best_trials", "records", "short_names", "table", "write"]
+__all__ = ["best_trials", "records", "short_names", "table", "write", "write_plots"]
 
 _TOP_K = "top_k.json"
+_INCHES = (9.0, 5.5)
 
 
 def best_trials(study: optuna.Study) -> list[FrozenTrial]:
@@ -61,7 +66,7 @@ def table(study: optuna.Study, space: Space, config: search_config.SearchConfig)
     """Return a table of all trials, one per line, with state, values, parameters and seconds."""
     trials = study.get_trials(deepcopy=False)
     short = short_names(space.distributions)
-    names = list(_named(config, [0.0] * len(study.directions)))
+    names = config.value_names
     header = ["trial", "state", *names, *short.values(), "seconds"]
     rows = [_row(trial, space, len(names), list(short)) for trial in trials]
     return _aligned([header, *rows])
@@ -84,7 +89,7 @@ def short_names(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 def _record(trial: FrozenTrial, space: Space, config: search_config.SearchConfig) -> dict[str, Any]:
     return {
         "number": trial.number,
-        "values": _named(config, trial.values) if trial.values else {},
+        "values": dict(zip(config.value_names, trial.values, strict=True)) if trial.values else {},
         "params": space.decode(trial.params),
         "model_dir": os.path.join("trials", f"{trial.number:04d}"),
     }
@@ -103,12 +108,6 @@ def _row(trial: FrozenTrial, space: Space, num_values: int, names: Sequence[str]
     ]
 
 
-def _named(config: search_config.SearchConfig, values: Sequence[float] | None) -> dict[str, float]:
-    numbers = range(len(config.directions))
-    names = config.metrics or (["value"] if len(numbers) == 1 else [f"value_{n}" for n in numbers])
-    return dict(zip(names, values or [], strict=True))
-
-
 def _shown(value: object) -> str:
     if value is None:
         return "-"
@@ -119,3 +118,86 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def write_plots(
+    study: optuna.Study, config: search_config.SearchConfig, directory: str
+) -> list[str]:
+    """Write all plots of a study that have data to show.
+
+    Args:
+        study: The study.
+        config: The config of the study.
+        directory: The directory for the PNG files.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        errors.ConfigValueError: If matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+        from matplotlib import pyplot
+    except ModuleNotFoundError as error:
+        raise errors.ConfigValueError(
+            "Plots require matplotlib, which is not installed: pip install 'official-lite[search]'"
+        ) from error
+    # Use a backend that opens no window, even on machines with a display.
+    matplotlib.use("Agg")
+    files.makedirs(directory)
+    shown = _with_short_names(study)
+    paths = []
+    for name, draw in _plots(config).items():
+        axes = _draw(draw, shown)
+        if axes is None:
+            continue
+        figure = axes.figure
+        figure.set_size_inches(*_INCHES)
+        path = os.path.join(directory, f"{name}.png")
+        figure.savefig(path, dpi=100, bbox_inches="tight")
+        paths.append(path)
+    pyplot.close("all")
+    return paths
+
+
+def _plots(config: search_config.SearchConfig) -> dict[str, Callable[[optuna.Study], Any]]:
+    draw: Any = optuna.visualization.matplotlib
+    if len(config.directions) > 1:
+        names = config.metrics or None
+        return {"pareto_front": lambda study: draw.plot_pareto_front(study, target_names=names)}
+    name = config.value_names[0]
+    return {
+        "optimization_history": lambda s: draw.plot_optimization_history(s, target_name=name),
+        "intermediate_values": draw.plot_intermediate_values,
+        "parallel_coordinate": lambda s: draw.plot_parallel_coordinate(s, target_name=name),
+        "slice": lambda s: draw.plot_slice(s, target_name=name),
+        "param_importances": lambda s: draw.plot_param_importances(s, target_name=name),
+    }
+
+
+def _draw(draw: Callable[[optuna.Study], Any], study: optuna.Study) -> Any:
+    """Return the first axes of a plot, or None if there is nothing to draw."""
+    with warnings.catch_warnings():
+        # Optuna warns that these functions are experimental, although they are years old.
+        warnings.simplefilter("ignore")
+        try:
+            axes = draw(study)
+        except (RuntimeError, ValueError) as error:
+            logging.info("Skipping a plot: %s", error)
+            return None
+    first = np.ravel(axes)[0]
+    return first if first.has_data() else None
+
+
+def _with_short_names(study: optuna.Study) -> optuna.Study:
+    """Return a copy of the study with parameter names that are short enough for axis labels."""
+    trials = [t for t in study.get_trials(deepcopy=False) if t.state.is_finished()]
+    short = short_names({name: None for t in trials for name in t.params})
+    copied = optuna.create_study(directions=study.directions)
+    for trial in trials:
+        renamed = copy.copy(trial)
+        renamed.params = {short[name]: value for name, value in trial.params.items()}
+        renamed.distributions = {short[name]: one for name, one in trial.distributions.items()}
+        copied.add_trial(renamed)
+    return copied

@@ -88,6 +88,12 @@ class SearchConfig(hyperparams.Config):
         """`minimize` or `maximize`, one for each objective."""
         return [_DIRECTIONS[word] for word in _as_list(self.direction)]
 
+    @property
+    def value_names(self) -> list[str]:
+        """The names of a trial's values, one for each objective: the metrics if there are any."""
+        count = len(self.directions)
+        return self.metrics or (["value"] if count == 1 else [f"value_{n}" for n in range(count)])
+
     def validate_fields(self) -> None:
         field_checks.require_positive(self, "num_trials", "num_workers", "top_k", "max_starts")
         field_checks.require_one_of(self, "final_value", ("last", "best", "best_checkpoint"))

@@ -1,7 +1,7 @@
-"""Functions that run a study, from its config to its results."""
+"""Studies, run from the config of an experiment or from the four parts of an NNI experiment."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -15,20 +15,19 @@ from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.search import (
-    functional,
+    evaluators,
     processes,
-    pruners,
     results,
     samplers,
     search_config,
     storage,
     worker,
 )
-from official_lite.search.experiment_evaluator import ExperimentEvaluator
+from official_lite.search.evaluators import ExperimentEvaluator, ModelEvaluator, space_of
 from official_lite.search.space import Space
 from official_lite.search.trial_run import TrialRun
 
-__all__ = ["run_search", "run_study"]
+__all__ = ["Experiment", "run_search", "run_study"]
 
 
 def run_search(
@@ -57,7 +56,7 @@ def run_search(
         )
     experiment = ExperimentEvaluator(params, allow_config_change=allow_config_change)
     experiment.check(Space(config.space))
-    evaluator = functional.evaluator_of(config, params) if config.evaluator else experiment
+    evaluator = evaluators.evaluator_of(config, params) if config.evaluator else experiment
     return run_study(
         evaluator,
         config,
@@ -98,7 +97,7 @@ def run_study(
     config.validate()
     space = Space(config.space)
     samplers.create_sampler(config, space)
-    pruners.create_pruner(config)
+    samplers.create_pruner(config)
     what = compatibility.flatten(
         {"search": {"space": config.space.as_dict(), "metric": config.metrics}}
     )
@@ -213,3 +212,69 @@ def _require_a_value(study: optuna.Study) -> None:
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in the directory of each."
     )
+
+
+class Experiment:
+    """A study with the four parts of an NNI experiment: base model, trainer, mutators, strategy.
+
+    ::
+
+        def fit(model, dataloader):
+            train(model, dataloader)
+            search.report_final_result(test(model, dataloader))
+
+        trainer = search.FunctionalTrainer(fit, dataloader=...)
+        experiment = search.Experiment(build_model, trainer, space, "random", direction="maximize")
+        experiment.run("/tmp/study", num_trials=20)
+
+    Args:
+        base_model: Function or class that takes a dict of choices by label and returns the model;
+            or, with the choices of `official_lite.nas`, a function or class without arguments, or a
+            Keras model. See `ModelEvaluator`.
+        trainer: A `FunctionalTrainer`, a `TaskTrainer`, or any callable that takes the model and
+            the trial.
+        mutators: The search space: the values that each label may take. None means all choices of
+            `official_lite.nas` in the base model.
+        strategy: The strategy, in the same form as `search.strategy`.
+        **config: Further fields of `SearchConfig`; `direction` is required.
+    """
+
+    def __init__(
+        self,
+        base_model: Any,
+        trainer: Callable[[Any, TrialRun], Any],
+        mutators: Mapping[str, Any] | None,
+        strategy: str | Mapping[str, Any],
+        **config: Any,
+    ) -> None:
+        self._evaluator = ModelEvaluator(base_model, trainer)
+        mutators = space_of(base_model) if mutators is None else mutators
+        self._config = search_config.SearchConfig(
+            {"space": mutators, "strategy": strategy, **config}
+        )
+        self._study: optuna.Study | None = None
+
+    def run(self, study_dir: str, **config: Any) -> optuna.Study:
+        """Run the study to its end, or resume it if it was interrupted.
+
+        Args:
+            study_dir: The directory of the study.
+            **config: Further fields of `SearchConfig`, such as `num_trials`.
+
+        Returns:
+            The study with all its trials.
+        """
+        self._config.override(config)
+        self._study = run_study(self._evaluator, self._config, study_dir)
+        return self._study
+
+    def export_top_models(self, top_k: int = 1) -> list[dict[str, Any]]:
+        """Return the choices of the `top_k` best trials, best first.
+
+        Raises:
+            errors.ConfigValueError: If `run` has not been called.
+        """
+        if self._study is None:
+            raise errors.ConfigValueError("There are no models yet. Call `run` first.")
+        space = Space(self._config.space)
+        return [space.decode(trial.params) for trial in results.best_trials(self._study)[:top_k]]

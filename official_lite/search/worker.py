@@ -3,27 +3,31 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import optuna
 from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
-from official_lite.common import errors
-from official_lite.search import (
-    processes,
-    pruners,
-    results,
-    samplers,
-    search_config,
-    storage,
-    trial_locks,
-)
+from official_lite.common import errors, files
+from official_lite.run import model_dir_lock
+from official_lite.search import processes, results, samplers, search_config, storage
 from official_lite.search.space import Space
 from official_lite.search.trial_run import Outcome, TrialRun, run_trial
 
-__all__ = ["StudyJob", "has_broken_off_trials", "num_begun", "run_one", "run_worker", "trial_dir"]
+__all__ = [
+    "StudyJob",
+    "TrialLocks",
+    "has_broken_off_trials",
+    "is_trained_in",
+    "num_begun",
+    "run_one",
+    "run_worker",
+    "trial_dir",
+]
 
 _STATES = {
     "complete": TrialState.COMPLETE,
@@ -35,6 +39,63 @@ _STATES = {
 _STARTS = "starts"
 _STOPS = "stops"
 _HOST = "host"
+_SECONDS_BETWEEN_TRIES = 0.05
+
+
+class TrialLocks:
+    """The locks of a study: one per trial, held by its worker, and one for choosing trials.
+
+    The locks are model directory locks, which detect that their process has died: immediately on
+    the same host, after a few seconds from another host.
+
+    Args:
+        study_dir: The directory of the study.
+    """
+
+    def __init__(self, study_dir: str) -> None:
+        self._directory = os.path.join(study_dir, "claims")
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the lock for choosing trials.
+
+        While the context is active, no other worker chooses a trial. Therefore no trial starts
+        twice, and the study never starts more trials than it should.
+        """
+        while (lock := self._lock("turn")) is None:
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        with lock:
+            yield
+
+    def claim(self, number: int) -> contextlib.AbstractContextManager[object] | None:
+        """Claim a trial for this worker.
+
+        Args:
+            number: The number of the trial.
+
+        Returns:
+            A context manager that holds the claim until it exits, or None if another worker runs
+            the trial.
+        """
+        return self._lock(f"{number:04d}")
+
+    def _lock(self, name: str) -> contextlib.AbstractContextManager[object] | None:
+        directory = os.path.join(self._directory, name)
+        files.makedirs(directory)
+        with contextlib.ExitStack() as stack, contextlib.suppress(errors.ModelDirBusyError):
+            stack.enter_context(model_dir_lock.ModelDirLock(directory))
+            return stack.pop_all()
+        return None
+
+
+def is_trained_in(model_dir: str) -> bool:
+    """Return whether a process trains in `model_dir`, such as one that outlived its worker."""
+    files.makedirs(model_dir)
+    try:
+        with model_dir_lock.ModelDirLock(model_dir):
+            return False
+    except errors.ModelDirBusyError:
+        return True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +129,7 @@ def run_worker(job: StudyJob) -> None:
     """
     space = Space(job.config.space)
     sampler = samplers.create_sampler(job.config, space)
-    pruner = pruners.create_pruner(job.config)
+    pruner = samplers.create_pruner(job.config)
     study = storage.open_study(job.config, job.study_dir, sampler, pruner)
     queue = _Queue(job, study, space)
     while (taken := queue.take()) is not None:
@@ -91,7 +152,7 @@ def num_begun(study: optuna.Study) -> int:
 
 def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:
     """Return whether there is an interrupted trial that no worker has resumed."""
-    owners = trial_locks.TrialLocks(study_dir)
+    owners = TrialLocks(study_dir)
     with owners.turn():
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             claim = owners.claim(trial.number)
@@ -108,14 +169,14 @@ class _Queue:
         self._job = job
         self._study = study
         self._space = space
-        self._claims = trial_locks.TrialLocks(job.study_dir)
+        self._claims = TrialLocks(job.study_dir)
         self._num_trials = samplers.num_points(job.config, space)
 
     def take(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
         """Return the next trial and the context manager of its claim; None if no trial is left."""
         with self._claims.turn():
             # Checking the locks of trials of other hosts takes seconds, so those come last.
-            return self._broken_off(trial_locks.host_name()) or self._new() or self._broken_off()
+            return self._broken_off(socket.gethostname()) or self._new() or self._broken_off()
 
     def _new(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
         if len(self._study.get_trials(deepcopy=False)) >= self._num_trials:
@@ -155,7 +216,7 @@ class _Queue:
         return {trial.number: trial for trial in trials}
 
     def _may_go_on(self, frozen: FrozenTrial) -> bool:
-        if trial_locks.is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
+        if is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
             return False
         kills = frozen.user_attrs.get(_STARTS, 0) - frozen.user_attrs.get(_STOPS, 0)
         ended = Outcome.read(trial_dir(self._job.study_dir, frozen.number))
@@ -180,7 +241,7 @@ class _Queue:
 
 
 def _note_start(trial: optuna.trial.Trial) -> None:
-    trial.set_user_attr(_HOST, trial_locks.host_name())
+    trial.set_user_attr(_HOST, socket.gethostname())
     _count(trial, _STARTS)
 
 
@@ -226,7 +287,7 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
 
 def run_one(job: StudyJob, number: int) -> None:
     """Run one trial that another process has claimed."""
-    pruner = pruners.create_pruner(job.config)
+    pruner = samplers.create_pruner(job.config)
     study = storage.open_study(job.config, job.study_dir, pruner=pruner)
     frozen = study.get_trials(deepcopy=False)[number]
     trial = optuna.trial.Trial(study, frozen._trial_id)

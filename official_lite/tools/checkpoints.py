@@ -16,7 +16,7 @@ from typing import Any
 
 from official_lite.checkpoint import commit
 from official_lite.common import errors, files, suggestions
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 from official_lite.tools import listing
 
 __all__ = ["add_arguments", "run"]

@@ -22,7 +22,7 @@ from typing import Any
 
 from official_lite.common import errors, suggestions
 from official_lite.config import compatibility
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 from official_lite.tools import listing
 
 __all__ = [

@@ -35,14 +35,14 @@ def add_storage_argument(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table and the paths of the plots, or one JSON document with both."""
-    from official_lite.search import plots, results, storage
+    from official_lite.search import results, storage
     from official_lite.search.space import Space
 
     config = storage.read_config(args.study_dir, args.storage)
     study = storage.open_study(config, args.study_dir)
     space = Space(config.space)
     folder = os.path.join(args.study_dir, "plots")
-    pictures = plots.write_plots(study, config, folder) if args.plots else []
+    pictures = results.write_plots(study, config, folder) if args.plots else []
     if args.json:
         trials = results.records(study, space, config)
         listing.print_json({"trials": trials, "plots": pictures})

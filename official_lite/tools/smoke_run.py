@@ -17,7 +17,7 @@ from official_lite import pipeline
 from official_lite.core import base_task
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import base_config
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 
 __all__ = ["LineConfig", "LineTask", "SmokeResult", "experiment", "run"]
 

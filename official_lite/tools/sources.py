@@ -21,7 +21,7 @@ from official_lite.common import errors, files, memory_limits, plugins, run_mode
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling.hyperparams import yaml_io
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 
 __all__ = [
     "ConfigSource",

@@ -7,7 +7,7 @@ import optuna
 import pytest
 from optuna.testing import pytest_samplers, pytest_storages
 
-from official_lite.search import evolution, samplers, search_config, storage
+from official_lite.search import samplers, search_config, storage
 
 Create = Callable[[], optuna.samplers.BaseSampler]
 
@@ -21,13 +21,13 @@ class TestEvolution(
 ):
     @pytest.fixture
     def sampler(self) -> Create:
-        return lambda: evolution.RegularizedEvolutionSampler(seed=0)
+        return lambda: samplers.RegularizedEvolutionSampler(seed=0)
 
 
 class TestEvolutionWithASmallPopulation(pytest_samplers.BasicSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Create:
-        return lambda: evolution.RegularizedEvolutionSampler(2, 1, seed=0)
+        return lambda: samplers.RegularizedEvolutionSampler(2, 1, seed=0)
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

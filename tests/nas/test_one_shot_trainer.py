@@ -11,6 +11,7 @@ from official_lite.common import errors
 from official_lite.config import epochs
 from official_lite.core import train_lib, trainer_factory
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.nas import architecture, one_shot_trainer
 from tests import rounding
 
 TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
@@ -255,3 +256,97 @@ def test_hooks_see_a_search_as_any_training(experiment, toy_task, tmp_path) -> N
     _run(params, toy_task, tmp_path, hooks=[count])
     assert count.steps == 4
     assert latest.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
+
+
+class _Fail(orbit.Hook):
+    every_n_steps = 6
+
+    def after_step(self) -> None:
+        if self.iter >= 5:
+            raise RuntimeError("broken")
+
+
+def test_file_is_written_at_checkpoints_and_not_by_a_failure(
+    experiment, toy_task, tmp_path
+) -> None:
+    params = experiment("darts")
+    with pytest.raises(RuntimeError, match="broken"):
+        train_lib.run_experiment(
+            None, toy_task(params.task), "train", params, str(tmp_path), hooks=[_Fail()]
+        )
+    content = json.loads((tmp_path / "arch.json").read_text())
+    assert content["step"] in (4, 6)
+    assert set(content["arch"]) == {"first", "second"}
+    step, probs = architecture.read_history(str(tmp_path))[-1]
+    assert (step, probs) == (content["step"], content["probs"])
+
+
+def _model_and_optimizer():
+    inputs = keras.Input((2,))
+    inner = nas.LayerChoice(
+        {"a": keras.layers.Dense(2), "b": keras.layers.Identity()}, label="inner"
+    )
+    outer = nas.LayerChoice(
+        {"x": keras.Sequential([inner]), "y": keras.layers.Dense(2)}, label="outer"
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(outer(inputs)))
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def test_weights_and_moments_off_the_path_come_back() -> None:
+    model, optimizer = _model_and_optimizer()
+    idle = one_shot_trainer.IdlePaths(model, optimizer)
+    everything = [*model.trainable_variables, *optimizer._momentums, *optimizer._velocities]
+    before = [v.numpy() for v in everything]
+
+    @tf.function
+    def step(outer, inner):
+        kept = idle.keep()
+        for variable in everything:
+            variable.assign(variable + 1.0)
+        idle.put_back(kept, {"outer": outer, "inner": inner})
+
+    def moved():
+        changed = [
+            not np.array_equal(v.numpy(), b) for v, b in zip(everything, before, strict=True)
+        ]
+        for variable, value in zip(everything, before, strict=True):
+            variable.assign(value)
+        return changed
+
+    # Weights: inner a (2), outer y (2), the head (2).
+    for path, expected in {
+        (0, 0): [True, True, False, False, True, True],
+        (0, 1): [False, False, False, False, True, True],
+        (1, 0): [False, False, True, True, True, True],
+    }.items():
+        step(*map(tf.constant, path))
+        assert moved() == expected * 3
+
+
+def test_weights_with_several_users_come_back_only_if_none_was_used(caplog) -> None:
+    shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
+    inputs = keras.Input((2,))
+    x = inputs
+    for label, layers in {"a": [shared], "b": [shared, outside]}.items():
+        options = dict(enumerate([*layers, keras.layers.Identity()]))
+        x = nas.LayerChoice({str(k): v for k, v in options.items()}, label=label)(x)
+    model = keras.Model(inputs, outside(x))
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    idle = one_shot_trainer.IdlePaths(model, optimizer)
+    (warning,) = caplog.messages
+    assert f"`{outside.kernel.path}`, `{outside.bias.path}`" in warning
+    for a, b in [(0, 0), (0, 2), (1, 0), (1, 2)]:
+        kept = idle.keep()
+        before = [layer.kernel.numpy() for layer in (shared, outside)]
+        for weight in model.trainable_variables:
+            weight.assign(weight + 1.0)
+        idle.put_back(kept, {"a": tf.constant(a), "b": tf.constant(b)})
+        moved = [
+            not np.array_equal(layer.kernel.numpy(), value)
+            for layer, value in zip((shared, outside), before, strict=True)
+        ]
+        assert moved == [0 in (a, b), True], (a, b)

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from official_lite import nas
 from official_lite.common import errors
-from official_lite.nas import draws, resolvers
+from official_lite.nas import resolvers
 from tests import rounding
 
 FACTORS = {"one": 1.0, "ten": 10.0, "hundred": 100.0}
@@ -56,8 +56,8 @@ def test_gumbel_adds_noise_and_cools(hard) -> None:
     choice = _choice()
     resolver = _with_alpha(resolvers.GumbelResolver(choice, hard=hard))
     noise = np.array([3.0, 0.0, 0.0], np.float32)
-    draw = draws.Draw(noise={"factor": tf.constant(noise)}, temperature=2.0)
-    with draws.active(draw):
+    draw = resolvers.Draw(noise={"factor": tf.constant(noise)}, temperature=2.0)
+    with resolvers.active_draw(draw):
         found = _compute(choice, resolver)
     soft = _softmax((np.array([0.0, 1.0, 0.5]) + noise) / 2.0) @ [1.0, 10.0, 100.0]
     rounding.assert_close(found, 1.0 if hard else soft, roundings=ROUNDINGS, scale=100.0)
@@ -67,7 +67,7 @@ def test_path_is_the_drawn_option_or_the_preferred_one() -> None:
     choice = _choice()
     resolver = _with_alpha(resolvers.PathResolver(choice))
     assert _compute(choice, resolver) == 10.0
-    with draws.active(draws.Draw(paths={"factor": tf.constant(2)})):
+    with resolvers.active_draw(resolvers.Draw(paths={"factor": tf.constant(2)})):
         assert _compute(choice, resolver) == 100.0
 
 
@@ -75,7 +75,10 @@ def test_options_that_were_not_drawn_have_no_gradient() -> None:
     choice = nas.LayerChoice({n: keras.layers.Dense(1) for n in "ab"}, label="factor")
     choice.set_resolver(resolvers.PathResolver(choice))
     choice.build((1, 1))
-    with draws.active(draws.Draw(paths={"factor": tf.constant(1)})), tf.GradientTape() as tape:
+    with (
+        resolvers.active_draw(resolvers.Draw(paths={"factor": tf.constant(1)})),
+        tf.GradientTape() as tape,
+    ):
         loss = tf.reduce_sum(choice(tf.ones([1, 1])))
     gradients = tape.gradient(loss, choice.trainable_variables)
     sizes = [0.0 if g is None else float(tf.reduce_sum(tf.abs(g))) for g in gradients]
@@ -87,8 +90,8 @@ def test_gates_have_the_gradient_of_the_paper() -> None:
     choice = _choice()
     resolver = _with_alpha(resolvers.GateResolver(choice))
     choice.set_resolver(resolver)
-    draw = draws.Draw(paths={"factor": tf.constant(2)}, gates=True)
-    with draws.active(draw), tf.GradientTape() as tape:
+    draw = resolvers.Draw(paths={"factor": tf.constant(2)}, gates=True)
+    with resolvers.active_draw(draw), tf.GradientTape() as tape:
         out = choice(tf.ones([1, 1]))[0, 0]
         loss = tf.square(out)
     assert float(out) == pytest.approx(100.0)
@@ -101,3 +104,34 @@ def test_inputs_that_are_not_added_can_not_be_searched() -> None:
     choice = nas.InputChoice(2, 2, "concat", label="inputs")
     with pytest.raises(errors.ConfigValueError, match="`reduction='concat'`"):
         resolvers.require_sum(choice)
+
+
+def _noise(step, seed=1, salt=2):
+    return resolvers.gumbel_noise([3, 2], seed=seed, step=tf.constant(step, tf.int64), salt=salt)
+
+
+def test_draw_is_a_function_of_seed_step_and_salt() -> None:
+    first, again = _noise(5), _noise(5)
+    np.testing.assert_array_equal(first[0], again[0])
+    assert [one.shape[0] for one in first] == [3, 2]
+    for other in (_noise(6), _noise(5, seed=2), _noise(5, salt=3)):
+        assert not np.array_equal(first[0], other[0])
+
+
+def test_samples_have_the_distribution_of_the_logits() -> None:
+    probs = np.array([0.7, 0.2, 0.1], np.float32)
+
+    @tf.function
+    def index(step):
+        noise = resolvers.gumbel_noise([3], seed=0, step=step, salt=0)
+        return resolvers.sample([tf.math.log(probs)], noise)[0]
+
+    counts = np.bincount([int(index(tf.constant(s, tf.int64))) for s in range(600)], minlength=3)
+    np.testing.assert_allclose(counts / 600, probs, atol=0.06)
+
+
+def test_draw_is_active_only_within_the_block() -> None:
+    draw = resolvers.Draw(temperature=2.0)
+    with resolvers.active_draw(draw):
+        assert resolvers.current_draw() is draw
+    assert resolvers.current_draw() is None

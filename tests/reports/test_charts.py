@@ -32,3 +32,26 @@ def test_points_that_have_names_all_stay() -> None:
 def test_number_is_short_and_keeps_integers() -> None:
     shown = [charts.number(value) for value in (1234567, 2.0, 0.123456789, 1e-9, math.nan, None)]
     assert shown == ["1,234,567", "2", "0.12346", "1e-09", "nan", "–"]
+
+
+def test_few_values_stay() -> None:
+    assert charts.thin([1.0, 2.0, 3.0], max_points=3) == [0, 1, 2]
+
+
+def test_thinned_curve_keeps_spikes_and_both_ends() -> None:
+    values = [math.sin(step) for step in range(100_000)]
+    values[54_321], values[54_322] = 1000.0, -1000.0
+    kept = charts.thin(values, max_points=800)
+    assert len(kept) <= 800
+    assert {0, 54_321, 54_322, 99_999} <= set(kept)
+    assert kept == sorted(kept)
+
+
+def test_thinned_curve_keeps_gaps_of_missing_values() -> None:
+    assert 700 in charts.thin(
+        [None if step == 700 else 1.0 for step in range(1000)], max_points=100
+    )
+
+
+def test_values_that_are_all_missing_leave_their_place() -> None:
+    assert len(charts.thin([None] * 1000, max_points=100)) >= 2

@@ -1,9 +1,10 @@
 import json
 import re
 
-from official_lite.reports import curve_sections, run_reading
+from official_lite.reports import curve_sections
 from official_lite.reports.markup import tag
-from tests.reports import made_runs
+from official_lite.run import run_reading
+from tests import made_runs
 
 
 def _charts(section) -> dict[str, dict]:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from official_lite import telemetry
-from official_lite.reports import charts, media_sections, page, run_reading
+from official_lite.reports import charts, media_sections, page
 from official_lite.reports.markup import tag
-from tests import chromium
-from tests.reports import made_runs
+from official_lite.run import run_reading
+from tests import chromium, made_runs
 
 STEPS = range(10, 101, 10)
 

@@ -9,8 +9,7 @@ from official_lite import search
 from official_lite.common import errors
 from official_lite.nas import architecture
 from official_lite.reports import page
-from tests import chromium
-from tests.reports import made_runs
+from tests import chromium, made_runs
 from tests.search import toys
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -17,7 +17,7 @@ from official_lite.core import task_factory, train_lib
 from official_lite.modeling.multitask import base_model, configs, multitask
 from official_lite.modeling.multitask import train_lib as multitask_lib
 from official_lite.run import continuous_finetune_lib, driver, model_dir_lock
-from official_lite.search import experiment_evaluator, search_config, trial_run
+from official_lite.search import evaluators, search_config, trial_run
 from tests.line_experiment import LineConfig, LineTask, line_experiment
 
 task_factory.register_task_cls(LineConfig)(LineTask)
@@ -102,7 +102,7 @@ def through_a_trial(params: Any, model_dir: pathlib.Path) -> None:
             self.config = search_config.SearchConfig(mode="train_and_eval")
             self.model_dir = str(model_dir)
 
-    class Unreported(experiment_evaluator.ExperimentEvaluator):
+    class Unreported(evaluators.ExperimentEvaluator):
         def trial_params(self, tried: Any) -> Any:
             return self._params
 

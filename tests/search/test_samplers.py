@@ -1,9 +1,12 @@
-"""Which strategy there is, and that what it draws depends on the study alone."""
+"""Strategies and pruners, and that a strategy's draws depend on the study alone."""
 
+import itertools
+import math
 import pathlib
 
 import optuna
 import pytest
+from optuna import distributions
 
 from official_lite import search
 from official_lite.common import errors
@@ -15,6 +18,12 @@ STRATEGIES = pytest.mark.parametrize(
 )
 
 POINTS = {"a": [1, 2, 3], "b": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}
+SPACE = {f"x{n}": distributions.CategoricalDistribution(range(8)) for n in range(4)}
+SETTINGS = {
+    "median": {"n_startup_trials": 4},
+    "successive_halving": {"min_resource": 1, "reduction_factor": 2},
+    "hyperband": {"min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+}
 
 
 def _tried(study) -> list[dict]:
@@ -124,3 +133,99 @@ def test_single_metric_strategy_refuses_several() -> None:
     config = toys.config(direction=["minimize", "maximize"], strategy="cma_es")
     with pytest.raises(errors.ConfigValueError, match="nsga2"):
         samplers.create_sampler(config, search.Space(config.space))
+
+
+def _study(num_trials: int, seed: int = 0, **sizes: int) -> optuna.Study:
+    sampler = samplers.RegularizedEvolutionSampler(seed=seed, **sizes)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    for _ in range(num_trials):
+        trial = study.ask(SPACE)
+        study.tell(trial, sum(trial.params.values()))
+    return study
+
+
+def test_child_differs_from_a_living_trial_in_one_value() -> None:
+    trials = _study(40, population_size=10, sample_size=3).trials
+    for index, trial in enumerate(trials[10:], start=10):
+        differences = [
+            sum(trial.params[name] != parent.params[name] for name in SPACE)
+            for parent in trials[index - 10 : index]
+        ]
+        assert 1 in differences
+
+
+def test_parent_is_the_best_of_the_sample() -> None:
+    """With a sample as large as the population it is the best one that lives."""
+    trials = _study(30, population_size=5, sample_size=5).trials
+    for index, trial in enumerate(trials[5:], start=5):
+        best = max(trials[index - 5 : index], key=lambda t: t.values)
+        assert sum(trial.params[name] != best.params[name] for name in SPACE) == 1
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> None:
+    sampler = samplers.RegularizedEvolutionSampler(population_size=3, sample_size=3, seed=0)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    for number in range(8):
+        trial = study.ask(SPACE)
+        if number == 2:
+            trial.report(value, 1)
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, float(number))
+    (pruned, *others) = study.trials[2:]
+    assert sum(pruned.params[name] != others[-1].params[name] for name in SPACE) > 1
+    for parent, child in itertools.pairwise(others[2:]):
+        assert sum(parent.params[name] != child.params[name] for name in SPACE) == 1
+
+
+def test_it_finds_better_trials_than_chance() -> None:
+    evolved = _study(120, population_size=20, sample_size=10).best_value
+    assert evolved >= 26
+    assert max(trial.value for trial in _study(120, population_size=120).trials) < evolved
+
+
+def test_sample_is_not_larger_than_the_population() -> None:
+    with pytest.raises(errors.ConfigValueError, match="sample_size"):
+        samplers.RegularizedEvolutionSampler(population_size=5, sample_size=6)
+
+
+def test_minimum_is_found_by_the_same_means() -> None:
+    sampler = samplers.RegularizedEvolutionSampler(population_size=5, sample_size=5, seed=1)
+    study = optuna.create_study(sampler=sampler)
+    for _ in range(60):
+        trial = study.ask(SPACE)
+        study.tell(trial, sum(trial.params.values()))
+    assert study.best_value <= 3
+
+
+def _steps(study_dir: pathlib.Path) -> int:
+    notes = study_dir.glob("trials/*/notes.txt")
+    return sum(len(path.read_text().splitlines()) for path in notes)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("pruner", list(SETTINGS))
+def test_bad_trials_end_early_and_the_best_one_does_not(pruner: str, tmp_path) -> None:
+    config = toys.config(pruner={"name": pruner, **SETTINGS[pruner]}, num_trials=20)
+    study = search.run_study(toys.curve, config, str(tmp_path))
+    states = [trial.state.name for trial in study.trials]
+    assert set(states) == {"COMPLETE", "PRUNED"}
+    assert _steps(tmp_path) < 20 * 9
+    assert study.best_trial.value == min(t.value for t in study.trials)
+    pruned = next(trial for trial in study.trials if trial.state.name == "PRUNED")
+    assert pruned.value == pruned.intermediate_values[max(pruned.intermediate_values)]
+
+
+def test_nothing_is_pruned_unless_asked(tmp_path) -> None:
+    search.run_study(toys.curve, toys.config(num_trials=8), str(tmp_path))
+    assert _steps(tmp_path) == 8 * 9
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    ["medain", {"name": "median", "n_startup": 3}, {"name": "hyperband", "max_resource": "x"}],
+)
+def test_mistake_in_the_pruner_is_an_error_of_the_config(pruner) -> None:
+    with pytest.raises(errors.ConfigError):
+        samplers.create_pruner(toys.config(pruner=pruner))

@@ -8,7 +8,7 @@ import pytest
 from official_lite import search
 from official_lite.common import errors
 from official_lite.run import model_dir_lock
-from official_lite.search import storage, trial_locks, worker
+from official_lite.search import storage, worker
 from tests.search import toys
 
 
@@ -132,7 +132,7 @@ def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
     search.run_study(toys.parabola, config.replace(num_trials=1), str(tmp_path))
     study = storage.open_study(config, str(tmp_path))
     number = study.ask().number
-    claim = trial_locks.TrialLocks.claim
+    claim = worker.TrialLocks.claim
 
     def claim_late(self, wanted):
         if (
@@ -142,7 +142,48 @@ def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
             study.tell(number, 1.0)
         return claim(self, wanted)
 
-    monkeypatch.setattr(trial_locks.TrialLocks, "claim", claim_late)
+    monkeypatch.setattr(worker.TrialLocks, "claim", claim_late)
     again = search.run_study(toys.parabola, config, str(tmp_path))
     assert _states(again) == ["COMPLETE"] * 3
     assert again.trials[number].value == 1.0
+
+
+def test_trial_is_claimed_once_until_it_is_given_back(tmp_path) -> None:
+    mine, yours = worker.TrialLocks(str(tmp_path)), worker.TrialLocks(str(tmp_path))
+    held = mine.claim(3)
+    assert held is not None
+    assert yours.claim(3) is None
+    other = yours.claim(4)
+    assert other is not None
+    for claim in (held, other):
+        claim.__exit__(None, None, None)
+    again = yours.claim(3)
+    assert again is not None
+    again.__exit__(None, None, None)
+
+
+def test_turns_do_not_overlap(tmp_path) -> None:
+    import threading
+
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        with worker.TrialLocks(str(tmp_path)).turn():
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 4
+
+
+def test_directory_in_which_a_process_trains_is_known(tmp_path) -> None:
+    assert not worker.is_trained_in(str(tmp_path))
+    with model_dir_lock.ModelDirLock(str(tmp_path)):
+        assert worker.is_trained_in(str(tmp_path))
+    assert not worker.is_trained_in(str(tmp_path))

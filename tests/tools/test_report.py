@@ -1,7 +1,7 @@
 """`python -m official_lite.tools report`."""
 
 from official_lite.tools import __main__ as tools
-from tests.reports import made_runs
+from tests import made_runs
 
 
 def test_page_is_written_and_its_place_printed(tmp_path, capsys) -> None:

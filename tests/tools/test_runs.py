@@ -5,11 +5,11 @@ import pathlib
 import pytest
 
 from official_lite.common import errors
-from official_lite.reports import run_reading
+from official_lite.run import run_reading
 from official_lite.tools import __main__ as tools
 from official_lite.tools import runs as runs_tool
 from official_lite.tools.runs import Facts
-from tests.reports import made_runs
+from tests import made_runs
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from official_lite.common import errors
 from official_lite.config import parsing
 from official_lite.core import config_definitions, exp_factory, trainer_factory
 from official_lite.tools import sources
-from tests.reports import made_runs
+from tests import made_runs
 
 
 @pytest.mark.parametrize("inside", ["", "ckpt-4", "ckpt-4.index", "checkpoint"])

@@ -7,9 +7,8 @@ import keras
 import pytest
 
 from official_lite import orbit
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.orbit import hooks
-from official_lite.run import preemption
 
 # Keras itself, with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -3,6 +3,8 @@ import math
 import os
 import pathlib
 import time
+import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +12,10 @@ import pytest
 from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.execution import execution_record
-from official_lite.reports import page, run_reading
-from official_lite.run import model_dir_lock
+from official_lite.reports import page
+from official_lite.run import model_dir_lock, run_reading
 from official_lite.tools import smoke_run
-from tests.reports import made_runs
+from tests import made_runs
 
 
 def test_training_is_read_as_it_was(tmp_path: pathlib.Path) -> None:
@@ -119,3 +121,57 @@ def test_wrong_types_in_the_files_of_a_run_hide_neither_it_nor_others(
     runs = run_reading.read_runs(str(tmp_path))
     assert len(runs) == 1 + len(run_reading._TYPES)
     assert all(run.problems for run in runs if run.name != "good")
+
+
+def _text(*lines: object) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _line(step: int, split: str = "train", **values: object) -> dict[str, object]:
+    return {"step": step, "split": split, "wall_time": 100.0 + step, **values}
+
+
+def test_each_metric_of_a_split_is_a_series() -> None:
+    text = _text(_line(1, loss=0.5), _line(2, loss=None, a=1), _line(2, "validation", loss=0.25))
+    series, problems = run_reading.parse_metrics(text.splitlines(keepends=True))
+    assert problems == []
+    loss = series["train"]["loss"]
+    assert (loss.steps, loss.wall_times, loss.finite()) == ((1, 2), (101.0, 102.0), [0.5])
+    assert math.isnan(loss.last)
+    assert series["validation"]["loss"].values == (0.25,)
+    assert series["train"]["a"].steps == (2,)
+
+
+def test_what_was_reported_twice_counts_as_the_later_start_says() -> None:
+    first = [_line(step, loss=float(step)) for step in (10, 20, 30)]
+    again = [_line(step, loss=step + 0.5) for step in (20, 25)]
+    series, _ = run_reading.parse_metrics(_text(*first, *again).splitlines(keepends=True))
+    loss = series["train"]["loss"]
+    assert (loss.steps, loss.values) == ((10, 20, 25), (10.0, 20.5, 25.5))
+
+
+def test_torn_last_line_is_no_problem_and_another_one_is() -> None:
+    text = '{"split": "train"}\n' + _text(_line(1, loss="high"), _line(2, loss=1.0)) + '{"step": 3'
+    series, problems = run_reading.parse_metrics(text.splitlines(keepends=True))
+    assert series["train"]["loss"].steps == (2,)
+    assert [problem.partition(" can't")[0] for problem in problems] == ["line 1", "line 2"]
+
+
+def test_file_of_an_older_version_has_no_times() -> None:
+    series, _ = run_reading.parse_metrics(['{"step": 1, "split": "train", "loss": 0.5}\n'])
+    assert series["train"]["loss"].wall_times == (None,)
+
+
+def test_memory_is_that_of_the_series_not_of_the_text() -> None:
+    def lines() -> Iterator[str]:
+        for step in range(20_000):
+            yield f'{{"step": {step}, "split": "train", "loss": 0.5, "note": null}}\n'
+
+    tracemalloc.start()
+    try:
+        series, _ = run_reading.parse_metrics(lines())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(series["train"]["loss"].steps) == 20_000
+    assert peak < 20_000 * 200

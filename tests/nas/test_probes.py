@@ -5,15 +5,68 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import base_task
-from official_lite.nas import rewards
+from official_lite.nas import probes
 from tests import rounding
 
+# Of three layers with sums over four inputs, and of six examples.
+ROUNDINGS = 3 * 4 * 6
 # Of three layers with sums over four inputs, and of four examples.
-ROUNDINGS = 3 * 4 * 4
+REWARD_ROUNDINGS = 3 * 4 * 4
+
+
+def _random_batch():
+    generator = np.random.default_rng(0)
+    return (
+        tf.constant(generator.normal(size=(6, 4)).astype(np.float32)),
+        tf.constant(generator.normal(size=(6, 1)).astype(np.float32)),
+    )
+
+
+def test_probe_changes_nothing(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(task={"batch_norm": True, "dropout_rate": 0.5}))
+    before = [v.numpy() for v in trainer.model.variables]
+    compiled = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
+    assert float(compiled(_random_batch())) > 0.0
+    for variable, value in zip(trainer.model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_loss_has_the_penalties_of_layers(experiment, make_trainer) -> None:
+    plain, decayed = (make_trainer(experiment(task={"l2": l2})) for l2 in (0.0, 0.5))
+    decayed.model.set_weights(plain.model.get_weights())
+    for (_, one), (_, other) in zip(plain.resolved, decayed.resolved, strict=True):
+        other.alpha.assign(one.alpha)
+    kernels = [w for w in decayed.model.weights if w.regularizer]
+    wanted = 0.5 * sum(float(np.sum(np.square(k.numpy()))) for k in kernels)
+    assert wanted > 0.0
+    losses = [float(t.strategy.run(t.loss, args=(_random_batch(),))) for t in (plain, decayed)]
+    rounding.assert_close(losses[1] - losses[0], wanted, roundings=ROUNDINGS, scale=losses[1])
+
+
+def test_values_stand_in_for_weights(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(task={"l2": 0.1}))
+    weights = trainer.model.trainable_variables
+    values = [tf.convert_to_tensor(w) * 2.0 for w in weights]
+    there = float(trainer.strategy.run(trainer.loss, args=(_random_batch(), weights, values)))
+    for weight, value in zip(weights, values, strict=True):
+        weight.assign(value)
+    here = trainer.strategy.run(trainer.loss, args=(_random_batch(),))
+    rounding.assert_close(there, here, roundings=ROUNDINGS)
+
+
+def test_step_without_its_loss_is_refused(experiment, toy_task) -> None:
+    class Silent(toy_task):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            return {"other": tf.constant(0.0)}
+
+    task = Silent(experiment().task)
+    probe = probes.LossProbe(task, task.build_model(), None)
+    with pytest.raises(errors.ConfigValueError, match=r"returns \['other'\]; expected also"):
+        probe(_random_batch())
 
 
 def _reward(trainer, **kwargs):
-    reward = rewards.Reward(trainer.task, trainer.model, **kwargs)
+    reward = probes.Reward(trainer.task, trainer.model, **kwargs)
     return reward, tf.function(lambda batch: trainer.strategy.run(reward.of_batch, args=(batch,)))
 
 
@@ -33,7 +86,7 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
     ):
         reward, of_batch = _reward(trainer, **kwargs)
         for _ in range(2):
-            rounding.assert_close(of_batch(_batch()), expected, roundings=ROUNDINGS)
+            rounding.assert_close(of_batch(_batch()), expected, roundings=REWARD_ROUNDINGS)
         # The metric itself has seen nothing.
         assert float(reward._metrics[0].result()) == 0.0
 
@@ -46,7 +99,7 @@ def test_reward_is_of_its_batch_alone(experiment, make_trainer) -> None:
     _, of_batch = _reward(trainer, metric="mae")
     first = float(of_batch(_batch()))
     kept.update_state(tf.zeros([4, 1]), tf.fill([4, 1], 100.0))
-    rounding.assert_close(of_batch(_batch()), first, roundings=ROUNDINGS)
+    rounding.assert_close(of_batch(_batch()), first, roundings=REWARD_ROUNDINGS)
     assert float(kept.result()) == 100.0
 
 
@@ -67,7 +120,7 @@ def test_reward_leaves_the_metric_that_the_task_keeps(experiment, make_trainer) 
 def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_replicas) -> None:
     trainer = make_trainer(experiment(), strategy=two_replicas)
     with two_replicas.scope():
-        reward = rewards.Reward(trainer.task, trainer.model)
+        reward = probes.Reward(trainer.task, trainer.model)
     labels = (1.0, 5.0)
     batches = two_replicas.experimental_distribute_values_from_function(
         lambda context: tf.fill([4, 1], labels[context.replica_id_in_sync_group])
@@ -76,7 +129,7 @@ def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_
     found = two_replicas.experimental_local_results(run(batches))
     output = trainer.model(tf.ones([1, 4]))
     wanted = -np.mean([np.square(output - label) for label in labels])
-    rounding.assert_close(found, [wanted, wanted], roundings=ROUNDINGS)
+    rounding.assert_close(found, [wanted, wanted], roundings=REWARD_ROUNDINGS)
 
 
 def test_unknown_metric_is_refused(experiment, make_trainer) -> None:
@@ -93,6 +146,6 @@ def test_reward_of_a_compiled_model_is_its_compiled_loss(
     monkeypatch.setattr(type(trainer.task), "build_losses", base_task.Task.build_losses)
     trainer.model.compile(loss="mse")
     _, of_batch = _reward(trainer)
-    rounding.assert_close(of_batch(_batch()), wanted, roundings=ROUNDINGS)
+    rounding.assert_close(of_batch(_batch()), wanted, roundings=REWARD_ROUNDINGS)
     probe = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
-    rounding.assert_close(probe(_batch()), -wanted, roundings=ROUNDINGS)
+    rounding.assert_close(probe(_batch()), -wanted, roundings=REWARD_ROUNDINGS)
