@@ -429,9 +429,10 @@ class Trainer(_AsyncTrainer):
         self._train_data.counter.settle()
         if not self._is_searched:
             self._is_searched = True
-            repeatability.warn_of_random_numbers(
-                self.train_loop.trace(), self.model, self.checkpoint
-            )
+            functions = self.train_loop.trace()
+            repeatability.warn_of_random_numbers(functions, self.model, self.checkpoint)
+            if self.execution in ("xla", "xla_loop"):
+                repeatability.warn_of_other_numbers(functions)
             self._warn_of_lost_position(step=0)
             self._moving_statistics.warn_of_differences()
 
