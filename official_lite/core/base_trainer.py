@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gin
 import keras
@@ -167,8 +167,13 @@ class Trainer(_AsyncTrainer):
             beginning.
         checkpoint_exporter: An object whose `maybe_export_checkpoint` is called after every
             evaluation.
+
+    Attributes:
+        divides_data: Whether only one half of the training data trains the weights, and the other
+            half an architecture. An epoch given in the config then has half as many steps.
     """
 
+    divides_data: ClassVar[bool] = False
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for operations that a resumed run would not repeat.
     _is_searched = False

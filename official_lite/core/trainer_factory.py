@@ -22,6 +22,7 @@ __all__ = [
     "build_model",
     "create_optimizer",
     "create_trainer",
+    "divides_data",
     "get_trainer_cls",
     "register_trainer_cls",
 ]
@@ -132,3 +133,9 @@ def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_tr
         kind="trainer",
     )
     return found
+
+
+def divides_data(params: config_definitions.ExperimentConfig) -> bool:
+    """Return whether the trainer of a config divides the training data; see `Trainer`."""
+    trainer_cls = gin.get_bindings(create_trainer).get("trainer_cls") or get_trainer_cls(params)
+    return bool(getattr(trainer_cls, "divides_data", False))

@@ -8,8 +8,9 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
-from official_lite.config import epochs
-from official_lite.core import train_lib, trainer_factory
+from official_lite.config import epochs, model_files
+from official_lite.core import base_trainer, train_lib, trainer_factory
+from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import yaml_io
 from tests import rounding
 
@@ -122,6 +123,33 @@ def test_model_without_choices_is_refused(experiment, toy_task) -> None:
     class Plain(toy_task):
         def build_model(self):
             return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+@trainer_factory.register_trainer_cls("tests_own_search")
+class OwnSearch(nas.DartsTrainer):
+    pass
+
+
+@trainer_factory.register_trainer_cls("tests_no_search")
+class NoSearch(base_trainer.Trainer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "task", "steps"),
+    [
+        ("tests_own_search", cfg.TrainerConfig, "", 4),
+        ("tests_no_search", nas.OneShotTrainerConfig, {"first": "tanh", "second": "tanh"}, 8),
+    ],
+)
+def test_epoch_of_a_registered_trainer_is_what_its_weights_read(
+    name, config, task, steps, experiment, toy_task, tmp_path
+) -> None:
+    params = experiment(None, task={"arch": task, "train_data": {"num_examples": 64}})
+    optimizer_config = params.trainer.optimizer_config
+    trainer = config(name=name, optimizer_config=optimizer_config, train_epochs=1, steps_per_loop=4)
+    _run(params.replace(trainer=trainer), toy_task, tmp_path)
+    assert latest.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
+
+
 
     params = experiment()
     with pytest.raises(errors.ConfigValueError, match="there is nothing to search"):
