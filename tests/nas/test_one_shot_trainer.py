@@ -12,6 +12,7 @@ from official_lite.config import epochs, model_files
 from official_lite.core import base_trainer, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.run import run_record
 from tests import rounding
 
 TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
@@ -91,9 +92,12 @@ def test_edited_arch_json_never_changes_a_run(experiment, toy_task, tmp_path) ->
     recorded = yaml_io.read_yaml(found / "params.yaml")
     assert recorded["task"]["arch"] == {"first": "tanh", "second": "linear"}
     arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "zero"}}))
-    for mode, steps in (("train", 8), ("eval", 4)):
+    for mode, steps in (("train", 8), ("train_and_eval", 4), ("train", 4), ("eval", 4)):
         with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
             _run(params(steps), toy_task, found, mode=mode)
+    for mode in ("train", "train_and_eval"):
+        with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
+            run_record.is_finished(model_files.read(params()), mode, str(found))
     own = params()
     own.override(recorded)
     _, after = _run(own, toy_task, found, mode="eval", run_post_eval=True)
@@ -119,10 +123,6 @@ def test_epochs_are_those_of_the_data_that_the_weights_read(name, experiment) ->
     assert steps(train_data={"sharding": False}) == whole
 
 
-def test_model_without_choices_is_refused(experiment, toy_task) -> None:
-    class Plain(toy_task):
-        def build_model(self):
-            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 @trainer_factory.register_trainer_cls("tests_own_search")
 class OwnSearch(nas.DartsTrainer):
     pass
@@ -150,6 +150,10 @@ def test_epoch_of_a_registered_trainer_is_what_its_weights_read(
     assert latest.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
 
 
+def test_model_without_choices_is_refused(experiment, toy_task) -> None:
+    class Plain(toy_task):
+        def build_model(self):
+            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 
     params = experiment()
     with pytest.raises(errors.ConfigValueError, match="there is nothing to search"):
