@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, log_once, qualnames, types
+from official_lite.common import error_report, errors, keras_names, log_once, qualnames, types
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
 
@@ -122,7 +122,7 @@ def build_metrics(
         errors.ConfigTypeError: If it does not return a list of metrics.
         errors.ConfigValueError: If two metrics have the same name.
     """
-    with step_metrics.fresh_names():
+    with keras_names.fresh():
         metrics = _built_metrics(task.build_metrics, training=training)
         name_metrics(task, metrics)
     if model is not None:
