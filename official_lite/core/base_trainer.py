@@ -425,11 +425,7 @@ class Trainer(_AsyncTrainer):
         return super().distribute_eval_dataset(own, *args, **kwargs)
 
     def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Run steps; see `orbit.StandardTrainer.run_steps`.
-
-        Raises:
-            errors.ConfigValueError: The mode of execution needs XLA, which can't compile the step.
-        """
+        """Run steps; see `orbit.StandardTrainer.run_steps`."""
         super().run_steps(num_steps)
         self._train_data.counter.settle()
         if not self._is_searched:
@@ -727,8 +723,7 @@ class Trainer(_AsyncTrainer):
             for number in itertools.count(first_batch):
                 preemption.check()
                 try:
-                    with executors.explaining_xla(self.execution):
-                        predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
+                    predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
                 except orbit.utils.loop_fns.END_OF_DATA:
                     return
                 yield step_predictions.as_arrays(predictions, num_rows, self.task.predict_step)

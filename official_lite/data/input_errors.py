@@ -20,8 +20,10 @@ __all__ = [
     "find_damage",
     "find_damaged_image",
     "find_non_finite",
+    "forget",
     "remember",
     "remember_folder",
+    "remember_service",
     "remembered",
     "require_records",
     "require",
@@ -48,6 +50,9 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
 
 _READ: dict[tuple[str, ...], DatasetFn] = {}
 
+# The addresses of the tf.data services that data are read from.
+_SERVICES: set[str] = set()
+
 
 def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
     """Remember how files are read."""
@@ -60,6 +65,17 @@ def remember_folder(path: object) -> None:
     """Remember a local directory that data are read from, in which images may be damaged."""
     if isinstance(path, str) and os.path.isdir(path):
         _FOLDERS[path] = None
+
+
+def remember_service(address: str) -> None:
+    """Remember a tf.data service that data are read from."""
+    _SERVICES.add(address)
+
+
+def forget() -> None:
+    """Forget what was remembered, because the run that read it has ended."""
+    for known in (_READ, _FOLDERS, _SERVICES):
+        known.clear()
 
 
 def find_damaged_image() -> str | None:
@@ -229,9 +245,6 @@ _INPUT = re.compile("IteratorGetNext|MakeIterator")
 # Names of the ops that raise `InvalidArgumentError` for a label or an index out of range.
 _INDEXING = re.compile(r"SparseSoftmaxCrossEntropyWithLogits|\bGatherV2\b|\bResourceGather\b")
 
-# What a dispatcher without `--work_dir` answers after its restart.
-_FORGOTTEN = "Unknown iteration client id"
-
 _PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
 
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
@@ -255,15 +268,16 @@ def raise_if_of_data(
         DataError: The data caused the error.
         ClusterError: The dispatcher of a tf.data service no longer knows this process.
     """
-    if _FORGOTTEN in error.message:
-        raise errors.ClusterError(
-            "The dispatcher of the tf.data service was restarted and no longer knows this "
-            "training. Start the same command again to resume. Start the dispatcher with "
-            "`--work_dir`, so that trainings survive its restarts."
-        ) from error
     reason = _reason(error)
     if reason is None:
         return
+    # What is not found is either a file or, by a dispatcher that has lost its state, the training.
+    if _SERVICES and isinstance(error, tf.errors.NotFoundError) and reason == _said(error):
+        raise errors.ClusterError(
+            f"The tf.data service no longer knows this training: {reason.rstrip('.')}. Start the "
+            "same command again to resume. Start the dispatcher with `--work_dir`, so that "
+            "trainings survive its restarts."
+        ) from error
     # The failed step may have been counted already, so the step number is approximate.
     where = "" if global_step is None else f" around step {int(global_step.numpy())}"
     raise errors.DataError(f"The {split} data can't be used{where}: {reason}") from error
