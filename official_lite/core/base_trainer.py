@@ -551,7 +551,7 @@ class Trainer(_AsyncTrainer):
         task = self.task
         with (
             step_checks.watched_for_training_mode(model, type(task).__name__),
-            step_checks.naming_the_inputs(task, task.train_step, model, inputs),
+            step_checks.explaining_the_step(task, task.train_step, inputs),
         ):
             logs: Mapping[str, Any] = user_code.converted(task.train_step)(
                 inputs, model=model, optimizer=optimizer, metrics=metrics
@@ -669,9 +669,7 @@ class Trainer(_AsyncTrainer):
 
     def _replica_eval_step(self, inputs: types.Nest) -> dict[str, Any]:
         """Evaluate a replica's part of a batch, which may be empty."""
-        with step_checks.naming_the_inputs(
-            self.task, self.task.validation_step, self.model, inputs
-        ):
+        with step_checks.explaining_the_step(self.task, self.task.validation_step, inputs):
             logs = user_code.converted(self.task.validation_step)(
                 inputs, model=self.model, metrics=self._task_metrics[False]
             )
@@ -769,7 +767,7 @@ class Trainer(_AsyncTrainer):
         # A model may draw random numbers in inference, too. A resumed run must draw the same.
         self._seeds.set(number)
         task = self.task
-        with step_checks.naming_the_inputs(task, task.predict_step, self.model, inputs):
+        with step_checks.explaining_the_step(task, task.predict_step, inputs):
             predictions = user_code.converted(task.predict_step)(inputs, model=self.model)
         columns = step_predictions.checked(task.predict_step, predictions)
         return columns, step_predictions.count_rows(inputs)
