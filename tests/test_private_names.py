@@ -49,7 +49,7 @@ _NAMES = [
     ("keras.src.losses.loss", "scale_loss_for_distribution", "the mean of a loss over replicas"),
     ("keras.src.losses.loss", "unscale_loss_for_distribution", "the mean of a loss over replicas"),
     ("keras.src.backend.common.stateless_scope", "in_stateless_scope", "lookups and remat"),
-    ("keras.src.backend.common.global_state", "set_global_attribute", "the names of metrics"),
+    ("keras.src.backend.common.global_state", "set_global_attribute", "the names of a run"),
     (
         "tensorflow.python.ops.control_flow_util",
         "GraphOrParentsInXlaContext",
@@ -90,8 +90,8 @@ _NAMES = [
 
 # The modules that import private modules. Remove an entry with its import; do not add any lightly.
 _IMPORTS = {
+    "common/keras_names.py": {"keras.src.backend.common"},
     "common/keras_variables.py": {"tensorflow.python.framework"},
-    "core/step_metrics.py": {"keras.src.backend.common"},
     "execution/parameter_server.py": {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",

@@ -226,11 +226,11 @@ MUTANTS = (
         ("tests/pipeline/test_run_pipeline.py",),
     ),
     Mutant(
-        "pipeline/run_pipeline.py",
-        "the state of the last phase is not forgotten",
-        "            if finished:\n                runtime.forget_last_run()\n",
-        "",
-        ("tests/pipeline/test_run_pipeline.py",),
+        "common/keras_names.py",
+        "the names of layers go on counting in the next run",
+        "        with fresh():\n            return build()\n",
+        "        return build()\n",
+        ("tests/core/test_layer_names.py",),
     ),
     Mutant(
         "nas/hypergradient.py",

@@ -106,7 +106,9 @@ def given(params: Any) -> Any:
     return restored
 
 
-def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
+def resolve(
+    params: Any, task: Any = None, own_config: str = "", *, divides_data: bool | None = None
+) -> Any:
     """Convert the epochs and ratios of a config to steps.
 
     Args:
@@ -115,6 +117,9 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
             not. Without a task, fields that need this length are not converted.
         own_config: The path of the training config of the run that is evaluated, in which the
             length is known. It is mentioned in error messages.
+        divides_data: Whether the trainer divides the training data between the weights and an
+            architecture; see `base_trainer.Trainer.divides_data`. By default, this is inferred from
+            the config, which is right for the trainers of this package.
 
     Returns:
         A locked copy, or `params` itself if nothing changes.
@@ -122,7 +127,7 @@ def resolve(params: Any, task: Any = None, own_config: str = "") -> Any:
     Raises:
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
-    resolved = _resolve(given(params), task, own_config)
+    resolved = _resolve(given(params), task, own_config, divides_data)
     if resolved == params:
         return params
     _log(vars(resolved).get(_CONVERSIONS, {}).values())
@@ -193,15 +198,16 @@ def log_replaced(
             )
 
 
-def _resolve(params: Any, task: Any, own_config: str) -> Any:
+def _resolve(params: Any, task: Any, own_config: str, divides_data: bool | None) -> Any:
     in_epochs: dict[str, float] = {
         steps: epochs
         for steps, name in _IN_EPOCHS.items()
         if (epochs := hyperparams.get_by_path(params, f"trainer.{name}")) is not None
     }
-    length = _stated_length(params)
+    share = _share_of_data(params, divides_data)
+    length = _stated_length(params, share)
     if length is None and in_epochs and task is not None:
-        length = _length_of_dataset(params, task, own_config)
+        length = _length_of_dataset(params, task, own_config) * share
     if in_epochs and length is None:
         _require_data_to_ask(params)
         return params
@@ -273,7 +279,7 @@ def _ascending(steps: Iterator[int]) -> Iterator[int]:
         yield last
 
 
-def _stated_length(params: Any) -> Fraction | None:
+def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     """Return the length of an epoch in steps; None if the config does not determine it."""
     stated = hyperparams.get_by_path(params, "trainer.steps_per_epoch", 0)
     num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
@@ -282,7 +288,7 @@ def _stated_length(params: Any) -> Fraction | None:
     of_all = Fraction(num_examples, batch_size) if is_known else None
     if of_all is None:
         return Fraction(stated) if stated else None
-    counted = of_all * _share_of_data(params)
+    counted = of_all * share
     # Runs of earlier versions, and the config of a search with `task.arch` set, count all data.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
@@ -314,18 +320,20 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
         raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty.")
-    return num_batches * _share_of_data(params)
+    return Fraction(num_batches)
 
 
-def _share_of_data(params: Any) -> Fraction:
+def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
     """Return the share of the training data from which the weights learn.
 
     A search divides the data: one half trains the weights, the other half the architecture.
     """
-    name = hyperparams.get_by_path(params, "trainer.name")
-    has_search = hyperparams.get_by_path(params, "trainer.one_shot") is not None
+    if divides_data is None:
+        name = hyperparams.get_by_path(params, "trainer.name")
+        has_search = hyperparams.get_by_path(params, "trainer.one_shot") is not None
+        divides_data = name in _SEARCHES or bool(name and has_search)
     divides = (
-        (name in _SEARCHES or (name and has_search))
+        divides_data
         and hyperparams.get_by_path(params, "trainer.one_shot.arch_data") is None
         and not hyperparams.get_by_path(params, "task.arch")
         and hyperparams.get_by_path(params, "task.train_data.sharding", True)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import errors, log_once, terminal, types, user_code
+from official_lite.common import errors, log_once, qualnames, terminal, types, user_code
 from official_lite.core import (
     config_definitions,
     keras_models,
@@ -508,7 +508,7 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
-            f"The loss of {step_checks.source_of_loss(task, Task)} has the shape {loss.shape}; "
+            f"The loss of {qualnames.described(task.build_losses)} has the shape {loss.shape}; "
             "expected a scalar. Apply `tf.reduce_mean` to it."
         )
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gin
 import keras
@@ -166,8 +166,13 @@ class Trainer(_AsyncTrainer):
             beginning.
         checkpoint_exporter: An object whose `maybe_export_checkpoint` is called after every
             evaluation.
+
+    Attributes:
+        divides_data: Whether only one half of the training data trains the weights, and the other
+            half an architecture. An epoch given in the config then has half as many steps.
     """
 
+    divides_data: ClassVar[bool] = False
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for operations that a resumed run would not repeat.
     _is_searched = False
@@ -419,18 +424,15 @@ class Trainer(_AsyncTrainer):
         return super().distribute_eval_dataset(own, *args, **kwargs)
 
     def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Run steps; see `orbit.StandardTrainer.run_steps`.
-
-        Raises:
-            errors.ConfigValueError: The mode of execution needs XLA, which can't compile the step.
-        """
+        """Run steps; see `orbit.StandardTrainer.run_steps`."""
         super().run_steps(num_steps)
         self._train_data.counter.settle()
         if not self._is_searched:
             self._is_searched = True
-            repeatability.warn_of_random_numbers(
-                self.train_loop.trace(), self.model, self.checkpoint
-            )
+            functions = self.train_loop.trace()
+            repeatability.warn_of_random_numbers(functions, self.model, self.checkpoint)
+            if self.execution in ("xla", "xla_loop"):
+                repeatability.warn_of_other_numbers(functions)
             self._warn_of_lost_position(step=0)
             self._moving_statistics.warn_of_differences()
 
@@ -548,7 +550,7 @@ class Trainer(_AsyncTrainer):
         task = self.task
         with (
             step_checks.watched_for_training_mode(model, type(task).__name__),
-            step_checks.naming_the_inputs(task, task.train_step, model, inputs),
+            step_checks.explaining_the_step(task, task.train_step, inputs),
         ):
             logs: Mapping[str, Any] = user_code.converted(task.train_step)(
                 inputs, model=model, optimizer=optimizer, metrics=metrics
@@ -666,9 +668,7 @@ class Trainer(_AsyncTrainer):
 
     def _replica_eval_step(self, inputs: types.Nest) -> dict[str, Any]:
         """Evaluate a replica's part of a batch, which may be empty."""
-        with step_checks.naming_the_inputs(
-            self.task, self.task.validation_step, self.model, inputs
-        ):
+        with step_checks.explaining_the_step(self.task, self.task.validation_step, inputs):
             logs = user_code.converted(self.task.validation_step)(
                 inputs, model=self.model, metrics=self._task_metrics[False]
             )
@@ -720,8 +720,7 @@ class Trainer(_AsyncTrainer):
             for number in itertools.count(first_batch):
                 preemption.check()
                 try:
-                    with executors.explaining_xla(self.execution):
-                        predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
+                    predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
                 except orbit.utils.loop_fns.END_OF_DATA:
                     return
                 yield step_predictions.as_arrays(predictions, num_rows, self.task.predict_step)
@@ -767,7 +766,7 @@ class Trainer(_AsyncTrainer):
         # A model may draw random numbers in inference, too. A resumed run must draw the same.
         self._seeds.set(number)
         task = self.task
-        with step_checks.naming_the_inputs(task, task.predict_step, self.model, inputs):
+        with step_checks.explaining_the_step(task, task.predict_step, inputs):
             predictions = user_code.converted(task.predict_step)(inputs, model=self.model)
         columns = step_predictions.checked(task.predict_step, predictions)
         return columns, step_predictions.count_rows(inputs)

@@ -209,7 +209,7 @@ class InputReader:
             return _for_each(matched_files, lambda files: self._read_rows(files, input_context))
 
         def read_files(files: list[str]) -> tf.data.Dataset:
-            input_errors.require(files, dataset_fn, self._params.input_path, self._decoder_fn)
+            input_errors.require_records(files, dataset_fn, self._params.input_path)
             if self._in_epochs:
                 return self._read_epochs(files, dataset_fn, input_context)
             return file_reading.read_files(files, dataset_fn, options, input_context)

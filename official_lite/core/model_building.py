@@ -45,7 +45,7 @@ def build_by_task(
 
     @user_code.not_converted
     def explained(inputs: types.Nest) -> Any:
-        with step_checks.naming_the_inputs(task, step_fn.func, model, inputs):
+        with step_checks.explaining_the_step(task, step_fn.func, inputs):
             return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
 
     build_variables(model, explained, element_spec, metrics)
@@ -67,7 +67,7 @@ def build_for_prediction(
 
     @user_code.not_converted
     def explained(inputs: types.Nest) -> Any:
-        with step_checks.naming_the_inputs(task, task.predict_step, model, inputs):
+        with step_checks.explaining_the_step(task, task.predict_step, inputs):
             return user_code.converted(task.predict_step)(inputs, model=model)
 
     build_variables(model, explained, element_spec)

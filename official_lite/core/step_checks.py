@@ -14,20 +14,19 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, log_once, qualnames, types
+from official_lite.common import error_report, errors, keras_names, log_once, qualnames, types
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
 
 __all__ = [
     "build_metrics",
     "check_class_labels",
+    "explaining_the_step",
     "name_metrics",
     "naming_the_block",
-    "naming_the_inputs",
     "require_losses",
     "require_signature",
     "returned",
-    "source_of_loss",
     "training_loss",
     "warn_of_compiled_optimizer",
     "warn_of_logits",
@@ -96,18 +95,6 @@ def training_loss(task: Any, logs: Any) -> tf.Tensor:
     return logs[task.loss]
 
 
-def source_of_loss(task: Any, base: type) -> str:
-    """Return the method that computes the loss, with its file and line, or the class of the task.
-
-    Args:
-        task: The task.
-        base: The class that defines the default of the method.
-    """
-    if type(task).build_losses is getattr(base, "build_losses", None):
-        return type(task).__name__
-    return qualnames.described(task.build_losses)
-
-
 def build_metrics(
     task: Any, *, training: bool, model: keras.Model | None = None
 ) -> list[keras.metrics.Metric]:
@@ -122,7 +109,7 @@ def build_metrics(
         errors.ConfigTypeError: If it does not return a list of metrics.
         errors.ConfigValueError: If two metrics have the same name.
     """
-    with step_metrics.fresh_names():
+    with keras_names.fresh():
         metrics = _built_metrics(task.build_metrics, training=training)
         name_metrics(task, metrics)
     if model is not None:
@@ -290,21 +277,17 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
 
 
 @contextlib.contextmanager
-def naming_the_inputs(
-    task: Any, step: Callable[..., Any], model: keras.Model | tf.Module, inputs: types.Nest
-) -> Iterator[None]:
-    """Name the inputs, and where they come from, if a step fails while it is traced.
+def explaining_the_step(task: Any, step: Callable[..., Any], inputs: types.Nest) -> Iterator[None]:
+    """Name what is missing if a step fails while it is traced.
 
     Args:
         task: The task.
         step: The method of the task that is traced inside the context.
-        model: The model.
         inputs: The inputs of the step, or their specs.
 
     Raises:
         KeyError: The step has requested a key that a dictionary of features does not have.
         errors.MissingStepError: The step raises `NotImplementedError`.
-        TypeError, ValueError: The step has raised an error of this class.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
@@ -314,17 +297,6 @@ def naming_the_inputs(
         raise errors.MissingStepError(
             f"{qualnames.described(step)} raised NotImplementedError. If the task does not support "
             f"this step, use `--mode={other}`."
-        ) from error
-    except (TypeError, ValueError) as error:
-        # Other classes, such as those of the user, keep their type and their text.
-        if type(error) not in (TypeError, ValueError):
-            raise
-        shape = getattr(model, "input_shape", None)
-        wanted = f" The model expects {input_errors.shown(shape)}." if shape else ""
-        said = error_report.headline(error).removeprefix(f"{type(error).__name__}: ")
-        raise type(error)(
-            f"{said.rstrip('.')}. The batches of {qualnames.described(task.build_inputs)} are "
-            f"{input_errors.shown(inputs)}.{wanted}"
         ) from error
 
 

@@ -13,13 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 from absl import logging
-from keras.src.backend.common import global_state
 
-from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.common import errors, keras_names, keras_variables, types, user_code
 from official_lite.orbit.utils import step_guard
 
 __all__ = [
-    "fresh_names",
     "install",
     "kept",
     "name_apart",
@@ -68,22 +66,8 @@ def kept(metrics: Sequence[Any]) -> Iterator[None]:
             copy.assign(value)
 
 
-# Where Keras counts the objects without a name, by the snake case of their class.
-_COUNTERS = "object_name_uids"
-
 # The metrics that `name_apart` has named.
 _named_here: weakref.WeakSet[keras.metrics.Metric] = weakref.WeakSet()
-
-
-@contextlib.contextmanager
-def fresh_names() -> Iterator[None]:
-    """Let Keras count objects without a name from zero, as in a new process."""
-    kept = global_state.get_global_attribute(_COUNTERS)
-    global_state.set_global_attribute(_COUNTERS, collections.defaultdict(int))
-    try:
-        yield
-    finally:
-        global_state.set_global_attribute(_COUNTERS, kept)
 
 
 def name_apart(
@@ -160,8 +144,7 @@ def _has_automatic_name(metric: Any) -> bool:
     first = _snake_case(type(metric).__name__)
     number = re.fullmatch(rf"{re.escape(first)}(?:_(\d+))?", metric.name)
     # A name with a larger number than Keras has reached was given.
-    counters = global_state.get_global_attribute(_COUNTERS) or {}
-    return number is not None and int(number[1] or 0) < counters.get(first, 0)
+    return number is not None and int(number[1] or 0) < keras_names.counts().get(first, 0)
 
 
 def _snake_case(name: str) -> str:

@@ -595,7 +595,13 @@ def run_experiment(
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
-    params = epochs.resolve(model_files.read(parsing.expand_home(params)), task)
+    params = model_files.read(parsing.expand_home(params))
+    divides_data = (
+        trainer_factory.divides_data(params)
+        if trainer is None
+        else getattr(trainer, "divides_data", False)
+    )
+    params = epochs.resolve(params, task, divides_data=divides_data)
     model_dir = files.expand_home(model_dir)
     return execute(
         lambda: OrbitExperimentRunner(

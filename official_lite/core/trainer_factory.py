@@ -15,13 +15,14 @@ from typing import TypeVar
 import gin
 import keras
 
-from official_lite.common import errors, plugins, registry
+from official_lite.common import errors, keras_names, plugins, registry
 from official_lite.core import base_task, base_trainer, config_definitions, step_checks
 
 __all__ = [
     "build_model",
     "create_optimizer",
     "create_trainer",
+    "divides_data",
     "get_trainer_cls",
     "register_trainer_cls",
 ]
@@ -51,7 +52,8 @@ def build_model(task: base_task.Task) -> keras.Model:
         errors.ConfigTypeError: If `build_model` returns None.
     """
     step_checks.require_signature(task.build_model)
-    return step_checks.returned(task.build_model, task.build_model(), "a Keras model")
+    model = keras_names.built(task.build_model)
+    return step_checks.returned(task.build_model, model, "a Keras model")
 
 
 def create_optimizer(
@@ -65,14 +67,15 @@ def create_optimizer(
     args = (params.trainer.optimizer_config, params.runtime)
     create = task.create_optimizer
     if "dp_config" in inspect.signature(create).parameters:
-        optimizer = create(*args, dp_config=dp_config)
+        optimizer = keras_names.built(lambda: create(*args, dp_config=dp_config))
         return step_checks.returned(create, optimizer, "a Keras optimizer")
     if dp_config is not None:
         raise errors.ConfigValueError(
             "`task.differential_privacy_config` is set, but the task's `create_optimizer` takes "
             "no `dp_config`."
         )
-    return step_checks.returned(create, create(*args), "a Keras optimizer")
+    optimizer = keras_names.built(lambda: create(*args))
+    return step_checks.returned(create, optimizer, "a Keras optimizer")
 
 
 @gin.configurable
@@ -132,3 +135,9 @@ def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_tr
         kind="trainer",
     )
     return found
+
+
+def divides_data(params: config_definitions.ExperimentConfig) -> bool:
+    """Return whether the trainer of a config divides the training data; see `Trainer`."""
+    trainer_cls = gin.get_bindings(create_trainer).get("trainer_cls") or get_trainer_cls(params)
+    return bool(getattr(trainer_cls, "divides_data", False))

@@ -15,6 +15,7 @@ from absl import logging
 
 from official_lite.common import errors
 from official_lite.common.cluster import reachability, tf_config
+from official_lite.data import input_errors
 
 __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", "wait_for_service"]
 
@@ -142,6 +143,7 @@ def distribute(
             "`enable_round_robin_tf_data_service` serves the replicas of a strategy in turn, but "
             "`input_context` is missing. Pass the `input_context` of the strategy."
         )
+    input_errors.remember_service(str(options.address))
     if tf.executing_eagerly():
         wait_for_service(str(options.address))
     if input_context is not None and options.round_robin:

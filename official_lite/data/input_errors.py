@@ -1,4 +1,4 @@
-"""Clear errors about input data: damaged files, and features that do not match the decoder."""
+"""Clear errors about input data: damaged files, bad values, and keys that examples do not have."""
 
 import contextlib
 import os
@@ -10,24 +10,22 @@ from typing import Any
 import keras
 import tensorflow as tf
 from absl import logging
-from google.protobuf import message
 
 from official_lite.common import error_report, errors, suggestions, types
-from official_lite.data.whole_batches import FeatureDecoder
 
 __all__ = [
     "describe",
     "find_damage",
     "find_damaged_image",
     "find_non_finite",
+    "forget",
     "remember",
     "remember_folder",
+    "remember_service",
     "remembered",
     "require_records",
-    "require",
     "naming_the_keys",
     "raise_if_of_data",
-    "shown",
 ]
 
 
@@ -48,6 +46,9 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
 
 _READ: dict[tuple[str, ...], DatasetFn] = {}
 
+# The addresses of the tf.data services that data are read from.
+_SERVICES: set[str] = set()
+
 
 def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
     """Remember how files are read."""
@@ -60,6 +61,17 @@ def remember_folder(path: object) -> None:
     """Remember a local directory that data are read from, in which images may be damaged."""
     if isinstance(path, str) and os.path.isdir(path):
         _FOLDERS[path] = None
+
+
+def remember_service(address: str) -> None:
+    """Remember a tf.data service that data are read from."""
+    _SERVICES.add(address)
+
+
+def forget() -> None:
+    """Forget what was remembered, because the run that read it has ended."""
+    for known in (_READ, _FOLDERS, _SERVICES):
+        known.clear()
 
 
 def find_damaged_image() -> str | None:
@@ -176,63 +188,11 @@ def describe(file: str, error: tf.errors.OpError) -> str:
     return f"`{file}` can't be read: {_said(error).rstrip('.')}.{hint}"
 
 
-def require(
-    files: Sequence[str],
-    dataset_fn: DatasetFn,
-    pattern: object,
-    decoder_fn: Callable[..., Any] | None,
-) -> None:
-    """Check the first record for the features that the decoder requires, before a model is built.
-
-    Args:
-        files: The files.
-        dataset_fn: Builds a dataset from one file.
-        pattern: The pattern that matched the files, for the error message.
-        decoder_fn: Decodes the records. Required features are known only for the method of a
-            `FeatureDecoder`.
-
-    Raises:
-        DataError: There is no record, it cannot be read, or it lacks a feature.
-    """
-    require_records(files, dataset_fn, pattern)
-    decoder = getattr(decoder_fn, "__self__", None)
-    if not isinstance(decoder, FeatureDecoder) or not tf.executing_eagerly():
-        return
-    for file in files:
-        for record in dataset_fn(file).take(1):
-            features = _features(record)
-            for wanted in decoder.required_features:
-                if features is not None and wanted not in features:
-                    raise errors.DataError(_describe_missing(file, wanted, features))
-            return
-
-
-def _features(record: object) -> Mapping[str, Any] | None:
-    """Return the features of a serialized `tf.train.Example` by name; None for other records."""
-    if not isinstance(record, tf.Tensor) or record.dtype != tf.string or record.shape.rank:
-        return None
-    try:
-        features: Mapping[str, Any] = tf.train.Example.FromString(record.numpy()).features.feature
-    except message.DecodeError:
-        return None
-    return features
-
-
-def _describe_missing(file: str, feature: str, features: Mapping[str, Any]) -> str:
-    hint = suggestions.did_you_mean(feature, features)
-    return f"`{file}` has a record without the feature {feature!r}. {hint}".rstrip()
-
-
 # Names of the ops that fetch a batch, distributed or not.
 _INPUT = re.compile("IteratorGetNext|MakeIterator")
 
 # Names of the ops that raise `InvalidArgumentError` for a label or an index out of range.
 _INDEXING = re.compile(r"SparseSoftmaxCrossEntropyWithLogits|\bGatherV2\b|\bResourceGather\b")
-
-# What a dispatcher without `--work_dir` answers after its restart.
-_FORGOTTEN = "Unknown iteration client id"
-
-_PYTHON_ERROR = re.compile(r"^(\w*(?:Error|Exception|Interrupt|Exit)\w*: .*)$", re.MULTILINE)
 
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
@@ -255,29 +215,19 @@ def raise_if_of_data(
         DataError: The data caused the error.
         ClusterError: The dispatcher of a tf.data service no longer knows this process.
     """
-    if _FORGOTTEN in error.message:
-        raise errors.ClusterError(
-            "The dispatcher of the tf.data service was restarted and no longer knows this "
-            "training. Start the same command again to resume. Start the dispatcher with "
-            "`--work_dir`, so that trainings survive its restarts."
-        ) from error
     reason = _reason(error)
     if reason is None:
         return
+    # What is not found is either a file or, by a dispatcher that has lost its state, the training.
+    if _SERVICES and isinstance(error, tf.errors.NotFoundError) and reason == _said(error):
+        raise errors.ClusterError(
+            f"The tf.data service no longer knows this training: {reason.rstrip('.')}. Start the "
+            "same command again to resume. Start the dispatcher with `--work_dir`, so that "
+            "trainings survive its restarts."
+        ) from error
     # The failed step may have been counted already, so the step number is approximate.
     where = "" if global_step is None else f" around step {int(global_step.numpy())}"
     raise errors.DataError(f"The {split} data can't be used{where}: {reason}") from error
-
-
-def shown(inputs: types.Nest) -> str:
-    """Return the shapes and dtypes of a nest of tensors or specs, or a nest of shapes, as text."""
-    if isinstance(inputs, Mapping):
-        return "{" + ", ".join(f"{key!r}: {shown(value)}" for key, value in inputs.items()) + "}"
-    if isinstance(inputs, list | tuple) and any(hasattr(one, "dtype") for one in inputs):
-        return f"({', '.join(map(shown, inputs))})"
-    if isinstance(inputs, list | tuple) and any(isinstance(one, Mapping) for one in inputs):
-        return f"({', '.join(map(shown, inputs))})"
-    return f"{inputs.dtype.name}{inputs.shape}" if hasattr(inputs, "dtype") else str(inputs)
 
 
 @contextlib.contextmanager
@@ -330,8 +280,8 @@ def _reason(error: tf.errors.OpError) -> str | None:
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
         return find_damage() or _said(error)
-    if match := _PYTHON_ERROR.search(error.message):
-        return f"{match[1]}{_place(error)}"
+    if place := _place(error):
+        return f"{_said(error)}{place}"
     if _FOLDERS and isinstance(error, tf.errors.InvalidArgumentError):
         return find_damaged_image() or _said(error)
     return _said(error)

@@ -81,15 +81,6 @@ class FeatureDecoder:
     def __init__(self, features: Mapping[str, Any]) -> None:
         self._features = dict(features)
 
-    @property
-    def required_features(self) -> list[str]:
-        """The names of the features that every record must have."""
-        return [
-            name
-            for name, feature in self._features.items()
-            if isinstance(feature, tf.io.FixedLenFeature) and feature.default_value is None
-        ]
-
     @takes_batches
     def decode(self, records: tf.Tensor) -> dict[str, Any]:
         """Decode a vector of serialized examples, or a single one, to features by name."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import keras
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, log_once, nests, types, user_code
+from official_lite.common import log_once, nests, types, user_code
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import standard_runner
 
@@ -25,7 +24,6 @@ __all__ = [
     "TrainStep",
     "XlaExecutor",
     "XlaLoopExecutor",
-    "explaining_xla",
 ]
 
 Dataset: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
@@ -37,30 +35,6 @@ Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[kera
 
 # More sizes of batches than an epoch and its last batch need, or a few buckets.
 _MANY_SIZES = 8
-
-# The text in XLA's errors about ops that it does not support.
-_NOT_COMPILABLE = "unsupported operations"
-
-
-@contextlib.contextmanager
-def explaining_xla(execution: str) -> Iterator[None]:
-    """Explain the error of a step that XLA can't compile.
-
-    Args:
-        execution: The execution mode.
-
-    Raises:
-        errors.ConfigValueError: XLA cannot compile the step.
-    """
-    try:
-        yield
-    except tf.errors.InvalidArgumentError as error:
-        if _NOT_COMPILABLE not in error.message:
-            raise
-        raise errors.ConfigValueError(
-            f"`runtime.execution` is {execution}, but XLA can't compile the step. Use `graph`, or "
-            f"`auto`, which selects the fastest supported mode. {error.message}"
-        ) from error
 
 
 class GraphExecutor:
@@ -166,15 +140,6 @@ class XlaExecutor(GraphExecutor):
         self._sizes: set[bytes] = set()
         self._programs: dict[StepFn, StepFn] = {}
         self._split_steps: dict[TrainStep, TrainStep] = {}
-
-    def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
-        """Run steps.
-
-        Raises:
-            errors.ConfigValueError: XLA cannot compile the step.
-        """
-        with explaining_xla(self.name):
-            super().run_steps(trainer, num_steps)
 
     def create_eval_loop_fn(
         self, trainer: orbit.StandardEvaluator, has_state: bool

@@ -34,6 +34,9 @@ class Trainer(Protocol):
     def strategy(self) -> tf.distribute.Strategy: ...
 
     @property
+    def model(self) -> keras.Model | tf.Module: ...
+
+    @property
     def optimizer(self) -> keras.optimizers.Optimizer: ...
 
     @property
@@ -133,6 +136,11 @@ def check(execution: str, trainer: Trainer) -> None:
             f"`runtime.execution` is {execution}, but the workers of a parameter server support "
             "only `graph`. Use `graph` or `auto`."
         )
+    if execution in ("xla", "xla_loop") and (reason := _why_wrong_in_xla(trainer)):
+        raise errors.ConfigValueError(
+            f"`runtime.execution` is {execution}, but {reason}. Use `graph`, or crop the images in "
+            "`build_inputs`."
+        )
     if execution == "xla_loop" and (reason := why_not_xla_loop(trainer)):
         raise errors.ConfigValueError(
             f"`runtime.execution` is xla_loop, but {reason}. Use `xla`, `graph`, or `auto`, which "
@@ -148,7 +156,7 @@ def why_not_xla(trainer: Trainer) -> str | None:
         return "the workers of a parameter server run independently"
     if distributed_gradients.has_lazy_rows(trainer.optimizer):
         return "XLA can't update single rows of a table, which the optimizer's `lazy_rows` requires"
-    return None
+    return _why_wrong_in_xla(trainer)
 
 
 def why_not_xla_loop(trainer: Trainer) -> str | None:
@@ -161,3 +169,15 @@ def why_not_xla_loop(trainer: Trainer) -> str | None:
         return "`trainer.train_tf_while_loop` is off"
     reasons = map(xla_loops.why_not_stackable, tf.nest.flatten(trainer.train_dataset))
     return next(filter(None, reasons), None)
+
+
+def _why_wrong_in_xla(trainer: Trainer) -> str | None:
+    """Return why XLA would compute something else than a graph; None if no reason is known."""
+    # A crop has a size that XLA does not know, and the layer resizes it. XLA then fills it up with
+    # zeros and resizes these, too.
+    models = getattr(trainer.model, "sub_tasks", {"": trainer.model}).values()
+    for model in models:
+        for layer in model._flatten_layers() if isinstance(model, keras.Layer) else ():
+            if isinstance(layer, keras.layers.RandomCrop):
+                return f"XLA computes wrong images in the layer `{layer.name}`, a RandomCrop"
+    return None

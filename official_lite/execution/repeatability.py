@@ -14,6 +14,7 @@ __all__ = [
     "find_lasting_effects",
     "find_other_numbers",
     "find_random_numbers",
+    "warn_of_other_numbers",
     "warn_of_random_inputs",
     "warn_of_random_numbers",
 ]
@@ -88,6 +89,20 @@ def warn_of_random_numbers(
         "See docs/resume.md.",
         _enumerate(found),
     )
+
+
+def warn_of_other_numbers(functions: Sequence[Any]) -> None:
+    """Warn once about random numbers that differ from those of a graph, if XLA runs the step.
+
+    Args:
+        functions: The concrete functions of the training step.
+    """
+    if found := sorted(set(find_other_numbers(functions))):
+        logging.warning(
+            "XLA draws other random numbers than the execution mode `graph` in these ops of the "
+            "training step: %s. Keep the mode if you resume or compare runs. See docs/resume.md.",
+            _enumerate(found),
+        )
 
 
 def find_random_numbers(

@@ -75,6 +75,7 @@ class OneShotTrainer(base_trainer.Trainer):
         choices.InputChoice,
         choices.Repeat,
     )
+    divides_data = True
     # Whether a step reads a batch for the architecture.
     has_arch_step: ClassVar[bool] = True
     # Whether a step of the weights uses a single path through the model.

@@ -25,7 +25,7 @@ class MultiTaskBuild(Build):
 
     def make_model(self, ctx: ExperimentContext) -> Any:
         """Let the task create its models."""
-        return ctx.require("task").build_multitask_model()
+        return train_lib.build_model(ctx.require("task"))
 
     def make_trainer(self, ctx: ExperimentContext) -> Any:
         """Build the trainer that `trainer.trainer_type` names; return None in evaluation modes."""

@@ -95,7 +95,12 @@ class Build(Stage):
             ctx.params = model_files.read(ctx.params)
             ctx.task = self.make_task(ctx)
             own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
-            ctx.params = epochs.resolve(ctx.params, ctx.task, own_config)
+            ctx.params = epochs.resolve(
+                ctx.params,
+                ctx.task,
+                own_config,
+                divides_data=trainer_factory.divides_data(ctx.params),
+            )
             ctx.model = self.make_model(ctx)
             ctx.optimizer = self.make_optimizer(ctx)
             ctx.trainer = self.make_trainer(ctx)

@@ -10,6 +10,7 @@ from absl import logging
 from official_lite.common import error_report, errors, goodput, preemption
 from official_lite.common.cluster import reachability
 from official_lite.core import config_definitions
+from official_lite.data import input_errors
 from official_lite.modeling import model_summary
 from official_lite.run import data_schemas, run_record
 
@@ -90,6 +91,7 @@ def drive(
             _do(record, work_on_checked_data, at_the_end)
         finally:
             _current.reset(token)
+            input_errors.forget()
             record.note(goodput=clock.summary())
 
 

@@ -396,8 +396,8 @@ def is_finished(
         allow_config_change: Whether a finished run of another config counts, too.
 
     Raises:
-        errors.ConfigValueError: If the run is finished, but its config differs in a field that
-            affects the training, as when a run resumes; see `config.compatibility`.
+        errors.ConfigValueError: If the run is finished, but its config, or a file of its model,
+            differs in what affects the training, as when a run resumes; see `config.compatibility`.
     """
     path = os.path.join(model_dir, "run.json")
     trains = run_mode.Mode(mode).trains
@@ -410,8 +410,8 @@ def is_finished(
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
-    if record.get("config_sha256") != config_sha256(params):
-        compatibility.check(params, model_dir, is_allowed=allow_config_change)
+    # The config may be the same although a file that it names has changed.
+    compatibility.check(params, model_dir, is_allowed=allow_config_change)
     logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     return True
 

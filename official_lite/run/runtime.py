@@ -63,10 +63,7 @@ def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[Non
 
 
 def forget_last_run() -> None:
-    """Reset the counters of Keras' automatic names, and free unused objects of the last run.
-
-    Otherwise an unnamed metric would be called `mean_squared_error_1` in the second run.
-    """
+    """Free the unused objects of the last run, and Keras' global state except the dtype policy."""
     policy = keras.mixed_precision.dtype_policy()
     keras.utils.clear_session()
     keras.mixed_precision.set_dtype_policy(policy)

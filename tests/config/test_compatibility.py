@@ -191,3 +191,18 @@ def test_run_is_not_continued_with_another_vocabulary(mode: str, tmp_path: pathl
         pass
     with run_record.RunRecord(params, mode, str(model_dir), allow_config_change=True):
         pass
+
+
+def test_finished_run_is_not_taken_for_one_with_another_vocabulary(tmp_path: pathlib.Path) -> None:
+    vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "run"
+    vocab.write_text("a b")
+    task, trainer = _Vocabulary(vocab_path=str(vocab)), cfg.TrainerConfig(train_steps=3)
+    params = cfg.ExperimentConfig(task=task, trainer=trainer)
+    with run_record.RunRecord(params, "train", str(model_dir)) as record:
+        record.note(global_step=3)
+        (model_dir / "ckpt-3.index").touch()
+    assert run_record.is_finished(params, "train", str(model_dir))
+    vocab.write_text("b a")
+    with pytest.raises(errors.ConfigValueError, match=r"task\.vocab_path\.\(sha256"):
+        run_record.is_finished(params, "train", str(model_dir))
+    assert run_record.is_finished(params, "train", str(model_dir), allow_config_change=True)

@@ -3,12 +3,12 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import tf_example_builder
-from official_lite.data import input_errors
+from official_lite.data import data_service, input_errors
 
 
 @pytest.fixture(autouse=True)
-def no_files_read(monkeypatch):
-    monkeypatch.setattr(input_errors, "_READ", {})
+def nothing_read():
+    input_errors.forget()
 
 
 @pytest.fixture
@@ -123,7 +123,28 @@ def test_error_of_the_model_is_not():
 
 
 def test_dispatcher_that_lost_its_state_is_no_fault_of_the_data():
-    message = "Failed to get tasks: Unknown iteration client id 7 [Op:IteratorGetNext]"
-    error = tf.errors.NotFoundError(None, None, message)
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = service.WorkerServer(
+        service.WorkerConfig(dispatcher.target.split("://")[1], heartbeat_interval_ms=10)
+    )
+    dataset = tf.data.Dataset.range(10).repeat()
+    served = data_service.distribute(
+        dataset, data_service.DataServiceOptions(address=dispatcher.target)
+    )
+    elements = iter(served)
+    draw = tf.function(lambda: next(elements))
+    draw()
+    dispatcher.stop()
+    port = int(dispatcher.target.rpartition(":")[2])
+    restarted = service.DispatchServer(service.DispatcherConfig(port=port))
+
+    def draw_on() -> None:
+        while True:
+            draw()
+
+    error = failed(draw_on)
     with pytest.raises(errors.ClusterError, match="--work_dir"):
         input_errors.raise_if_of_data(error, tf.Variable(7))
+    worker.stop()
+    restarted.stop()

@@ -480,13 +480,13 @@ CODE = [
     ),
     Mistake(
         "other shape",
-        ["float32(4, 2)", "`MyTask.build_inputs` (FILE:", "The model expects (None, 5)"],
+        ["expected shape=(None, 5)", "found shape=(4, 2)"],
         code=1,
         edits=[("keras.Input((2,))", "keras.Input((5,))")],
     ),
     Mistake(
         "no batches",
-        ["float32(2,)", "The model expects (None, 2)"],
+        ["expected shape (None, 2)", "incompatible shape (2,)"],
         code=1,
         edits=[(INPUTS, "        return tf.data.Dataset.from_tensor_slices((features, labels))")],
     ),

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite.common import errors
 from official_lite.core import base_trainer
+from official_lite.execution import modes
 from tests import rounding
 from tests.line_experiment import LineTask, line_experiment
 
@@ -53,7 +55,27 @@ class RandomTask(LineTask):
         return data.batch(params.global_batch_size, drop_remainder=True)
 
 
-def _weights_after(execution: str) -> list[np.ndarray]:
+class Truncated(keras.layers.Layer):
+    def build(self, shape):
+        self.seeds = keras.random.SeedGenerator(5)
+
+    def call(self, x, training=False):
+        return x + keras.random.truncated_normal([1], seed=self.seeds)
+
+
+class TruncatedTask(RandomTask):
+    def build_model(self):
+        return keras.Sequential([keras.Input((2,)), Truncated(), keras.layers.Dense(1)])
+
+
+class CropTask(RandomTask):
+    def build_model(self):
+        layers = [keras.layers.Reshape((1, 2, 1)), keras.layers.RandomCrop(1, 1)]
+        layers += [keras.layers.Flatten(), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((2,)), *layers])
+
+
+def _trained(execution: str, task_cls: type[LineTask] = RandomTask) -> base_trainer.Trainer:
     params = line_experiment(
         runtime={"execution": execution},
         trainer={
@@ -62,11 +84,15 @@ def _weights_after(execution: str) -> list[np.ndarray]:
         },
     )
     keras.utils.set_random_seed(0)
-    task = RandomTask(params.task)
+    task = task_cls(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
     trainer.train(tf.constant(STEPS))
-    return [weight.numpy() for weight in trainer.model.trainable_variables]
+    return trainer
+
+
+def _weights_after(execution: str) -> list[np.ndarray]:
+    return [weight.numpy() for weight in _trained(execution).model.trainable_variables]
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +104,21 @@ def in_graphs() -> list[np.ndarray]:
 def test_modes_draw_the_same_numbers(in_graphs, execution) -> None:
     for one, expected in zip(_weights_after(execution), in_graphs, strict=True):
         rounding.assert_close(one, expected, roundings=STEPS * 8 * 12 * 12)
+
+
+@pytest.mark.parametrize(("execution", "is_told"), [("graph", 0), ("xla", 1), ("xla_loop", 1)])
+def test_numbers_that_xla_draws_otherwise_are_told_once(caplog, execution, is_told) -> None:
+    trainer = _trained(execution, TruncatedTask)
+    trainer.train(tf.constant(1))
+    assert caplog.text.count("XLA draws other random numbers") == is_told
+
+
+@pytest.mark.parametrize("execution", ["xla", "xla_loop"])
+def test_layer_that_xla_computes_wrongly_is_refused(execution) -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"layer `random_crop.*Use `graph`"):
+        _trained(execution, CropTask)
+
+
+def test_mode_is_not_chosen_if_xla_computes_a_layer_wrongly() -> None:
+    trainer = _trained("graph", CropTask)
+    assert "random_crop" in str(modes.why_not_xla(trainer))

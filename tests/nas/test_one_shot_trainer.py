@@ -8,10 +8,12 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
-from official_lite.config import epochs
-from official_lite.core import train_lib, trainer_factory
+from official_lite.config import epochs, model_files
+from official_lite.core import base_trainer, train_lib, trainer_factory
+from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.nas import architecture, one_shot_trainer
+from official_lite.run import run_record
 from tests import rounding
 
 TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
@@ -91,9 +93,12 @@ def test_edited_arch_json_never_changes_a_run(experiment, toy_task, tmp_path) ->
     recorded = yaml_io.read_yaml(found / "params.yaml")
     assert recorded["task"]["arch"] == {"first": "tanh", "second": "linear"}
     arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "zero"}}))
-    for mode, steps in (("train", 8), ("eval", 4)):
+    for mode, steps in (("train", 8), ("train_and_eval", 4), ("train", 4), ("eval", 4)):
         with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
             _run(params(steps), toy_task, found, mode=mode)
+    for mode in ("train", "train_and_eval"):
+        with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
+            run_record.is_finished(model_files.read(params()), mode, str(found))
     own = params()
     own.override(recorded)
     _, after = _run(own, toy_task, found, mode="eval", run_post_eval=True)
@@ -117,6 +122,33 @@ def test_epochs_are_those_of_the_data_that_the_weights_read(name, experiment) ->
     assert steps(arch={"first": "tanh", "second": "tanh"}) == whole
     assert steps(trainer={"one_shot": {"arch_data": {"global_batch_size": 8}}}) == whole
     assert steps(train_data={"sharding": False}) == whole
+
+
+@trainer_factory.register_trainer_cls("tests_own_search")
+class OwnSearch(nas.DartsTrainer):
+    pass
+
+
+@trainer_factory.register_trainer_cls("tests_no_search")
+class NoSearch(base_trainer.Trainer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "task", "steps"),
+    [
+        ("tests_own_search", cfg.TrainerConfig, "", 4),
+        ("tests_no_search", nas.OneShotTrainerConfig, {"first": "tanh", "second": "tanh"}, 8),
+    ],
+)
+def test_epoch_of_a_registered_trainer_is_what_its_weights_read(
+    name, config, task, steps, experiment, toy_task, tmp_path
+) -> None:
+    params = experiment(None, task={"arch": task, "train_data": {"num_examples": 64}})
+    optimizer_config = params.trainer.optimizer_config
+    trainer = config(name=name, optimizer_config=optimizer_config, train_epochs=1, steps_per_loop=4)
+    _run(params.replace(trainer=trainer), toy_task, tmp_path)
+    assert latest.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
 
 
 def test_model_without_choices_is_refused(experiment, toy_task) -> None:

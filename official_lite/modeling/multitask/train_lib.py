@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, files, suggestions
+from official_lite.common import errors, files, keras_names, suggestions
 from official_lite.common.run_mode import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import base_task, step_checks, task_factory, trainer_factory
@@ -33,6 +33,7 @@ from official_lite.run import best_checkpoint
 __all__ = [
     "ActionsFactory",
     "MultiTaskRunner",
+    "build_model",
     "create_runner",
     "finetune_with_multitask_eval",
     "get_trainer",
@@ -345,7 +346,7 @@ def run_experiment_with_multitask_eval(
                 train_part = trainer or trainer_factory.create_trainer(
                     params, train_task, train=True, evaluate=False
                 )
-            model = train_part.model if train_part else _build_model(train_task)
+            model = train_part.model if train_part else build_model(train_task)
             eval_part = None
             if _evaluates(mode, run_post_eval):
                 eval_part = evaluator.MultiTaskEvaluator(
@@ -419,9 +420,10 @@ def _optimizer(
     return given or trainer_factory.create_optimizer(task, params)
 
 
-def _build_model(task: Any) -> base_trainer.Model:
+def build_model(task: Any) -> base_trainer.Model:
+    """Let the task create the model of all tasks, or of its own."""
     if isinstance(task, multitask.MultiTask):
-        model = task.build_multitask_model()
+        model = keras_names.built(task.build_multitask_model)
         return step_checks.returned(task.build_multitask_model, model, "a Keras model")
     return trainer_factory.build_model(task)
 

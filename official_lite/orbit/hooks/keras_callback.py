@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import telemetry
-from official_lite.common import errors, nested_dict, plugins
+from official_lite.common import errors, files, nested_dict, plugins
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import watched_metric
@@ -115,6 +115,8 @@ class KerasCallback(Hook):
       the run are not passed to it, and `on_train_end` is not called after an error. A run that
       resumes from its own checkpoint does not restore the weights of `BackupAndRestore`, which are
       of another step.
+    * If training resumes, `CSVLogger` continues its file, also without `append`. Rows after the
+      restored step are removed.
     * Checkpoints contain the epoch number and the callback's own state: its attributes that are
       numbers, strings, arrays, or lists and dictionaries of them, if they changed since
       `on_train_begin`. Arguments of Keras' own classes are taken from the config.
@@ -150,6 +152,8 @@ class KerasCallback(Hook):
         # The state of the callback as `on_train_begin` left it, and the state to restore after it.
         self._initial: dict[str, Any] | None = None
         self._restored: dict[str, Any] = {}
+        # The size of the file of a `CSVLogger` in the checkpoint that was restored.
+        self._file_size: int | None = None
 
     def _find_watched_metric(self) -> str:
         """Return the name here of the metric of an evaluation that a callback of Keras monitors."""
@@ -167,11 +171,7 @@ class KerasCallback(Hook):
         self._has_ended = False
         if self._begin_test not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._begin_test)
-        is_backup = isinstance(self.callback, keras.callbacks.BackupAndRestore)
-        if not (is_backup and self.controller.step):
-            self._call("on_train_begin", {})
-        self._initial = copy.deepcopy(self._attributes())
-        self._restore()
+        self._begin_train()
         self._begin_epoch()
 
     def before_step(self) -> None:
@@ -222,13 +222,19 @@ class KerasCallback(Hook):
             }
         arrays: dict[str, Any] = {}
         attributes = {"attributes": _pack(state, arrays)} if state else {}
-        return {"epoch": self._epoch, **attributes, **arrays}
+        size = {} if (size := self._size_of_file()) is None else {"file_size": size}
+        return {"epoch": self._epoch, **size, **attributes, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch = state["epoch"]
         self._restored = _unpack(state.get("attributes", {"dict": []}), state)
+        self._file_size = state.get("file_size")
         if self._is_training:
-            self._restore()
+            if isinstance(self.callback, keras.callbacks.CSVLogger):
+                # Close the file, and open it again where it ends now.
+                self._begin_train()
+            else:
+                self._restore()
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of the callback that are plain values."""
@@ -247,6 +253,34 @@ class KerasCallback(Hook):
         for name, value in copy.deepcopy((self._initial or {}) | self._restored).items():
             setattr(self.callback, name, value)
         self._restored = {}
+
+    def _size_of_file(self) -> int | None:
+        """Return the size of the file of a `CSVLogger`; None if there is none."""
+        if not isinstance(self.callback, keras.callbacks.CSVLogger):
+            return None
+        # Without a training, the size is that of the training before.
+        path, has_trained = self.callback.filename, self._initial is not None
+        return files.size(path) if has_trained and files.exists(path) else self._file_size
+
+    def _begin_train(self) -> None:
+        resumes = self.controller.step > 0
+        if resumes:
+            self._rewind_file()
+        if not (resumes and isinstance(self.callback, keras.callbacks.BackupAndRestore)):
+            self._call("on_train_begin", {})
+        self._initial = copy.deepcopy(self._attributes())
+        self._restore()
+
+    def _rewind_file(self) -> None:
+        """Let a `CSVLogger` continue its file as it was when the checkpoint was saved."""
+        if not isinstance(self.callback, keras.callbacks.CSVLogger):
+            return
+        self.callback.append = True
+        path, size = self.callback.filename, self._file_size
+        if size is not None and files.exists(path) and files.size(path) > size:
+            files.truncate(path, size)
+            logging.info("Removed the rows after step %d: %s", self.controller.step, path)
+        self._file_size = None
 
     def _begin_test(self) -> None:
         if not self._has_ended:

@@ -54,11 +54,13 @@ class BatchEvents(Events):
 
 @pytest.fixture
 def train(make_keras_trainer, make_controller):
-    def train(callback, steps, *, eval_interval=None, trainer=None, **arguments):
+    def train(callback, steps, *, eval_interval=None, trainer=None, more_hooks=(), **arguments):
         hook = callback
         if isinstance(callback, keras.callbacks.Callback):
             hook = hooks.KerasCallback(callback)
-        controller = make_controller(trainer or make_keras_trainer(), hooks=[hook], **arguments)
+        controller = make_controller(
+            trainer or make_keras_trainer(), hooks=[hook, *more_hooks], **arguments
+        )
         if eval_interval:
             controller.train_and_evaluate(steps, eval_interval=eval_interval)
         else:
@@ -186,6 +188,64 @@ def test_csv_logger_from_a_config(train, tmp_path):
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     losses = [float(row["val_loss"]) for row in rows]
     assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize("killed_at", [4, 6])
+def test_csv_logger_of_a_resumed_run_continues_its_file(
+    train, make_keras_trainer, tmp_path, killed_at
+):
+    def start(path, steps, *, first_step=0, state=None):
+        hook = hooks.KerasCallback(callback="CSVLogger", filename=str(path))
+        trainer = make_keras_trainer()
+        trainer.global_step.assign(first_step)
+        trainer.model.set_weights([np.full([1, 1], 2 - 0.8**first_step)])
+        if state:
+            hook.load_state_dict(state)
+        train(hook, steps, trainer=trainer, eval_interval=2)
+        return hook.state_dict()
+
+    whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
+    start(whole, 8)
+    saved = start(parts, 4)
+    # What was trained after the checkpoint is lost, and its rows with it.
+    start(parts, killed_at, first_step=4, state=saved)
+    saved = start(parts, 6, first_step=4, state=saved)
+    start(parts, 8, first_step=6, state=saved)
+    assert _without_speed(parts) == _without_speed(whole)
+
+
+def test_csv_logger_keeps_the_rows_of_a_finished_run_that_is_started_again(
+    train, make_keras_trainer, tmp_path
+):
+    path, trainer = tmp_path / "log.csv", make_keras_trainer()
+    train(keras.callbacks.CSVLogger(str(path)), 4, trainer=trainer, eval_interval=2)
+    before = path.read_text()
+    train(keras.callbacks.CSVLogger(str(path)), 4, trainer=trainer, eval_interval=2)
+    assert path.read_text() == before
+
+
+def test_csv_logger_drops_the_rows_of_steps_that_recovery_takes_back(
+    train, make_keras_trainer, tmp_path
+):
+    path = tmp_path / "log.csv"
+    hook = hooks.KerasCallback(callback="CSVLogger", filename=str(path))
+    states = []
+
+    class GoesBack(hooks.Hook):
+        def after_eval(self):
+            states.append(hook.state_dict())
+            if len(states) == 2:
+                hook.load_state_dict(states[0])
+
+    train(hook, 6, eval_interval=2, more_hooks=[GoesBack()])
+    with path.open() as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1"]
+
+
+def _without_speed(path):
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
 
 def test_early_stopping_stops_at_its_epoch(train, make_scripted_trainer, make_keras_trainer):
