@@ -1,7 +1,7 @@
 """Protection of the weights of candidates that a step does not use.
 
 The gradient of these weights is zero, so plain SGD does not change them. Momentum, Adam and weight
-decay, however, change weights even if their gradient is zero.
+decay, however, change weights even if their gradient is zero, and a moving average follows them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from absl import logging
 
 from official_lite.common import keras_variables
 from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import choices
 
 __all__ = ["IdlePaths"]
@@ -24,7 +25,7 @@ _Place = tuple[tuple[str, frozenset[int]], ...]
 
 
 class IdlePaths:
-    """The weights inside candidates, together with their optimizer slots.
+    """The weights inside candidates, together with their optimizer slots and moving averages.
 
     Weights that are also used outside of all choices are not part of it. This includes the weights
     of a layer that is both a candidate and an attribute of a model or layer.
@@ -107,8 +108,9 @@ def _places_of_weights(model: keras.Model) -> dict[int, list[_Place]]:
 
 
 def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """Return the optimizer's slot variables of a weight, such as its momentum."""
-    slots = []
+    """Return the optimizer's variables of a weight, such as its momentum and its average."""
+    averages = ema_optimizer.weights_and_averages(optimizer)
+    slots = [average for one, average in averages if one is weight]
     for one in distributed_gradients.wrapped_optimizers(optimizer):
         weights = list(getattr(one, "_trainable_variables", ()))
         index = next((i for i, w in enumerate(weights) if w is weight), None)
@@ -119,4 +121,4 @@ def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> 
             slot = other[index]
             if slot is not weight and getattr(slot, "shape", None) == weight.shape:
                 slots.append(slot)
-    return slots
+    return list({id(slot): slot for slot in slots}.values())
