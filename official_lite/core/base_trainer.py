@@ -619,6 +619,19 @@ class Trainer(_AsyncTrainer):
         metrics = [self.train_loss, *self.train_metrics] if self._is_reporting else []
         return step_metrics.kept(metrics)
 
+    @contextlib.contextmanager
+    def evaluating_apart(self) -> Generator[None, None, None]:
+        """Enter a context in which no evaluation counts as the best one.
+
+        Use it to evaluate other weights than those with which the training goes on.
+        """
+        exporter = self._checkpoint_exporter
+        runner.set_untracked(self, _checkpoint_exporter=None)
+        try:
+            yield
+        finally:
+            runner.set_untracked(self, _checkpoint_exporter=exporter)
+
     def eval_begin(self) -> None:
         """Reset the validation metrics."""
         self._metric_group("loss", [self.validation_loss]).reset()
