@@ -226,6 +226,8 @@ class Trainer(_AsyncTrainer):
         if train:
             self._rematerialize()
             step_checks.warn_of_compiled_optimizer(model, optimizer)
+        if train and self.execution != "eager":
+            step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         runner.set_untracked(
             self,
