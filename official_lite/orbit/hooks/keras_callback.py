@@ -115,6 +115,7 @@ class KerasCallback(Hook):
       the run are not passed to it, and `on_train_end` is not called after an error. A run that
       resumes from its own checkpoint does not restore the weights of `BackupAndRestore`, which are
       of another step.
+    * If a controller trains several times in a row, the state of Keras' own callbacks goes on.
     * Checkpoints contain the epoch number, where the epoch began, what the callback monitors in it,
       and the callback's own state: its attributes that are numbers, strings, arrays, or lists and
       dictionaries of them, if they changed since `on_train_begin`. Arguments of Keras' own classes
@@ -157,12 +158,14 @@ class KerasCallback(Hook):
 
     def _find_watched_metric(self) -> str:
         """Return the name here of the metric of an evaluation that a callback of Keras monitors."""
-        is_of_keras = type(self.callback).__module__.startswith("keras.")
-        monitor = getattr(self.callback, "monitor", None)
-        if not is_of_keras or not isinstance(monitor, str) or not monitor.startswith("val_"):
+        monitor = str(getattr(self.callback, "monitor", ""))
+        if not self._is_of_keras() or not monitor.startswith("val_"):
             return ""
         name = monitor.removeprefix("val_")
         return f"validation_{name}" if f"validation_{name}" in _LOSSES else name
+
+    def _is_of_keras(self) -> bool:
+        return type(self.callback).__module__.startswith("keras.")
 
     def before_train(self) -> None:
         self._set_model()
@@ -212,19 +215,17 @@ class KerasCallback(Hook):
             if self._has_trained() and self.controller.step != self.controller.first_step:
                 self._end_epoch()
             self._end_train()
+        if success and self._is_of_keras():
+            # Keras' own begin anew in `on_train_begin`, but the next training continues this one.
+            self._restored = self._changes()
         self._is_training = False
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
         # Without a training there is nothing but the state of the training before.
         state, train_logs = self._restored, self._earlier_logs
-        if (initial := self._initial) is not None:
-            state = {
-                name: value
-                for name, value in self._attributes().items()
-                if name not in initial or _packed(value) != _packed(initial[name])
-            }
-            train_logs = self._monitored(self._train_logs())
+        if self._initial is not None:
+            state, train_logs = self._changes(), self._monitored(self._train_logs())
         arrays: dict[str, Any] = {}
         attributes = {"attributes": _pack(state, arrays)} if state else {}
         of_epoch = {
@@ -242,6 +243,15 @@ class KerasCallback(Hook):
         self._restored = _unpack(state.get("attributes", {"dict": []}), state)
         if self._is_training:
             self._restore()
+
+    def _changes(self) -> dict[str, Any]:
+        """Return the attributes of the callback that have changed since `on_train_begin`."""
+        initial = self._initial or {}
+        return {
+            name: value
+            for name, value in self._attributes().items()
+            if name not in initial or _packed(value) != _packed(initial[name])
+        }
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of the callback that are plain values."""
@@ -275,7 +285,7 @@ class KerasCallback(Hook):
 
     def _continue_epoch(self) -> None:
         """Go on with the epoch of the checkpoint that was restored, which may only lack its end."""
-        optimizer = getattr(self.callback.model, "optimizer", None)
+        optimizer: Any = getattr(self.callback.model, "optimizer", None)
         rate = getattr(optimizer, "learning_rate", None)
         before = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._call("on_epoch_begin", self._epoch, {})

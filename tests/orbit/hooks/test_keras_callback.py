@@ -437,6 +437,18 @@ def test_learning_rates_do_not_depend_on_interruptions(
     assert len(set(rates["unbroken"].values())) > 2
 
 
+def test_plateau_is_found_over_several_trainings_in_a_row(make_keras_trainer, make_controller):
+    rates = []
+    for ends in ([16], [4, 8, 12, 16]):
+        trainer = make_keras_trainer()
+        callback = keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=2, min_delta=9)
+        controller = make_controller(trainer, hooks=[hooks.KerasCallback(callback)])
+        for end in ends:
+            controller.train_and_evaluate(end, eval_interval=4)
+        rates.append(float(trainer.optimizer.learning_rate))
+    assert rates == [pytest.approx(0.05)] * 2
+
+
 def test_terminate_on_nan(train, make_keras_trainer):
     trainer = make_keras_trainer(lambda: keras.optimizers.SGD(math.nan))
     controller = train(keras.callbacks.TerminateOnNaN(), 10, trainer=trainer)
