@@ -230,6 +230,8 @@ class Trainer(_AsyncTrainer):
         if train:
             self._rematerialize()
             step_checks.warn_of_compiled_optimizer(model, optimizer)
+        if train and self.execution != "eager":
+            step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         runner.set_untracked(
             self,
@@ -528,7 +530,8 @@ class Trainer(_AsyncTrainer):
 
     def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
-        with gradient_accumulator.weighing(self._accumulator, self._weight_of(inputs)):
+        weight = self._weight_of(*self._executor.count_examples(inputs))
+        with gradient_accumulator.weighing(self._accumulator, weight):
             self._learn(inputs, self._accumulator)
 
     def _flush(self) -> None:
@@ -555,32 +558,35 @@ class Trainer(_AsyncTrainer):
             logs: Mapping[str, Any] = user_code.converted(task.train_step)(
                 inputs, model=model, optimizer=optimizer, metrics=metrics
             )
-        loss, weight = step_checks.training_loss(task, logs), self._weight_of(inputs)
+        loss = step_checks.training_loss(task, logs)
+        count, num_replicas = step_metrics.num_examples(inputs), self.strategy.num_replicas_in_sync
+        weight = self._weight_of(count, num_replicas)
         if weight is not None:
             # The mean over no examples is NaN, and NaN times a weight of zero is NaN.
             loss = tf.where(weight > 0, loss, tf.zeros_like(loss))
         self.train_loss.update_state(loss, weight)
         return logs
 
-    def _weight_of(self, inputs: types.Nest) -> tf.Tensor | None:
-        """Return the weight of a batch, which is 1 if it is complete.
+    def _weight_of(self, num_examples: tf.Tensor | None, num_replicas: int) -> tf.Tensor | None:
+        """Return the weight of a part of a batch, which is 1 if it is complete.
 
         Micro-batches weigh so much in an update, and all batches in the training loss.
 
+        Args:
+            num_examples: The number of its examples; None if it is unknown.
+            num_replicas: The number of such parts in a whole batch.
+
         Returns:
-            The number of its examples, relative to that of a complete batch of a replica; None if
-            all batches weigh the same.
+            The number of its examples, relative to that of a complete part; None if all weigh the
+            same.
         """
         size = self.global_batch_size
-        if self.config.trainer.virtual_replicas or not size:
-            return None
-        num_examples = step_metrics.num_examples(inputs)
-        if num_examples is None:
+        if not size or num_examples is None:
             return None
         # In a trace, a constant means that every batch has this number of examples.
         if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
             return None
-        complete = size / (self.batches_per_step * self.strategy.num_replicas_in_sync)
+        complete = size / (self.batches_per_step * num_replicas)
         return tf.cast(num_examples, tf.float32) / complete
 
     def _end_replica_step(self) -> None:
@@ -619,6 +625,19 @@ class Trainer(_AsyncTrainer):
         """Return a context in which an evaluation does not change what training reports."""
         metrics = [self.train_loss, *self.train_metrics] if self._is_reporting else []
         return step_metrics.kept(metrics)
+
+    @contextlib.contextmanager
+    def evaluating_apart(self) -> Generator[None, None, None]:
+        """Enter a context in which no evaluation counts as the best one.
+
+        Use it to evaluate other weights than those with which the training goes on.
+        """
+        exporter = self._checkpoint_exporter
+        runner.set_untracked(self, _checkpoint_exporter=None)
+        try:
+            yield
+        finally:
+            runner.set_untracked(self, _checkpoint_exporter=exporter)
 
     def eval_begin(self) -> None:
         """Reset the validation metrics."""

@@ -17,6 +17,7 @@ from absl import logging
 from official_lite.common import error_report, errors, keras_names, log_once, qualnames, types
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
+from official_lite.modeling import distributed_gradients
 
 __all__ = [
     "build_metrics",
@@ -25,6 +26,7 @@ __all__ = [
     "name_metrics",
     "naming_the_block",
     "require_losses",
+    "require_one_replica",
     "require_signature",
     "returned",
     "training_loss",
@@ -209,6 +211,33 @@ def warn_of_compiled_optimizer(
         type(given).__name__,
         optimizer.name,
     )
+
+
+# What a Keras optimizer does in some steps only, and the field to set instead.
+_NOT_IN_EACH_STEP = {
+    "gradient_accumulation_steps": "`trainer.grad_accum_steps`",
+    "ema_overwrite_frequency": "`trainer.optimizer_config.ema`, whose averages are evaluated",
+}
+
+
+def require_one_replica(optimizer: Any, num_replicas: int) -> None:
+    """Check that no optimizer has an option that Keras supports on one replica only.
+
+    In a graph, replicas can't exchange anything under a condition.
+
+    Raises:
+        errors.ConfigValueError: An optimizer has such an option, and there are several replicas.
+    """
+    if num_replicas == 1 or not isinstance(optimizer, keras.optimizers.Optimizer):
+        return
+    for one in distributed_gradients.innermost_optimizers(optimizer):
+        for name, instead in _NOT_IN_EACH_STEP.items():
+            value = getattr(one, name, None)
+            if value and (name != "ema_overwrite_frequency" or one.use_ema):
+                raise errors.ConfigValueError(
+                    f"The optimizer {one.name} has `{name}={value}`, which Keras supports on one "
+                    f"replica only, but there are {num_replicas}. Use {instead}."
+                )
 
 
 def warn_of_logits(task: Any, model: keras.Model | tf.Module) -> None:

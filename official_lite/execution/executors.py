@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import log_once, nests, types, user_code
+from official_lite.core import step_metrics
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import standard_runner
 
@@ -104,6 +105,14 @@ class GraphExecutor:
         """
         del metrics
         return user_code.converted(step)
+
+    def count_examples(self, inputs: types.Nest) -> tuple[tf.Tensor | None, int]:
+        """Return the number of examples in the inputs of a replica, and the number of replicas.
+
+        Returns:
+            None in place of the number of examples if it is unknown, or the same in all batches.
+        """
+        return step_metrics.num_examples(inputs), self.strategy.num_replicas_in_sync
 
     def run_eval_step(
         self, step: EvalStep, inputs: types.Nest

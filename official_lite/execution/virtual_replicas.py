@@ -18,6 +18,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors, keras_variables, nests, types
+from official_lite.core import step_metrics
 from official_lite.execution import executors
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import gradient_accumulator
@@ -115,6 +116,17 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             return _merged(logs) | means
 
         return train_step
+
+    def count_examples(self, inputs: types.Nest) -> tuple[tf.Tensor | None, int]:
+        # The gradients of a micro-batch are summed over all virtual replicas at once.
+        counts = [step_metrics.num_examples(shard) for shard in inputs]
+        if any(count is None or tf.get_static_value(count) is not None for count in counts):
+            return None, 1
+        total = tf.add_n(counts)
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
+        return total, 1
 
     def run_eval_step(
         self, step: executors.EvalStep, inputs: types.Nest

@@ -23,9 +23,10 @@ __all__ = ["MovingStatistics"]
 class MovingStatistics:
     """Synchronizer of the variables that each replica updates by itself.
 
-    These are the variables without an `aggregation` that no optimizer updates. Most of them are
-    moving averages, so averaging them after each step is equivalent to averaging the values that
-    enter them. Integers have no mean, so a difference between them is only reported.
+    These are the variables without an `aggregation` that no optimizer updates, and the averages
+    that an optimizer keeps of them. Most of them are moving averages, so averaging them after each
+    step is equivalent to averaging the values that enter them. Integers have no mean, so a
+    difference between them is only reported.
 
     Create it in the strategy's scope.
 
@@ -81,12 +82,17 @@ class MovingStatistics:
     def _unsynchronized(self) -> Iterator[Any]:
         """Yield the variables that are the same on all replicas only if all assign the same."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
-        # What optimizers own or update is the same on all replicas.
+        # What optimizers own or update is the same on all replicas, except for the averages of
+        # what they do not update.
         known: set[int] = set()
+        averages: dict[int, int] = {}
         for part in parts:
             if isinstance(part, keras.optimizers.Optimizer):
                 own = [*part.variables, *getattr(part, "_trainable_variables", ())]
-                known.update(id(keras_variables.raw(variable)) for variable in own)
+                known.update(map(_id, own))
+                pairs = getattr(part, "shadows", ())
+                averages |= {_id(average): _id(weight) for weight, average in pairs}
+        known -= {average for average, weight in averages.items() if weight not in known}
         for part in parts:
             if not keras_variables.is_variable(part):
                 continue
@@ -98,6 +104,10 @@ class MovingStatistics:
             ):
                 known.add(id(variable))
                 yield part
+
+
+def _id(variable: Any) -> int:
+    return id(keras_variables.raw(variable))
 
 
 def _written(variables: Iterable[tf.Variable]) -> list[tf.Variable]:

@@ -17,6 +17,7 @@ from official_lite.common import errors, keras_variables, types, user_code
 from official_lite.core import base_task, base_trainer, train_data
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, hyperparams
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import (
     architecture,
     choices,
@@ -456,7 +457,7 @@ class ExportArch(orbit.Hook):
 
 
 class IdlePaths:
-    """The weights inside candidates, together with their optimizer slots.
+    """The weights inside candidates, together with their optimizer slots and moving averages.
 
     Weights that are also used outside of all choices are not part of it. This includes the weights
     of a layer that is both a candidate and an attribute of a model or layer.
@@ -539,8 +540,9 @@ def _places_of_weights(model: keras.Model) -> dict[int, list[_Place]]:
 
 
 def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """Return the optimizer's slot variables of a weight, such as its momentum."""
-    slots = []
+    """Return the optimizer's variables of a weight, such as its momentum and its average."""
+    averages = ema_optimizer.weights_and_averages(optimizer)
+    slots = [average for one, average in averages if one is weight]
     for one in distributed_gradients.wrapped_optimizers(optimizer):
         weights = list(getattr(one, "_trainable_variables", ()))
         index = next((i for i, w in enumerate(weights) if w is weight), None)
@@ -551,4 +553,4 @@ def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> 
             slot = other[index]
             if slot is not weight and getattr(slot, "shape", None) == weight.shape:
                 slots.append(slot)
-    return slots
+    return list({id(slot): slot for slot in slots}.values())

@@ -201,3 +201,28 @@ def test_steps_of_two_replicas_are_watched_as_one(
         trainer = make_trainer(experiment(task={"dropout_rate": 0.5}), task_cls=task_cls)
         trainer.train(tf.constant(2))
     assert len(_warnings(caplog, "training=True")) == (task_cls is Forgetful)
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        ({"gradient_accumulation_steps": 2}, "Use `trainer.grad_accum_steps`"),
+        ({"use_ema": True, "ema_overwrite_frequency": 4}, "Use `trainer.optimizer_config.ema`"),
+        ({"ema_overwrite_frequency": 4}, ""),
+    ],
+)
+def test_option_of_an_optimizer_for_one_replica_is_refused_on_two(
+    experiment, make_trainer, two_replicas, options, instead
+) -> None:
+    class Task(LineTask):
+        @classmethod
+        def create_optimizer(cls, *args, **kwargs):
+            return keras.optimizers.SGD(0.1, **options)
+
+    make_trainer(experiment(), task_cls=Task).train(tf.constant(1))
+    with two_replicas.scope():
+        if not instead:
+            make_trainer(experiment(), task_cls=Task).train(tf.constant(1))
+            return
+        with pytest.raises(errors.ConfigValueError, match=instead):
+            make_trainer(experiment(), task_cls=Task)

@@ -80,17 +80,27 @@ class CenteredTask(LineTask):
         return [keras.metrics.R2Score(name="r2"), Largest(name="largest")]
 
 
-@pytest.mark.parametrize("execution", ["graph", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("execution", "average"),
+    [
+        ("graph", None),
+        pytest.param("xla", None, marks=pytest.mark.slow),
+        ("graph", {"average_decay": 0.5, "trainable_weights_only": False}),
+    ],
+)
 def test_checkpoint_of_two_replicas_evaluates_to_what_the_run_reported(
     experiment: Callable[..., Any],
     two_replicas: Any,
     tmp_path: Any,
     execution: str,
+    average: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
-    params = experiment(runtime={"execution": execution})
+    params = experiment(
+        runtime={"execution": execution}, trainer={"optimizer_config": {"ema": average}}
+    )
 
     def run(mode: str) -> Any:
         with two_replicas.scope():

@@ -17,7 +17,7 @@ from official_lite.common import errors
 from official_lite.core import base_trainer, exp_factory, task_factory, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.execution import auto, modes
-from tests import elastic_experiment, line_experiment
+from tests import elastic_experiment, line_experiment, rounding
 
 
 def _train(
@@ -267,6 +267,51 @@ def test_variable_that_starts_at_infinity_does_not_become_nan() -> None:
     _create_trainer(params, task, evaluate=False).train(tf.constant(1))
     assert np.isfinite(task.smallest.numpy())
     assert np.isinf(task.limit.numpy())
+
+
+class IncompleteTask(line_experiment.LineTask):
+    """Reads micro-batches of 4 examples and of fewer in turn; each part takes its rows of both."""
+
+    fewer = 2
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        parts = input_context.num_input_pipelines if input_context else 1
+        part = input_context.input_pipeline_id if input_context else 0
+        x = tf.random.stateless_normal((8, 2), (1, 2))
+
+        def rows_of(number: tf.Tensor) -> Any:
+            size = tf.where(number % 2 == 0, 4, self.fewer)
+            own = x[4 * (number % 2) :][:size][part::parts]
+            return own, 3.0 * own[:, :1] + 1.0
+
+        return tf.data.Dataset.range(2).map(rows_of).repeat()
+
+
+class MostlyEmptyTask(IncompleteTask):
+    """Leaves a part of the smaller micro-batches without examples."""
+
+    fewer = 1
+
+
+@pytest.mark.parametrize("task_cls", [IncompleteTask, MostlyEmptyTask])
+def test_incomplete_batches_weigh_as_much_as_they_have_examples(
+    task_cls: type[IncompleteTask],
+) -> None:
+    results = []
+    for count in (0, 2):
+        params = line_experiment.line_experiment(
+            task={"train_data": {"global_batch_size": 8}},
+            trainer={"grad_accum_steps": 2, "virtual_replicas": count},
+            runtime={"execution": "graph"},
+        )
+        trainer = _create_trainer(params, task_cls(params.task), evaluate=False)
+        loss = trainer.train(tf.constant(1))["training_loss"]
+        results.append((float(loss), trainer.model.get_weights()[0]))
+    (loss, weights), (virtual_loss, virtual_weights) = results
+    rounding.assert_close(virtual_loss, loss, roundings=2 * 12)
+    if task_cls is IncompleteTask:
+        # Parts without examples count in the mean over the parts, as they do on replicas.
+        rounding.assert_close(virtual_weights, weights, roundings=2 * 12)
 
 
 def test_mode_is_not_chosen_by_time(tmp_path: pathlib.Path) -> None:

@@ -12,6 +12,7 @@ from official_lite.config import epochs, model_files
 from official_lite.core import base_trainer, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import yaml_io
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import architecture, one_shot_trainer
 from official_lite.run import run_record
 from tests import rounding
@@ -313,7 +314,7 @@ def test_file_is_written_at_checkpoints_and_not_by_a_failure(
     assert (step, probs) == (content["step"], content["probs"])
 
 
-def _model_and_optimizer():
+def _model_and_optimizer(averages=False):
     inputs = keras.Input((2,))
     inner = nas.LayerChoice(
         {"a": keras.layers.Dense(2), "b": keras.layers.Identity()}, label="inner"
@@ -323,14 +324,19 @@ def _model_and_optimizer():
     )
     model = keras.Model(inputs, keras.layers.Dense(1)(outer(inputs)))
     optimizer = keras.optimizers.Adam(0.1)
+    if averages:
+        optimizer = ema_optimizer.ExponentialMovingAverage(optimizer)
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
 
-def test_weights_and_moments_off_the_path_come_back() -> None:
-    model, optimizer = _model_and_optimizer()
+@pytest.mark.parametrize("averages", [False, True])
+def test_weights_and_moments_off_the_path_come_back(averages: bool) -> None:
+    model, optimizer = _model_and_optimizer(averages)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
-    everything = [*model.trainable_variables, *optimizer._momentums, *optimizer._velocities]
+    adam = optimizer.inner_optimizer if averages else optimizer
+    everything = [*model.trainable_variables, *adam._momentums, *adam._velocities]
+    everything += optimizer.averages if averages else []
     before = [v.numpy() for v in everything]
 
     @tf.function
@@ -355,7 +361,7 @@ def test_weights_and_moments_off_the_path_come_back() -> None:
         (1, 0): [False, False, True, True, True, True],
     }.items():
         step(*map(tf.constant, path))
-        assert moved() == expected * 3
+        assert moved() == expected * (4 if averages else 3)
 
 
 def test_weights_with_several_users_come_back_only_if_none_was_used(caplog) -> None:

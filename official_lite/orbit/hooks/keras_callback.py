@@ -117,9 +117,11 @@ class KerasCallback(Hook):
       of another step.
     * If training resumes, `CSVLogger` continues its file, also without `append`. Rows after the
       restored step are removed.
-    * Checkpoints contain the epoch number and the callback's own state: its attributes that are
-      numbers, strings, arrays, or lists and dictionaries of them, if they changed since
-      `on_train_begin`. Arguments of Keras' own classes are taken from the config.
+    * If a controller trains several times in a row, the state of Keras' own callbacks goes on.
+    * Checkpoints contain the epoch number, where the epoch began, what the callback monitors in it,
+      and the callback's own state: its attributes that are numbers, strings, arrays, or lists and
+      dictionaries of them, if they changed since `on_train_begin`. Arguments of Keras' own classes
+      are taken from the config.
 
     Args:
       callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -144,9 +146,12 @@ class KerasCallback(Hook):
         if every_n_steps is None:
             self.every_n_steps = self._default_interval()
         self._epoch = 0
-        self._first_step = 0
+        # The step at which the epoch began; None if it has not begun.
+        self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
+        # What training had reported of the monitored metric before the checkpoint was saved.
+        self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
         # The state of the callback as `on_train_begin` left it, and the state to restore after it.
@@ -157,12 +162,14 @@ class KerasCallback(Hook):
 
     def _find_watched_metric(self) -> str:
         """Return the name here of the metric of an evaluation that a callback of Keras monitors."""
-        is_of_keras = type(self.callback).__module__.startswith("keras.")
-        monitor = getattr(self.callback, "monitor", None)
-        if not is_of_keras or not isinstance(monitor, str) or not monitor.startswith("val_"):
+        monitor = str(getattr(self.callback, "monitor", ""))
+        if not self._is_of_keras() or not monitor.startswith("val_"):
             return ""
         name = monitor.removeprefix("val_")
         return f"validation_{name}" if f"validation_{name}" in _LOSSES else name
+
+    def _is_of_keras(self) -> bool:
+        return type(self.callback).__module__.startswith("keras.")
 
     def before_train(self) -> None:
         self._set_model()
@@ -172,13 +179,17 @@ class KerasCallback(Hook):
         if self._begin_test not in self.controller.eval_preparations:
             self.controller.eval_preparations.append(self._begin_test)
         self._begin_train()
-        self._begin_epoch()
+        if self._first_step is None:
+            self._restore()
+            self._begin_epoch()
+        else:
+            self._continue_epoch()
 
     def before_step(self) -> None:
         self._call("on_train_batch_begin", self._batch(), {})
 
     def after_step(self) -> None:
-        logs = {**_keras_logs(self.controller.train_logs), **self._last_step_logs()}
+        logs = {**self._train_logs(), **self._last_step_logs()}
         self._call("on_train_batch_end", self._batch(), logs)
 
     def after_epoch(self) -> None:
@@ -205,36 +216,52 @@ class KerasCallback(Hook):
                 # A resumed run completes the epoch.
                 self._call("on_train_end", self._epoch_logs)
             else:
-                if self._has_trained():
+                # A finished run that is started again ends no epoch.
+                if self._has_trained() and self.controller.step != self.controller.first_step:
                     self._end_epoch()
                 self._end_train()
+        if success and self._is_of_keras():
+            # Keras' own begin anew in `on_train_begin`, but the next training continues this one.
+            self._restored = self._changes()
         self._is_training = False
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
         # Without a training there is nothing but the state of the training before.
-        state = self._restored
-        if (initial := self._initial) is not None:
-            state = {
-                name: value
-                for name, value in self._attributes().items()
-                if name not in initial or _packed(value) != _packed(initial[name])
-            }
+        state, train_logs = self._restored, self._earlier_logs
+        if self._initial is not None:
+            state, train_logs = self._changes(), self._monitored(self._train_logs())
         arrays: dict[str, Any] = {}
         attributes = {"attributes": _pack(state, arrays)} if state else {}
-        size = {} if (size := self._size_of_file()) is None else {"file_size": size}
-        return {"epoch": self._epoch, **size, **attributes, **arrays}
+        of_epoch = {
+            "first_step": self._first_step,
+            "train_logs": train_logs,
+            "validation_logs": self._monitored(self._validation_logs),
+            "file_size": self._size_of_file(),
+        }
+        of_epoch = {name: value for name, value in of_epoch.items() if value not in (None, {})}
+        return {"epoch": self._epoch, **of_epoch, **attributes, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._epoch = state["epoch"]
+        self._epoch, self._first_step = state["epoch"], state.get("first_step")
+        self._earlier_logs = state.get("train_logs", {})
+        self._validation_logs = state.get("validation_logs", {})
         self._restored = _unpack(state.get("attributes", {"dict": []}), state)
         self._file_size = state.get("file_size")
         if self._is_training:
             if isinstance(self.callback, keras.callbacks.CSVLogger):
                 # Close the file, and open it again where it ends now.
                 self._begin_train()
-            else:
-                self._restore()
+            self._restore()
+
+    def _changes(self) -> dict[str, Any]:
+        """Return the attributes of the callback that have changed since `on_train_begin`."""
+        initial = self._initial or {}
+        return {
+            name: value
+            for name, value in self._attributes().items()
+            if name not in initial or _packed(value) != _packed(initial[name])
+        }
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes of the callback that are plain values."""
@@ -251,7 +278,9 @@ class KerasCallback(Hook):
     def _restore(self) -> None:
         """Set the attributes of the callback to those in the checkpoint that was restored."""
         for name, value in copy.deepcopy((self._initial or {}) | self._restored).items():
-            setattr(self.callback, name, value)
+            # Not a function that Keras has put in the place of None, with a change beside it.
+            if _is_plain(getattr(self.callback, name, None)):
+                setattr(self.callback, name, value)
         self._restored = {}
 
     def _size_of_file(self) -> int | None:
@@ -269,7 +298,6 @@ class KerasCallback(Hook):
         if not (resumes and isinstance(self.callback, keras.callbacks.BackupAndRestore)):
             self._call("on_train_begin", {})
         self._initial = copy.deepcopy(self._attributes())
-        self._restore()
 
     def _rewind_file(self) -> None:
         """Let a `CSVLogger` continue its file as it was when the checkpoint was saved."""
@@ -292,6 +320,17 @@ class KerasCallback(Hook):
             self._epoch = self.controller.step // self.controller.steps_per_epoch
         self._call("on_epoch_begin", self._epoch, {})
 
+    def _continue_epoch(self) -> None:
+        """Go on with the epoch of the checkpoint that was restored, which may only lack its end."""
+        optimizer: Any = getattr(self.callback.model, "optimizer", None)
+        rate = getattr(optimizer, "learning_rate", None)
+        before = rate.numpy() if isinstance(rate, keras.Variable) else None
+        self._call("on_epoch_begin", self._epoch, {})
+        # What the callback did to them when the epoch began is in the checkpoint.
+        if before is not None:
+            optimizer.learning_rate = before
+        self._restore()
+
     def _next_epoch(self) -> None:
         if not self._is_training or not self._has_trained():
             return
@@ -310,10 +349,10 @@ class KerasCallback(Hook):
         return self.controller.step != self._first_step
 
     def _end_epoch(self) -> None:
-        self._epoch_logs = {**_keras_logs(self.controller.train_logs), **self._validation_logs}
+        self._epoch_logs = {**self._train_logs(), **self._validation_logs}
         self._validation_logs = {}
         self._call("on_epoch_end", self._epoch, self._epoch_logs)
-        self._epoch, self._first_step = self._epoch + 1, self.controller.step
+        self._epoch, self._first_step = self._epoch + 1, None
 
     def _end_train(self) -> None:
         weights = self._saved_weights()
@@ -339,7 +378,16 @@ class KerasCallback(Hook):
     def _batch(self) -> int:
         """Return the index of the step within its epoch."""
         steps_per_epoch = self.controller.steps_per_epoch
-        return self.iter % steps_per_epoch if steps_per_epoch else self.iter - self._first_step
+        first_step = self.iter if self._first_step is None else self._first_step
+        return self.iter % steps_per_epoch if steps_per_epoch else self.iter - first_step
+
+    def _monitored(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return the metric that the callback monitors, if it is among the logs."""
+        monitor = getattr(self.callback, "monitor", None)
+        return {name: value for name, value in logs.items() if name == monitor}
+
+    def _train_logs(self) -> dict[str, float]:
+        return {**self._earlier_logs, **_keras_logs(self.controller.train_logs)}
 
     def _call(self, event: str, *args: Any) -> None:
         averages = ema_optimizer.keeps_averages(runner.optimizer_of(self.trainer))

@@ -1,5 +1,6 @@
 """A hook that averages the weights over the course of training."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ class StochasticWeightAveraging(Hook):
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
        of training data (see `batch_norm_statistics`).
     3. The average is evaluated, if the controller has an evaluator. The results are reported as
-       `swa/<name>`, together with those of training.
+       `swa/<name>`, together with those of training. It is never the best evaluation.
     4. The average is saved to `<model_dir>/swa/ckpt-<step>`. This checkpoint has the same contents
        as the run's own checkpoints. It works as a `task.init_checkpoint`, and with `--mode=eval` on
        that directory.
@@ -136,8 +137,9 @@ class StochasticWeightAveraging(Hook):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
         # Not `controller.evaluate`: this is no evaluation of the weights that the run goes on with,
-        # which hooks and actions would take it for.
-        with storage.muted():
+        # which hooks and actions would take it for. Neither is it the best one.
+        apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
+        with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         logs = telemetry.numbers(reports.as_numpy(output))
         values = telemetry.Record(step=self._step(), split="swa", values=logs).flat()

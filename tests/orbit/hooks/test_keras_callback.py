@@ -419,6 +419,96 @@ def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_kera
     assert float(trainer.loss.result()) == pytest.approx((1 + 1 + 1 + 0) / 4)
 
 
+class RestoresOnce(hooks.Hook):
+    """Goes back to the latest checkpoint at a step, as the recovery of a training does."""
+
+    def __init__(self, step):
+        self.every_n_steps, self._is_due = step, True
+
+    def restore(self, output):
+        if self._is_due and self.controller.step == self.every_n_steps:
+            self._is_due = False
+            self.controller.checkpoint_manager.restore_or_initialize()
+
+
+CALLBACKS = {
+    "scheduler": lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
+    # Every epoch after the first one is worse.
+    "plateau": lambda: keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, min_delta=9),
+    "plateau of training": lambda: keras.callbacks.ReduceLROnPlateau(
+        "loss", 0.5, patience=1, min_delta=9
+    ),
+}
+
+
+# A run that is terminated ends its epoch without an evaluation.
+@pytest.mark.filterwarnings("ignore:Learning rate reduction is conditioned:UserWarning")
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("kind", CALLBACKS)
+@pytest.mark.parametrize("steps_per_epoch", [None, 5])
+@pytest.mark.parametrize("stop", ["never", "killed", "terminated in an evaluation", "recovered"])
+@pytest.mark.parametrize("stop_step", [6, 8, 9])
+def test_learning_rates_do_not_depend_on_interruptions(
+    make_keras_trainer, make_controller, tmp_path, kind, steps_per_epoch, stop, stop_step
+):
+    rates = {}
+
+    def run(folder, stop):
+        trainer = make_keras_trainer()
+        parts = {"model": trainer.model, "optimizer": trainer.optimizer}
+        manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(step=trainer.global_step, **parts),
+            str(tmp_path / folder),
+            max_to_keep=None,
+            step_counter=trainer.global_step,
+            checkpoint_interval=3,
+        )
+
+        def note(hook):
+            step = hook.controller.step
+            if stop == "killed" and step == stop_step:
+                raise ConnectionError
+            rates.setdefault(folder, {})[step] = float(trainer.optimizer.learning_rate)
+
+        noting = hooks.LambdaHook(after_step=note, every_n_steps=1)
+        restoring = RestoresOnce(stop_step)
+        controller = make_controller(
+            trainer,
+            hooks=[hooks.KerasCallback(CALLBACKS[kind]()), noting, restoring],
+            checkpoint_manager=manager,
+            steps_per_epoch=steps_per_epoch,
+            steps_per_loop=3,
+            train_actions=[restoring.restore] if stop == "recovered" else [],
+        )
+
+        def stop_evaluation():
+            if stop.startswith("terminated") and controller.step >= stop_step:
+                raise errors.PreemptedError("terminated")
+
+        controller.eval_preparations.append(stop_evaluation)
+        controller.train_and_evaluate(16, eval_interval=4)
+
+    run("unbroken", "never")
+    try:
+        run("broken", stop)
+    except (ConnectionError, errors.PreemptedError):
+        run("broken", "never")
+    assert rates["broken"] == rates["unbroken"]
+    assert len(set(rates["unbroken"].values())) > 2
+
+
+def test_plateau_is_found_over_several_trainings_in_a_row(make_keras_trainer, make_controller):
+    rates = []
+    for ends in ([16], [4, 8, 12, 16]):
+        trainer = make_keras_trainer()
+        callback = keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=2, min_delta=9)
+        controller = make_controller(trainer, hooks=[hooks.KerasCallback(callback)])
+        for end in ends:
+            controller.train_and_evaluate(end, eval_interval=4)
+        rates.append(float(trainer.optimizer.learning_rate))
+    assert rates == [pytest.approx(0.05)] * 2
+
+
 def test_terminate_on_nan(train, make_keras_trainer):
     trainer = make_keras_trainer(lambda: keras.optimizers.SGD(math.nan))
     controller = train(keras.callbacks.TerminateOnNaN(), 10, trainer=trainer)

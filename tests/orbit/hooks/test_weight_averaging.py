@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -202,3 +204,18 @@ def test_training_without_evaluation_keeps_the_average(tmp_path):
     strategy = tf.distribute.get_strategy()
     train_lib.run_experiment(strategy, task, "train", params, str(tmp_path), hooks=[_swa()])
     assert (tmp_path / "swa" / "ckpt-8.index").exists()
+
+
+def test_average_is_never_the_best_evaluation(tmp_path):
+    params = digits_configs.digits_mlp()
+    best = {"eval_metric": "validation_loss", "export_subdir": "best", "metric_comp": "higher"}
+    fields = {f"best_checkpoint_{name}": value for name, value in best.items()}
+    params.override({"trainer": {"train_steps": 8, "validation_interval": 8, **fields}})
+    task = digits_task.DigitsTask(params.task)
+    # The loss of the average is higher, because the first steps are in it.
+    swa = _swa(start_step=0, every_n_steps=1)
+    _, logs = train_lib.run_experiment(
+        None, task, "train_and_eval", params, str(tmp_path), hooks=[swa], run_post_eval=True
+    )
+    info = json.loads((tmp_path / "best" / "info.json").read_text())
+    assert info["validation_loss"] == logs["validation_loss"]
