@@ -48,6 +48,8 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         evaluator_options: How the evaluation loops are executed.
         init_fn: A function that loads weights if there is no checkpoint. The model's `initialize`
             is called in any case.
+        checkpoint: The checkpoint of the training, if the same process trains. It is saved as the
+            best, so that training can go on from there.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -64,6 +66,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         optimizer: keras.optimizers.Optimizer | None = None,
         evaluator_options: orbit.StandardEvaluatorOptions | None = None,
         init_fn: Callable[[], None] | None = None,
+        checkpoint: tf.train.Checkpoint | None = None,
     ) -> None:
         super().__init__()
         self._strategy = tf.distribute.get_strategy()
@@ -83,7 +86,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
             for task in self._tasks
         }
         self._optimizer = optimizer and optimizer_factory.prepare_optimizer(optimizer, model)
-        self._checkpoint = tf.train.Checkpoint(
+        self._checkpoint = checkpoint or tf.train.Checkpoint(
             **base_trainer.checkpoint_items(model, self._optimizer, self._global_step)
         )
 

@@ -237,6 +237,7 @@ def create_runner(
                 best_ckpt_exporter_creator(params, model_dir),
                 optimizer=_optimizer(trainer, task, params, optimizer),
                 evaluator_options=_evaluator_options(params),
+                checkpoint=trainer.checkpoint if trainer else None,
             )
     return MultiTaskRunner(
         evaluator=eval_part,
@@ -357,6 +358,7 @@ def run_experiment_with_multitask_eval(
                     optimizer=_optimizer(train_part, train_task, params),
                     evaluator_options=_evaluator_options(params),
                     init_fn=_init_fn(train_task, model),
+                    checkpoint=train_part.checkpoint if train_part else None,
                 )
         return MultiTaskRunner(
             evaluator=eval_part,

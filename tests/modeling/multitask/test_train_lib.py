@@ -181,6 +181,61 @@ def test_best_checkpoint_is_chosen_by_a_task(
     assert info["best_ckpt_global_step"] == 4
 
 
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+def test_training_goes_on_from_the_best_checkpoint_as_if_it_had_not_stopped(
+    experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
+) -> None:
+    # The losses fall, so the first evaluation is kept.
+    params = experiment(
+        trainer_type=trainer_type,
+        best_checkpoint_export_subdir="best",
+        best_checkpoint_eval_metric="foo|validation_loss",
+        best_checkpoint_metric_comp="higher",
+    )
+    data = cfg.DataConfig(global_batch_size=3, is_training=True)
+    for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
+        validation = data.replace(is_training=False)
+        routine.task_config = ShuffledConfig(sign=sign, train_data=data, validation_data=validation)
+    params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+
+    def build(mode: str, name: str) -> Any:
+        keras.utils.set_random_seed(1)
+        return train_lib.create_runner(
+            distribution_strategy=tf.distribute.get_strategy(),
+            task=multitask.MultiTask.from_config(params.task),
+            model=DroppingModels(),
+            mode=mode,
+            params=params,
+            model_dir=str(tmp_path / name),
+            restore=False,
+        )
+
+    unbroken = build("train_and_eval", "unbroken")
+    unbroken.train()
+    unbroken.close()
+    best = tmp_path / "unbroken" / "best" / "best_ckpt-4"
+    recorded = json.loads((best.parent / "info.json").read_text())
+
+    evaluating = build("eval", "evaluated")
+    evaluating.controller.restore_checkpoint(str(best))
+    results = evaluating.evaluate()
+    evaluating.close()
+    for name in ("foo", "bar"):
+        assert float(results[name]["validation_loss"]) == recorded[name]["validation_loss"]
+
+    resumed = build("train", "resumed")
+    resumed.controller.restore_checkpoint(str(best))
+    resumed.train()
+    resumed.close()
+    assert resumed.trainer.global_step.numpy() == 8
+    for one, other in zip(
+        resumed.trainer.checkpoint.model.trainable_variables,
+        unbroken.trainer.checkpoint.model.trainable_variables,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
 def test_continuous_evaluation_sees_all_checkpoints(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
