@@ -57,6 +57,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
             read a batch of every task in each step.
 
     Raises:
+        errors.ConfigTypeError: The model is no `MultiTaskBaseModel`, which the joint step needs.
         errors.UnknownKeyError: A task has no model.
     """
 
@@ -76,6 +77,7 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         self._multi_task = multi_task
         self._multi_task_model = multi_task_model
         self._seed = seed
+        self._require_models()
         self._builds_datasets = not train_datasets
         counters = {
             name: train_data.BatchCounter(f"{name}/batches_read") for name in multi_task.tasks
@@ -247,6 +249,16 @@ class MultiTaskBaseTrainer(orbit.StandardTrainer):
         for name in self.multi_task.tasks:
             metrics += self._metric_group(name).metrics
         return step_metrics.kept(metrics)
+
+    def _require_models(self) -> None:
+        """Check that the model has the models that the step reads."""
+        is_default = type(self.multi_task).joint_train_step is multitask.MultiTask.joint_train_step
+        if is_default and not hasattr(self.multi_task_model, "sub_tasks"):
+            raise errors.ConfigTypeError(
+                f"The joint trainer got a {type(self.multi_task_model).__name__}; expected a "
+                "`MultiTaskBaseModel`, which has a model for each task. One Keras model for all "
+                "tasks can be trained with `trainer.trainer_type: interleaving`."
+            )
 
     def _train_on(self, inputs: Mapping[str, Any]) -> None:
         self._executor.run_step(self._replica_train_step, inputs)

@@ -103,6 +103,9 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         results.pop("total_loss", None)
         return results
 
+    def _require_models(self) -> None:
+        """Accept one Keras model, too: each task has a step of its own."""
+
     def _draw_task(self) -> tf.Tensor:
         number = tf.random.stateless_uniform(shape=[], seed=(0, self.global_step))
         cumulative = self._task_sampler.task_cumulative_distribution(self.global_step)

@@ -121,3 +121,9 @@ def test_task_without_a_model_is_an_error(tasks: Any, make_model: Callable[..., 
     multi_task = multitask.MultiTask({"fooo": tasks["foo"]})
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `foo`"):
         base_trainer.MultiTaskBaseTrainer(multi_task, make_model(), keras.optimizers.SGD())
+
+
+def test_one_model_for_a_joint_step_is_refused(make_trainer: Callable[..., Any]) -> None:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    with pytest.raises(errors.ConfigTypeError, match="got a Sequential; expected a `MultiTaskBase"):
+        make_trainer(model=model)
