@@ -235,7 +235,8 @@ class Trainer(_AsyncTrainer):
                 model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
             ),
         )
-        distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
+        if train:
+            distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
             atomic_counters.make_atomic(self._all_variables())
             # Reading a whole table would send it from the server to the worker in every step.
