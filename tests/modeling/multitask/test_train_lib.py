@@ -100,13 +100,16 @@ class ShuffledConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(ShuffledConfig)
 class ShuffledTask(base_task.Task):
-    """Regression of numbers in a random order."""
+    """Regression of numbers, which training reads in a random order."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
         y = self.task_config.sign * x.sum(1, keepdims=True)
         return arrays.from_arrays(
-            (x, y), params.global_batch_size, shuffle=True, repeat=params.is_training
+            (x, y),
+            params.global_batch_size,
+            shuffle=params.is_training,
+            repeat=params.is_training,
         )
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
