@@ -126,13 +126,6 @@ MUTANTS = (
         ("tests/modeling/test_moving_statistics.py",),
     ),
     Mutant(
-        "modeling/multitask/base_trainer.py",
-        "statistics of several tasks not averaged over replicas",
-        "        self._moving_statistics.average()\n",
-        "",
-        ("tests/end_to_end/test_replicas_agree.py",),
-    ),
-    Mutant(
         "checkpoint/commit.py",
         "no fsync before the commit file",
         "    for path in paths:\n        files.sync(path)\n",
@@ -371,7 +364,17 @@ MUTANTS = (
         "BatchNorm statistics not averaged over replicas",
         "        self._moving_statistics.average()\n",
         "",
-        ("tests/core/test_base_trainer_replica_step.py",),
+        (
+            "tests/core/test_base_trainer_replica_step.py",
+            "tests/end_to_end/test_replicas_agree.py",
+        ),
+    ),
+    Mutant(
+        "modeling/multitask/train_lib.py",
+        "best checkpoints of several tasks without the positions in their data",
+        "                checkpoint=trainer.checkpoint if trainer else None,\n",
+        "",
+        ("tests/modeling/multitask/test_train_lib.py",),
     ),
     Mutant(
         "core/base_trainer.py",

@@ -123,8 +123,9 @@ def _recovery(
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
 ) -> orbit.actions.ConditionalAction:
-    # A plain Orbit trainer does not expose its data or its weights.
-    is_ours = isinstance(trainer, base_trainer.Trainer)
+    # A plain Orbit trainer does not expose its data or its weights, and several tasks have several
+    # positions.
+    is_ours = isinstance(trainer, base_trainer.Trainer) and hasattr(trainer, "task")
 
     # Checking variables that live on parameter servers would mean fetching them first.
     state = recovery.NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None

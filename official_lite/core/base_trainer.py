@@ -176,7 +176,6 @@ class Trainer(_AsyncTrainer):
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for operations that a resumed run would not repeat.
     _is_searched = False
-    _has_warned_of_position = False
     # Whether a reporting interval has begun.
     _is_reporting = False
 
@@ -206,8 +205,9 @@ class Trainer(_AsyncTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        # The metrics of the task: under True for training, under False for evaluation.
-        self._task_metrics: dict[bool, Metrics] = {}
+        # The metrics of the task: under True for training, under False for evaluation. A trainer of
+        # several tasks has a dictionary of them.
+        self._task_metrics: dict[bool, Any] = {}
         self._validate_virtual_replicas()
         requested = modes.execution_of(config.runtime)
         self._execution = self._eval_execution = "graph" if requested == "auto" else requested
@@ -218,14 +218,12 @@ class Trainer(_AsyncTrainer):
             )
         for method in (self.next_train_inputs, self.next_eval_inputs, self.next_predict_inputs):
             replicas.refuse_context(method, "the trainer")
-        self._train_data = train_data.TrainData(config, task.build_inputs, self.distribute_dataset)
+        self._train_data: Any = self._create_train_data()
         if train:
             self._init_training(train_dataset)
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
-        for metrics in self._task_metrics.values():
-            step_checks.name_metrics(task, metrics, model)
         freezing.freeze(model, config.trainer.freeze)
         if train:
             self._rematerialize()
@@ -243,7 +241,8 @@ class Trainer(_AsyncTrainer):
                 model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
             ),
         )
-        distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
+        if train:
+            distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
             atomic_counters.make_atomic(self._all_variables())
             # Reading a whole table would send it from the server to the worker in every step.
@@ -384,7 +383,7 @@ class Trainer(_AsyncTrainer):
         """The variable that counts the batches read; None if they can't be counted."""
         # Workers of a parameter server repeat steps; nested data have several positions.
         is_counted = not self.has_coordinator and not tf.nest.is_nested(self.train_dataset)
-        return self._train_data.counter.variable if is_counted else None
+        return self._train_data.variables["batches_read"] if is_counted else None
 
     @property
     def num_batches_read(self) -> int:
@@ -428,14 +427,14 @@ class Trainer(_AsyncTrainer):
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
         super().run_steps(num_steps)
-        self._train_data.counter.settle()
+        self._train_data.settle()
         if not self._is_searched:
             self._is_searched = True
             functions = self.train_loop.trace()
             repeatability.warn_of_random_numbers(functions, self.model, self.checkpoint)
             if self.execution in ("xla", "xla_loop"):
                 repeatability.warn_of_other_numbers(functions)
-            self._warn_of_lost_position(step=0)
+            self._train_data.warn_of_lost_position(0, is_given=self._is_given_data)
             self._moving_statistics.warn_of_differences()
 
     @user_code.not_converted
@@ -478,7 +477,8 @@ class Trainer(_AsyncTrainer):
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
         self._is_reporting = True
-        self._metric_group("train", [self.train_loss, *self.train_metrics]).reset()
+        for group in self._train_groups().values():
+            group.reset()
 
     def next_train_inputs(self, iterator: Iterator[Any]) -> Any:
         """Fetch a batch. This runs on the host, usually in graph mode."""
@@ -508,13 +508,22 @@ class Trainer(_AsyncTrainer):
     def train_loop_end(self) -> dict[str, Any]:
         """Return the training metrics at the end of a reporting interval."""
         self.join()
-        group = self._metric_group("train", [self.train_loss, *self.train_metrics])
-        logs = group.results()
+        groups = self._train_groups()
+        logs = self._training_logs(groups)
         # Reset here too, so that neither a checkpoint nor an evaluation sees these values.
-        group.reset()
+        for group in groups.values():
+            group.reset()
         self._is_reporting = False
         logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
         return logs
+
+    def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
+        """Return the groups of the metrics of training."""
+        return {"": self._metric_group("train", [self.train_loss, *self.train_metrics])}
+
+    def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
+        """Return what training reports, from its groups of metrics."""
+        return groups[""].results()
 
     # What each replica computes in a training step.
 
@@ -530,7 +539,7 @@ class Trainer(_AsyncTrainer):
 
     def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
-        weight = self._weight_of(*self._executor.count_examples(inputs))
+        weight = self._weight_of(*self._executor.count_examples(inputs), self.global_batch_size)
         with gradient_accumulator.weighing(self._accumulator, weight):
             self._learn(inputs, self._accumulator)
 
@@ -540,8 +549,19 @@ class Trainer(_AsyncTrainer):
         self._end_replica_step()
 
     def _learn(self, inputs: types.Nest, optimizer: Any) -> None:
-        step = self._executor.replica_step(self._checked_step, self._task_metrics[True])
-        logs = step(inputs, model=self.model, optimizer=optimizer, metrics=self._task_metrics[True])
+        self._call_step(self._checked_step, inputs, self.model, optimizer, self._task_metrics[True])
+
+    def _call_step(
+        self,
+        step: executors.TrainStep,
+        inputs: types.Nest,
+        model: Any,
+        optimizer: Any,
+        metrics: Any,
+    ) -> None:
+        """Call a step in the mode of execution, and show its logs to the graph hooks."""
+        step = self._executor.replica_step(step, metrics)
+        logs = step(inputs, model=model, optimizer=optimizer, metrics=metrics)
         for hook in self._graph_hooks:
             user_code.converted(hook.call)(logs)
 
@@ -550,7 +570,21 @@ class Trainer(_AsyncTrainer):
         self, inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
     ) -> Mapping[str, Any]:
         """Call the task's step, and add the loss that it returns to the training loss."""
-        task = self.task
+        logs = self._run_task(self.task, inputs, model, optimizer, metrics)
+        loss = step_checks.training_loss(self.task, logs)
+        weight = self._weight_of_part(inputs, self.global_batch_size)
+        step_metrics.add_loss(self.train_loss, loss, weight)
+        return logs
+
+    def _run_task(
+        self,
+        task: base_task.Task,
+        inputs: types.Nest,
+        model: keras.Model,
+        optimizer: Any,
+        metrics: Metrics,
+    ) -> Mapping[str, Any]:
+        """Call the step of a task, and return its logs."""
         with (
             step_checks.watched_for_training_mode(model, type(task).__name__),
             step_checks.explaining_the_step(task, task.train_step, inputs),
@@ -558,16 +592,16 @@ class Trainer(_AsyncTrainer):
             logs: Mapping[str, Any] = user_code.converted(task.train_step)(
                 inputs, model=model, optimizer=optimizer, metrics=metrics
             )
-        loss = step_checks.training_loss(task, logs)
-        count, num_replicas = step_metrics.num_examples(inputs), self.strategy.num_replicas_in_sync
-        weight = self._weight_of(count, num_replicas)
-        if weight is not None:
-            # The mean over no examples is NaN, and NaN times a weight of zero is NaN.
-            loss = tf.where(weight > 0, loss, tf.zeros_like(loss))
-        self.train_loss.update_state(loss, weight)
         return logs
 
-    def _weight_of(self, num_examples: tf.Tensor | None, num_replicas: int) -> tf.Tensor | None:
+    def _weight_of_part(self, inputs: types.Nest, size: int | None) -> tf.Tensor | None:
+        """Return the weight of a replica's part of a batch; see `_weight_of`."""
+        num_replicas = self.strategy.num_replicas_in_sync
+        return self._weight_of(step_metrics.num_examples(inputs), num_replicas, size)
+
+    def _weight_of(
+        self, num_examples: tf.Tensor | None, num_replicas: int, size: int | None
+    ) -> tf.Tensor | None:
         """Return the weight of a part of a batch, which is 1 if it is complete.
 
         Micro-batches weigh so much in an update, and all batches in the training loss.
@@ -575,12 +609,12 @@ class Trainer(_AsyncTrainer):
         Args:
             num_examples: The number of its examples; None if it is unknown.
             num_replicas: The number of such parts in a whole batch.
+            size: The number of examples in an update, if known.
 
         Returns:
             The number of its examples, relative to that of a complete part; None if all weigh the
             same.
         """
-        size = self.global_batch_size
         if not size or num_examples is None:
             return None
         # In a trace, a constant means that every batch has this number of examples.
@@ -623,8 +657,8 @@ class Trainer(_AsyncTrainer):
 
     def keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which an evaluation does not change what training reports."""
-        metrics = [self.train_loss, *self.train_metrics] if self._is_reporting else []
-        return step_metrics.kept(metrics)
+        groups = self._train_groups().values() if self._is_reporting else ()
+        return step_metrics.kept([metric for group in groups for metric in group.metrics])
 
     @contextlib.contextmanager
     def evaluating_apart(self) -> Generator[None, None, None]:
@@ -811,7 +845,7 @@ class Trainer(_AsyncTrainer):
                 )
             self.train_dataset = self._built_train_dataset
         if step:
-            self._warn_of_lost_position(step)
+            self._train_data.warn_of_lost_position(step, is_given=self._is_given_data)
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
@@ -835,9 +869,7 @@ class Trainer(_AsyncTrainer):
             "global_step": self.global_step,
             "model": self.model,
             "optimizer": self.optimizer,
-            "batches_read": self._train_data.counter.variable,
-            "skipped_batches": self._train_data.skipped,
-            "micro_batches": self._train_data.micro_batches,
+            **self._train_data.variables,
             **model_state.hidden_items(self.model),
             **model_state.checkpoint_items(self.model),
         }
@@ -856,7 +888,7 @@ class Trainer(_AsyncTrainer):
 
     def skip_batches(self, count: int) -> None:
         """Skip the next batches of the training data, also in a resumed run."""
-        self._train_data.skipped.assign_add(count)
+        self._train_data.skip(count)
         self.after_restore()
 
     @property
@@ -864,14 +896,6 @@ class Trainer(_AsyncTrainer):
         """Whether the training data were passed to the trainer."""
         built = self._built_train_dataset
         return built is None or self.train_dataset is not built
-
-    def _warn_of_lost_position(self, step: int) -> None:
-        """Warn once if a resumed run does not continue the data where they were."""
-        is_given = self._is_given_data
-        if self._has_warned_of_position or (self._train_data.is_kept and not is_given):
-            return
-        self._has_warned_of_position = True
-        train_data.warn_of_lost_position(step, is_given=is_given)
 
     def _build_eval_dataset(self) -> Dataset:
         build_inputs, data = train_data.evaluation_inputs(
@@ -913,10 +937,17 @@ class Trainer(_AsyncTrainer):
             self.config.trainer.virtual_replicas,
         )
 
-    def _init_training(self, dataset: Dataset | None) -> None:
-        trainer_config = self.config.trainer
+    def _create_train_data(self) -> train_data.TrainData | train_data.TrainDataByTask:
+        return train_data.TrainData(self.config, self.task.build_inputs, self.distribute_dataset)
+
+    def _prepare_step(self) -> None:
+        """Check the training step of the task, and build its metrics."""
         self._require_step("train_step", "_learn", model="", optimizer="", metrics="")
         self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
+
+    def _init_training(self, dataset: Dataset | None) -> None:
+        trainer_config = self.config.trainer
+        self._prepare_step()
         if dataset is None:
             self._built_train_dataset = self._train_data.build()
         compiles = self.execution != "eager"
@@ -984,6 +1015,8 @@ class Trainer(_AsyncTrainer):
                 model_building.build_by_task(
                     self.model, self.task, spec, metrics, training=training
                 )
+        for metrics in self._task_metrics.values():
+            step_checks.name_metrics(self.task, metrics, self.model)
 
     def _replica_spec(self, training: bool) -> types.Nest:
         """Return the specs of the inputs of the task's training or validation step."""

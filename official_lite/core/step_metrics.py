@@ -18,6 +18,7 @@ from official_lite.common import errors, keras_names, keras_variables, types, us
 from official_lite.orbit.utils import step_guard
 
 __all__ = [
+    "add_loss",
     "install",
     "kept",
     "name_apart",
@@ -353,6 +354,20 @@ class BatchMean(keras.metrics.Mean):
         weight = tf.cast(size, tf.float32)
         # The mean over no examples is NaN, and NaN times a weight of zero is NaN.
         super().update_state(tf.where(weight > 0, tf.cast(values, tf.float32), 0.0), weight)
+
+
+def add_loss(mean: keras.metrics.Mean, loss: tf.Tensor, weight: tf.Tensor | None) -> None:
+    """Add the loss of a batch to a mean.
+
+    Args:
+        mean: The mean.
+        loss: The loss, which is NaN if the batch has no examples.
+        weight: The weight of the batch, 0 if it has no examples; None if it is 1.
+    """
+    if weight is not None:
+        # NaN times a weight of zero is NaN.
+        loss = tf.where(weight > 0, loss, tf.zeros_like(loss))
+    mean.update_state(loss, weight)
 
 
 def num_examples(batch: types.Nest) -> tf.Tensor | None:

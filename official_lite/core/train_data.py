@@ -1,14 +1,14 @@
 """The data of a task: for training, at any step and in micro-batches; for other modes, once."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
-from official_lite.core import config_definitions, step_checks
+from official_lite.core import base_task, config_definitions, step_checks
 from official_lite.data import length, position, replicas
 from official_lite.execution import repeatability
 from official_lite.execution.executors import Dataset
@@ -27,7 +27,7 @@ __all__ = [
     "validation_steps",
     "BatchCounter",
     "TrainData",
-    "warn_of_lost_position",
+    "TrainDataByTask",
 ]
 
 
@@ -258,6 +258,7 @@ class TrainData:
         build_inputs: The `build_inputs` of the task.
         distribute: A function that distributes the result of `build_inputs` over the replicas,
             given `build_inputs` and a `DataConfig`.
+        task_name: The name of the task, if there are several.
 
     Attributes:
         counter: Counts the batches that the steps read.
@@ -272,17 +273,30 @@ class TrainData:
         config: config_definitions.ExperimentConfig,
         build_inputs: Callable[..., tf.data.Dataset],
         distribute: Callable[..., Dataset],
+        task_name: str = "",
     ) -> None:
         self._config = config
+        self._what = f"training data of the task {task_name}" if task_name else "training data"
+        self._block = f"{task_name or 'task'}.train_data"
         self._build_inputs = replicas.watch_batch_size(
             training_inputs(config, search_inputs(build_inputs)), count_replicas(config)
         )
         self._distribute = distribute
-        self.counter = BatchCounter()
+        self.counter = BatchCounter(f"{task_name}/batches_read" if task_name else "batches_read")
         self.skipped = _create_counter("skipped_batches")
         self.micro_batches = _create_counter("micro_batches")
         self.micro_batches.assign(count_micro_batches(config))
         self.is_kept = False
+        self._has_warned = False
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """The variables of the position, by their names in a checkpoint."""
+        return {
+            "batches_read": self.counter.variable,
+            "skipped_batches": self.skipped,
+            "micro_batches": self.micro_batches,
+        }
 
     def position(self, step: int) -> int:
         """Return the number of batches that were read or skipped in `step` steps."""
@@ -311,6 +325,44 @@ class TrainData:
             logging.info("The training data resume at batch %d.", batch)
         return dataset
 
+    def skip(self, count: int) -> None:
+        """Skip the next batches in the data that are built from now on."""
+        self.skipped.assign_add(count)
+
+    def settle(self) -> None:
+        """Complete the count after steps that followed a checkpoint without one."""
+        self.counter.settle()
+
+    def warn_of_lost_position(self, step: int, *, is_given: bool) -> None:
+        """Warn once if the position is lost when a run resumes.
+
+        At the start of a run, data that the task builds are only mentioned: the run may be short.
+
+        Args:
+            step: The step from which the run resumes; 0 at the start of a run.
+            is_given: Whether the data were passed to the trainer, instead of built by the task.
+        """
+        if self._has_warned or (self.is_kept and not is_given):
+            return
+        self._has_warned = True
+        because = "they were passed to the trainer as a dataset"
+        remedy = "let `task.build_inputs` build them with a source that keeps the position"
+        if not is_given:
+            because = "`build_inputs` does not keep the position"
+            remedy = "use a source that does"
+        happens = f"restart from the beginning at step {step}"
+        if not step:
+            happens = "will start again from the first batch if this run is interrupted and resumed"
+        logging.log(
+            logging.WARNING if step or is_given else logging.INFO,
+            "The %s %s, because %s. The result will differ from an uninterrupted run. To prevent "
+            "this, %s. See docs/resume.md.",
+            self._what,
+            happens,
+            because,
+            remedy,
+        )
+
     def _convert_counts(self) -> None:
         """Convert counts of a checkpoint that was saved with another number of micro-batches."""
         saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
@@ -324,40 +376,80 @@ class TrainData:
 
     def _build_at(self, batch: int) -> Dataset:
         data = micro_batch_data(self._config, count_replicas(self._config))
-        named = step_checks.naming_the_block(self._build_inputs, "task.train_data", data)
+        named = step_checks.naming_the_block(self._build_inputs, self._block, data)
         with named, position.begin_at(batch, self._config.runtime.seed) as begin:
             dataset = self._distribute(self._build_inputs, data)
         self.is_kept = begin.is_kept
         return dataset
 
 
-def warn_of_lost_position(step: int, *, is_given: bool, what: str = "training data") -> None:
-    """Warn about data whose position is lost when a run resumes.
+class TrainDataByTask:
+    """The training data of several tasks, each of which continues at its own batch.
 
-    At the start of a run, data that the task builds are only mentioned: the run may be short.
+    Use it like `TrainData`. Datasets and variables are in dictionaries by task.
 
     Args:
-        step: The step from which the run resumes; 0 at the start of a run.
-        is_given: Whether the data were passed to the trainer, instead of built by the task.
-        what: The name of the data.
+        tasks: The tasks by name.
+        config: The config of the experiment, whose `task` is replaced by each of the tasks.
+        distribute: See `TrainData`.
+        steps: The number of the steps that have read the data of each task. None if each step reads
+            the data of all tasks.
     """
-    because = "they were passed to the trainer as a dataset"
-    remedy = "let `task.build_inputs` build them with a source that keeps the position"
-    if not is_given:
-        because = "`build_inputs` does not keep the position"
-        remedy = "use a source that does"
-    happens = f"restart from the beginning at step {step}"
-    if not step:
-        happens = "will start again from the first batch if this run is interrupted and resumed"
-    logging.log(
-        logging.WARNING if step or is_given else logging.INFO,
-        "The %s %s, because %s. The result will differ from an uninterrupted run. To prevent "
-        "this, %s. See docs/resume.md.",
-        what,
-        happens,
-        because,
-        remedy,
-    )
+
+    def __init__(
+        self,
+        tasks: Mapping[str, base_task.Task],
+        config: config_definitions.ExperimentConfig,
+        distribute: Callable[..., Dataset],
+        steps: Mapping[str, tf.Variable] | None = None,
+    ) -> None:
+        self._steps = steps
+        self._parts = {}
+        for name, task in tasks.items():
+            own = config_definitions.ExperimentConfig(
+                task=task.task_config, trainer=config.trainer, runtime=config.runtime
+            )
+            self._parts[name] = TrainData(own, task.build_inputs, distribute, name)
+
+    @property
+    def variables(self) -> dict[str, dict[str, tf.Variable]]:
+        """The variables of the positions, by their names in a checkpoint and by task."""
+        by_task = {name: part.variables for name, part in self._parts.items()}
+        kinds = next(iter(by_task.values()))
+        return {kind: {name: each[kind] for name, each in by_task.items()} for kind in kinds}
+
+    def position(self, step: int) -> int:
+        """Return the number of batches of all tasks that were read or skipped in `step` steps."""
+        return sum(part.position(self._step(name, step)) for name, part in self._parts.items())
+
+    def build(self) -> dict[str, Dataset]:
+        """Build the data of each task from its beginning."""
+        return {name: part.build() for name, part in self._parts.items()}
+
+    def build_at(self, step: int, *, is_counted: bool = True) -> dict[str, Dataset]:
+        """Build the data that training reads after `step` steps."""
+        return {
+            name: part.build_at(self._step(name, step), is_counted=is_counted)
+            for name, part in self._parts.items()
+        }
+
+    def skip(self, count: int) -> None:
+        """Skip the next batches of each task."""
+        for part in self._parts.values():
+            part.skip(count)
+
+    def settle(self) -> None:
+        """Complete the counts after steps that followed a checkpoint without them."""
+        for part in self._parts.values():
+            part.settle()
+
+    def warn_of_lost_position(self, step: int, *, is_given: bool) -> None:
+        """Warn once for each task whose position is lost when a run resumes."""
+        for part in self._parts.values():
+            part.warn_of_lost_position(step, is_given=is_given)
+
+    def _step(self, name: str, step: int) -> int:
+        return step if self._steps is None else int(self._steps[name].numpy())
 
 
 def _create_counter(name: str) -> tf.Variable:

@@ -310,9 +310,10 @@ class OrbitExperimentRunner:
         The modes are tried in the state in which training begins: after `before_train` of all other
         hooks and `train_loop_begin` of the trainer.
         """
-        trains_steps = isinstance(self.trainer, base_trainer.Trainer)
+        # A plain Orbit trainer has no modes, and those of several tasks are not tried.
+        has_modes = isinstance(self.trainer, base_trainer.Trainer) and hasattr(self.trainer, "task")
         num_steps = self.params.trainer.train_steps - self.controller.step
-        if not trains_steps or modes.execution_of(self.params.runtime) != "auto":
+        if not has_modes or modes.execution_of(self.params.runtime) != "auto":
             return
         if num_steps <= 0:
             return

@@ -145,9 +145,8 @@ class _Training:
         outputs: dict[str, list[tuple[Any, Any]]] = {}
         for step in range(STEPS):
             for name, loss in self._step(step, outputs).items():
-                # A loss is a mean over examples; those of several tasks are means over updates.
-                weight = self.num_examples if len(self.tasks) == 1 else 1
-                losses.setdefault(name, []).append((loss, weight))
+                # A loss is a mean over examples.
+                losses.setdefault(name, []).append((loss, self.num_examples))
             if (step + 1) % INTERVAL == 0:
                 self.result.reports[step + 1] = self._report(losses, outputs)
                 losses, outputs = {}, {}
@@ -217,9 +216,7 @@ class _Training:
                         if gradient is not None:
                             gradient = tf.convert_to_tensor(gradient).numpy()
                             total[k] = total[k] + share * weight * gradient
-                    if len(self.tasks) == 1:
-                        weight = len(part["x"]) / len(batch[name]["x"])
-                    losses[name] += weight * float(loss)
+                    losses[name] += len(part["x"]) / len(batch[name]["x"]) * float(loss)
                     outputs.setdefault(name, []).append((predicted.numpy(), part["labels"]))
         return total, losses
 

@@ -1,25 +1,15 @@
 """Evaluator that evaluates several tasks in turn with the same weights."""
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import gin
 import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import types
-from official_lite.core import (
-    base_task,
-    model_building,
-    step_checks,
-    step_metrics,
-)
-from official_lite.core import (
-    base_trainer as core_trainer,
-)
-from official_lite.data import replicas
+from official_lite.core import base_task, config_definitions
+from official_lite.core import base_trainer as core_trainer
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.run import best_checkpoint
@@ -48,6 +38,8 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         evaluator_options: How the evaluation loops are executed.
         init_fn: A function that loads weights if there is no checkpoint. The model's `initialize`
             is called in any case.
+        checkpoint: The checkpoint of the training, if the same process trains. It is saved as the
+            best, so that training can go on from there.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -64,6 +56,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         optimizer: keras.optimizers.Optimizer | None = None,
         evaluator_options: orbit.StandardEvaluatorOptions | None = None,
         init_fn: Callable[[], None] | None = None,
+        checkpoint: tf.train.Checkpoint | None = None,
     ) -> None:
         super().__init__()
         self._strategy = tf.distribute.get_strategy()
@@ -78,12 +71,12 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
                 task,
                 base_trainer.task_model(model, task.name),
                 self._global_step,
-                evaluator_options,
+                evaluator_options or orbit.StandardEvaluatorOptions(),
             )
             for task in self._tasks
         }
         self._optimizer = optimizer and optimizer_factory.prepare_optimizer(optimizer, model)
-        self._checkpoint = tf.train.Checkpoint(
+        self._checkpoint = checkpoint or tf.train.Checkpoint(
             **base_trainer.checkpoint_items(model, self._optimizer, self._global_step)
         )
 
@@ -110,12 +103,12 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
     @property
     def validation_losses(self) -> dict[str, keras.metrics.Metric]:
         """The mean loss of each task."""
-        return {name: evaluator.loss for name, evaluator in self._evaluators.items()}
+        return {name: evaluator.validation_loss for name, evaluator in self._evaluators.items()}
 
     @property
     def validation_metrics(self) -> dict[str, list[keras.metrics.Metric]]:
-        """The metrics of each task."""
-        return {name: evaluator.metrics for name, evaluator in self._evaluators.items()}
+        """The metrics of each task and of its model."""
+        return {name: one.validation_metrics for name, one in self._evaluators.items()}
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
@@ -166,71 +159,30 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         return self._evaluators[name].evaluate(steps) or {}
 
 
-class _TaskEvaluator(orbit.StandardEvaluator):
-    """Evaluator of a single task."""
+class _TaskEvaluator(core_trainer.Trainer):
+    """Evaluator of a single task, which has no optimizer and saves nothing."""
 
     def __init__(
         self,
         task: base_task.Task,
         model: keras.Model,
         global_step: tf.Variable,
-        options: orbit.StandardEvaluatorOptions | None,
+        options: orbit.StandardEvaluatorOptions,
     ) -> None:
-        self._strategy = tf.distribute.get_strategy()
-        self._task = task
-        self._model = model
-        self._global_step = global_step
-        self.loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        self.metrics = step_checks.build_metrics(task, training=False)
-        num_replicas = self._strategy.num_replicas_in_sync
-        build_inputs = replicas.watch_batch_size(task.build_inputs, num_replicas)
-        super().__init__(
-            orbit.utils.make_distributed_dataset(
-                self._strategy, build_inputs, task.task_config.validation_data
+        self._step = global_step
+        config = config_definitions.ExperimentConfig(
+            task=task.task_config,
+            trainer=config_definitions.TrainerConfig(
+                eval_tf_function=options.use_tf_function,
+                eval_tf_while_loop=options.use_tf_while_loop,
             ),
-            options=options,
         )
-        model_building.build_variables(
-            model,
-            functools.partial(task.validation_step, model=model, metrics=self.metrics),
-            self.eval_dataset.element_spec,
-            self.metrics,
-        )
-        step_checks.name_metrics(task, self.metrics, model)
-        self._reported = step_metrics.MetricGroup(
-            [*self.metrics, *step_metrics.model_metrics(model)]
-        )
-
-        self.check_state(None)
+        super().__init__(config, task, model, cast(keras.optimizers.Optimizer, None), train=False)
+        self._eval_options = options
 
     @property
-    def folds_outputs(self) -> bool:
-        return type(self._task).aggregate_logs is not base_task.Task.aggregate_logs
+    def global_step(self) -> tf.Variable:
+        return self._step
 
-    def eval_begin(self) -> None:
-        self.loss.reset_state()
-        self._reported.reset()
-
-    def eval_step(self, iterator: Iterator[Any]) -> dict[str, Any]:
-        outputs = self._strategy.run(self._replica_step, args=(next(iterator),))
-        return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
-
-    def eval_reduce(self, state: Any = None, step_outputs: types.Nest = None) -> Any:
-        # Pass the argument by position, because tasks may name it differently.
-        return self._task.aggregate_logs(state, step_outputs)
-
-    def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
-        logs = self._reported.results()
-        if float(tf.convert_to_tensor(self.loss.count)) > 0:
-            logs[self.loss.name] = self.loss.result()
-        if aggregated_logs:
-            logs |= self._task.reduce_aggregated_logs(
-                aggregated_logs, global_step=self._global_step
-            )
-        return logs
-
-    def _replica_step(self, inputs: types.Nest) -> dict[str, Any]:
-        logs = self._task.validation_step(inputs, model=self._model, metrics=self.metrics)
-        if self._task.loss in logs:
-            self.loss.update_state(logs[self._task.loss], batch=inputs)
-        return logs
+    def _checkpoint_items(self) -> dict[str, Any]:
+        return {}

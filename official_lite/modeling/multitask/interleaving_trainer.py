@@ -9,11 +9,16 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, types
-from official_lite.core import base_task
+from official_lite.common import errors, types, user_code
+from official_lite.core import (
+    base_task,
+    model_building,
+    step_checks,
+    step_metrics,
+    train_data,
+)
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.multitask import task_sampler as task_sampler_lib
-from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import runner
 
 __all__ = ["MultiTaskInterleavingTrainer"]
@@ -66,11 +71,8 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         self._task_sampler = task_sampler
         self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}
-        self._gradient_sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
         # One function for each task, so that each is compiled once.
-        steps = {
-            name: self._replica_task_step(name, task) for name, task in multi_task.tasks.items()
-        }
+        steps = {name: self._create_step(name, task) for name, task in multi_task.tasks.items()}
         runner.set_untracked(self, _replica_task_steps=steps)
         super().__init__(
             multi_task=multi_task,
@@ -86,7 +88,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         """Return the number of updates of a task, int64."""
         return self._task_step_counters[name]
 
-    def train_step(self, iterator_map: Mapping[str, Iterator[Any]]) -> None:
+    def train_step(self, iterator_map: Any) -> None:
         """Draw a task and make one update from its next batch."""
         tf.switch_case(
             self._draw_task(),
@@ -97,11 +99,32 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         )
 
     def train_loop_end(self) -> dict[str, Any]:
-        """Return losses and metrics; `training_loss` is the mean over all steps."""
+        """Return losses and metrics; `training_loss` is the mean over the examples of all steps."""
         results = super().train_loop_end()
         # A step trains a single task, so it has no total loss.
         results.pop("total_loss", None)
         return results
+
+    def _check_step(self) -> None:
+        # Each task has a step of its own, so one Keras model for all tasks is accepted, too.
+        for task in self.multi_task.tasks.values():
+            step_checks.require_signature(
+                task.train_step, "inputs", model="", optimizer="", metrics=""
+            )
+            step_checks.require_losses(task, base_task.Task, "train_step")
+
+    def _create_train_data(self) -> train_data.TrainDataByTask:
+        return train_data.TrainDataByTask(
+            self.multi_task.tasks, self.config, self.distribute_dataset, self._task_step_counters
+        )
+
+    def _build_task_model(
+        self, task: base_task.Task, model: keras.Model, spec: types.Nest, metrics: Any
+    ) -> None:
+        model_building.build_by_task(model, task, spec, metrics, training=True)
+
+    def _checkpoint_items(self) -> dict[str, Any]:
+        return super()._checkpoint_items() | {"task_step_counters": self._task_step_counters}
 
     def _draw_task(self) -> tf.Tensor:
         number = tf.random.stateless_uniform(shape=[], seed=(0, self.global_step))
@@ -111,39 +134,30 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
 
     def _train_task(self, name: str, iterator_map: Mapping[str, Iterator[Any]]) -> None:
         def train(iterator: Iterator[Any]) -> None:
-            self._executor.run_step(self._replica_task_steps[name], next(iterator))
+            self.run_step(self._replica_task_steps[name], user_code.next_batch(iterator))
 
         orbit.utils.guard_step(train)(iterator_map[name])
 
-    def _replica_task_step(self, name: str, task: base_task.Task) -> Callable[[Any], None]:
+    def _create_step(self, name: str, task: base_task.Task) -> Callable[[Any], None]:
+        """Return what a replica computes in a step of a task."""
+
+        def checked_step(
+            inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Any
+        ) -> Mapping[str, Any]:
+            logs = self._run_task(task, inputs, model, optimizer, metrics)
+            loss = step_checks.training_loss(task, logs)
+            weight = self._weight_in(name, inputs)
+            step_metrics.add_loss(self.training_losses[name], loss, weight)
+            step_metrics.add_loss(self.train_loss, loss, weight)
+            return logs
+
         def step_fn(inputs: types.Nest) -> None:
-            self._step_seeds.set(self.global_step.read_value())
-            train_step = self._executor.replica_step(task.train_step, self.training_metrics[name])
-            logs = train_step(
-                inputs,
-                model=base_trainer.task_model(self.multi_task_model, name),
-                optimizer=self.optimizer,
-                metrics=self.training_metrics[name],
+            self.begin_replica_step()
+            model = base_trainer.task_model(self.multi_task_model, name)
+            self._call_step(
+                checked_step, inputs, model, self.optimizer, self.training_metrics[name]
             )
-            self.training_losses[name].update_state(logs[task.loss])
-            self.training_losses["total_loss"].update_state(logs[task.loss])
-            for hook in self._graph_hooks:
-                hook.call(logs)
             self._end_replica_step()
             self.task_step_counter(name).assign_add(1)
 
         return step_fn
-
-    def _num_batches(self, task_name: str) -> tf.Variable:
-        return self.task_step_counter(task_name)
-
-    def _building_step(self, task_name: str, inputs: types.Nest) -> None:
-        self.multi_task.tasks[task_name].train_step(
-            inputs,
-            model=base_trainer.task_model(self.multi_task_model, task_name),
-            optimizer=self._gradient_sink,
-            metrics=self.training_metrics[task_name],
-        )
-
-    def _checkpoint_items(self) -> dict[str, Any]:
-        return super()._checkpoint_items() | {"task_step_counters": self._task_step_counters}

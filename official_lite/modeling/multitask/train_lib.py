@@ -4,7 +4,7 @@ Everything that does not depend on the number of tasks (records, resuming, recov
 weights, writers) is shared with `core.train_lib`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast, overload
 
 import keras
@@ -15,7 +15,13 @@ from official_lite import orbit
 from official_lite.common import errors, files, keras_names, suggestions
 from official_lite.common.run_mode import Mode
 from official_lite.config import epochs, parsing
-from official_lite.core import base_task, step_checks, task_factory, trainer_factory
+from official_lite.core import (
+    base_task,
+    step_checks,
+    task_factory,
+    train_data,
+    trainer_factory,
+)
 from official_lite.core import base_trainer as core_trainer
 from official_lite.core import train_lib as core_lib
 from official_lite.execution import modes
@@ -74,6 +80,12 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
 
     def _find_evaluator(self) -> Any:
         return self._evaluator
+
+    def _find_unneeded(self) -> Iterator[Any]:
+        yield from super()._find_unneeded()
+        if not self.trains:
+            # Best checkpoints of older versions have none.
+            yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
 
     def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
         if self._train_actions_factory is None:
@@ -238,7 +250,10 @@ def create_runner(
                 best_ckpt_exporter_creator(params, model_dir),
                 optimizer=_optimizer(trainer, task, params, optimizer),
                 evaluator_options=_evaluator_options(params),
+                checkpoint=trainer.checkpoint if trainer else None,
             )
+            if trainer is None:
+                _add_positions(eval_part.checkpoint, task, params)
     return MultiTaskRunner(
         evaluator=eval_part,
         distribution_strategy=distribution_strategy,
@@ -270,8 +285,7 @@ def get_trainer(
             f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
         )
     execution = modes.execution_of(params.runtime)
-    if execution in ("auto", "eager"):
-        # `auto` is not tried out for several tasks; `_trainer_options` makes steps eager.
+    if execution == "auto":
         execution = "graph"
     if params.runtime.dataset_num_private_threads:
         logging.warning("`runtime.dataset_num_private_threads` has no effect with several tasks.")
@@ -285,7 +299,10 @@ def get_trainer(
             multi_task=task,
             multi_task_model=model,
             optimizer=optimizer or trainer_factory.create_optimizer(task, params),
-            trainer_options=_trainer_options(params),
+            trainer_options=orbit.StandardTrainerOptions(
+                use_tf_function=params.trainer.train_tf_function,
+                use_tf_while_loop=params.trainer.train_tf_while_loop,
+            ),
             seed=params.runtime.seed,
             execution=execution,
             **kwargs,
@@ -358,6 +375,7 @@ def run_experiment_with_multitask_eval(
                     optimizer=_optimizer(train_part, train_task, params),
                     evaluator_options=_evaluator_options(params),
                     init_fn=_init_fn(train_task, model),
+                    checkpoint=train_part.checkpoint if train_part else None,
                 )
         return MultiTaskRunner(
             evaluator=eval_part,
@@ -420,6 +438,22 @@ def _optimizer(
     return given or trainer_factory.create_optimizer(task, params)
 
 
+def _add_positions(
+    checkpoint: tf.train.Checkpoint,
+    task: multitask.MultiTask,
+    params: configs.MultiTaskExperimentConfig,
+) -> None:
+    """Add the positions in the training data, which the best checkpoint has to keep."""
+    distribute = orbit.utils.make_distributed_dataset
+    items: Any = train_data.TrainDataByTask(task.tasks, params, distribute).variables
+    if params.trainer.trainer_type == "interleaving":
+        items["task_step_counters"] = {
+            name: orbit.utils.create_global_step() for name in task.tasks
+        }
+    for name, item in items.items():
+        setattr(checkpoint, name, item)
+
+
 def build_model(task: Any) -> base_trainer.Model:
     """Let the task create the model of all tasks, or of its own."""
     if isinstance(task, multitask.MultiTask):
@@ -431,14 +465,6 @@ def build_model(task: Any) -> base_trainer.Model:
 def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
     initialize = getattr(task, "initialize", None)
     return initialize and (lambda: initialize(model))
-
-
-def _trainer_options(params: Any) -> orbit.StandardTrainerOptions:
-    compiled = modes.execution_of(params.runtime) != "eager"
-    return orbit.StandardTrainerOptions(
-        use_tf_function=params.trainer.train_tf_function and compiled,
-        use_tf_while_loop=params.trainer.train_tf_while_loop and compiled,
-    )
 
 
 def _evaluator_options(params: Any) -> orbit.StandardEvaluatorOptions:

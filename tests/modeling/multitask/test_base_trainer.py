@@ -121,3 +121,23 @@ def test_task_without_a_model_is_an_error(tasks: Any, make_model: Callable[..., 
     multi_task = multitask.MultiTask({"fooo": tasks["foo"]})
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `foo`"):
         base_trainer.MultiTaskBaseTrainer(multi_task, make_model(), keras.optimizers.SGD())
+
+
+def test_one_model_for_a_joint_step_is_refused(make_trainer: Callable[..., Any]) -> None:
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    with pytest.raises(errors.ConfigTypeError, match="got a Sequential; expected a `MultiTaskBase"):
+        make_trainer(model=model)
+
+
+def test_training_losses_are_means_over_examples(
+    make_trainer: Callable[..., Any], tasks: Any
+) -> None:
+    for task, last in ((tasks["foo"], 4.0), (tasks["bar"], 7.0)):
+        labels = tf.constant([[1.0], [1.0], [last]])
+        data = tf.data.Dataset.from_tensor_slices((tf.ones([3, 1]), labels)).batch(2)
+        task.build_inputs = lambda params, data=data: data
+    results = _train(make_trainer(keras.optimizers.SGD(0.0)), 2)
+    # The weight is 1, so of three examples the last one has a loss.
+    assert float(results["foo"]["training_loss"]) == pytest.approx(9 / 3)
+    assert float(results["bar"]["training_loss"]) == pytest.approx(36 / 3)
+    assert float(results["training_loss"]) == pytest.approx((9 + 36) / 3)

@@ -14,13 +14,13 @@ from tests import rounding
 @pytest.fixture
 def make_trainer(tasks: Any, make_model: Callable[..., Any]) -> Callable[..., Any]:
     def make(
-        foo: float = 1.0, bar: float = 1.0, model: Any = None
+        foo: float = 1.0, bar: float = 1.0, model: Any = None, optimizer: Any = None
     ) -> interleaving_trainer.MultiTaskInterleavingTrainer:
         multi_task = multitask.MultiTask(tasks, task_weights={"foo": foo, "bar": bar})
         return interleaving_trainer.MultiTaskInterleavingTrainer(
             multi_task,
             model or make_model(),
-            keras.optimizers.Adam(0.1),
+            optimizer or keras.optimizers.Adam(0.1),
             task_sampler.ProportionalTaskSampler(multi_task.task_weights),
         )
 
@@ -56,9 +56,26 @@ def test_task_without_weight_is_never_trained(
     assert ("foo" in results, "bar" in results) == (foo > 0, bar > 0)
 
 
-def test_training_loss_is_the_mean_over_steps(make_trainer: Callable[..., Any]) -> None:
-    results = _train(make_trainer(bar=0.0), 5)
-    assert float(results["training_loss"]) == float(results["foo"]["training_loss"])
+def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
+    make_trainer: Callable[..., Any], tasks: Any
+) -> None:
+    # Batches of two and of one, and of four and of two.
+    for task, size, last in ((tasks["foo"], 2, 4.0), (tasks["bar"], 4, 7.0)):
+        labels = tf.concat([tf.ones([size, 1]), tf.fill([size // 2, 1], last)], 0)
+        data = tf.data.Dataset.from_tensor_slices((tf.ones([len(labels), 1]), labels)).batch(size)
+        task.build_inputs = lambda params, data=data: data
+        task.task_config.train_data.global_batch_size = size
+    trainer = make_trainer(optimizer=keras.optimizers.SGD(0.0))
+    results = _train(trainer, 9)
+    counts = dict(zip(("foo", "bar"), _counts(trainer), strict=True))
+    # The weight is 1, so the last examples of each pass over the data have a loss.
+    losses, examples = [], []
+    for name, size, loss in (("foo", 2, 9.0), ("bar", 4, 36.0)):
+        passes, rest = divmod(counts[name], 2)
+        losses.append(passes * loss * size / 2)
+        examples.append(passes * size * 1.5 + rest * size)
+        assert float(results[name]["training_loss"]) == pytest.approx(losses[-1] / examples[-1])
+    assert float(results["training_loss"]) == pytest.approx(sum(losses) / sum(examples))
 
 
 def test_resumed_run_equals_an_unbroken_one(

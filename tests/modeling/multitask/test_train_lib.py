@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -99,13 +100,16 @@ class ShuffledConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(ShuffledConfig)
 class ShuffledTask(base_task.Task):
-    """Regression of numbers in a random order."""
+    """Regression of numbers, which training reads in a random order."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
         y = self.task_config.sign * x.sum(1, keepdims=True)
         return arrays.from_arrays(
-            (x, y), params.global_batch_size, shuffle=True, repeat=params.is_training
+            (x, y),
+            params.global_batch_size,
+            shuffle=params.is_training,
+            repeat=params.is_training,
         )
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
@@ -179,6 +183,64 @@ def test_best_checkpoint_is_chosen_by_a_task(
     run(params, "train_and_eval", tmp_path)
     info = json.loads((tmp_path / "best" / "info.json").read_text())
     assert info["best_ckpt_global_step"] == 4
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+@pytest.mark.parametrize("evaluates_apart", [False, True])
+def test_training_goes_on_from_the_best_checkpoint_as_if_it_had_not_stopped(
+    experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str, evaluates_apart: bool
+) -> None:
+    def build(mode: str, name: str, train_steps: int = 8) -> Any:
+        params = experiment(
+            trainer_type=trainer_type,
+            train_steps=train_steps,
+            best_checkpoint_export_subdir="best",
+            best_checkpoint_eval_metric="foo|validation_loss",
+        )
+        data = cfg.DataConfig(global_batch_size=3, is_training=True)
+        for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
+            routine.task_config = ShuffledConfig(
+                sign=sign, train_data=data, validation_data=data.replace(is_training=False)
+            )
+        params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+        keras.utils.set_random_seed(1)
+        return train_lib.create_runner(
+            distribution_strategy=tf.distribute.get_strategy(),
+            task=multitask.MultiTask.from_config(params.task),
+            model=DroppingModels(),
+            mode=mode,
+            params=params,
+            model_dir=str(tmp_path / name),
+            restore=False,
+        )
+
+    with contextlib.closing(build("train", "unbroken")) as unbroken:
+        unbroken.train()
+    mode = "train" if evaluates_apart else "train_and_eval"
+    with contextlib.closing(build(mode, "stopped", train_steps=4)) as stopped:
+        stopped.train()
+    if evaluates_apart:
+        with contextlib.closing(build("continuous_eval", "stopped", train_steps=4)) as judge:
+            judge.evaluate()
+    best = tmp_path / "stopped" / "best" / "best_ckpt-4"
+    recorded = json.loads((best.parent / "info.json").read_text())
+
+    with contextlib.closing(build("eval", "evaluated")) as evaluating:
+        evaluating.controller.restore_checkpoint(str(best))
+        results = evaluating.evaluate()
+    for name in ("foo", "bar"):
+        assert float(results[name]["validation_loss"]) == recorded[name]["validation_loss"]
+
+    with contextlib.closing(build("train", "resumed")) as resumed:
+        resumed.controller.restore_checkpoint(str(best))
+        resumed.train()
+    weights = [
+        [v.numpy() for v in runner.trainer.model.trainable_variables]
+        for runner in (resumed, unbroken)
+    ]
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_continuous_evaluation_sees_all_checkpoints(
