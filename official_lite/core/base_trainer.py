@@ -45,7 +45,14 @@ from official_lite.modeling.optimization import (
 )
 from official_lite.orbit import runner
 
-__all__ = ["ExperimentConfig", "Trainer", "TrainerConfig", "get_runtime_options", "notify_exporter"]
+__all__ = [
+    "ExperimentConfig",
+    "Trainer",
+    "TrainerConfig",
+    "get_runtime_options",
+    "notify_exporter",
+    "without_exporter",
+]
 
 ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
@@ -660,18 +667,12 @@ class Trainer(_AsyncTrainer):
         groups = self._train_groups().values() if self._is_reporting else ()
         return step_metrics.kept([metric for group in groups for metric in group.metrics])
 
-    @contextlib.contextmanager
-    def evaluating_apart(self) -> Generator[None, None, None]:
-        """Enter a context in which no evaluation counts as the best one.
+    def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which no evaluation counts as the best one.
 
         Use it to evaluate other weights than those with which the training goes on.
         """
-        exporter = self._checkpoint_exporter
-        runner.set_untracked(self, _checkpoint_exporter=None)
-        try:
-            yield
-        finally:
-            runner.set_untracked(self, _checkpoint_exporter=exporter)
+        return without_exporter(self)
 
     def eval_begin(self) -> None:
         """Reset the validation metrics."""
@@ -1070,6 +1071,17 @@ def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
     padder = config.runtime.tpu_enable_xla_dynamic_padder
     options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
     return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
+
+
+@contextlib.contextmanager
+def without_exporter(evaluator: Any) -> Generator[None, None, None]:
+    """Take the checkpoint exporter from an evaluator within the context."""
+    exporter = evaluator._checkpoint_exporter
+    runner.set_untracked(evaluator, _checkpoint_exporter=None)
+    try:
+        yield
+    finally:
+        runner.set_untracked(evaluator, _checkpoint_exporter=exporter)
 
 
 def notify_exporter(exporter: Any, event: str, *args: Any) -> None:

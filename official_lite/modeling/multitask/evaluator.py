@@ -1,5 +1,6 @@
 """Evaluator that evaluates several tasks in turn with the same weights."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -152,6 +153,10 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         steps_run = [evaluator.steps_run or 0 for evaluator in self._evaluators.values()]
         self.steps_run = sum(steps_run) or None
         return results
+
+    def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which no evaluation counts as the best one; see `Trainer`."""
+        return core_trainer.without_exporter(self)
 
     def _evaluate_task(self, name: str, num_steps: tf.Tensor) -> dict[str, Any]:
         own_steps = self.eval_steps.get(name)

@@ -147,6 +147,18 @@ def test_best_is_what_it_was_where_training_goes_back_to(
     assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]
 
 
+def test_evaluation_of_other_weights_is_never_the_best(
+    make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
+) -> None:
+    exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
+    evaluator = make_evaluator(checkpoint_exporter=exporter)
+    with evaluator.evaluating_apart():
+        evaluator.evaluate(ALL)
+    assert list(tmp_path.glob("*.index")) == []
+    evaluator.evaluate(ALL)
+    assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]
+
+
 class CompiledPull(base_task.Task):
     """A `PullTask` that leaves its loss and its metric to the compiled model."""
 
