@@ -8,16 +8,17 @@ python -m benchmarks.chaos --elastic 1,2,4 --kills 2 -- --experiment=vision/digi
 With `--elastic`, every start has a random number of workers (set `trainer.virtual_replicas` and
 `runtime.distribution_strategy=multi_worker_mirrored`); the undisturbed training has the first.
 The arguments after `--` are those of `train.py`, without `--model_dir`. The training runs once to
-its end. Then each further run is killed (SIGKILL) at random moments after its start-up, and
-restarted until it ends. The last and the best checkpoint and the records of `metrics.json`, CSV
-tables and event files must be equal bit for bit, with each step recorded once.
-Wall-clock values are ignored.
+its end. Then each further run is killed (SIGKILL) `--kills` times, at a random moment around each
+of as many random steps, and restarted until it ends. The last and the best checkpoint and the
+records of `metrics.json`, CSV tables and event files must be equal bit for bit, with each step
+recorded once. Wall-clock values and the order of rows in lookup tables are ignored.
 """
 
 import argparse
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -45,7 +46,22 @@ _SECONDS_TO_NOTICE = 60.0
 
 # A start that takes longer is considered hung.
 _MOST_SECONDS = 1800.0
-_MOST_STARTS = 50
+
+# A run that ends before its last kill is repeated.
+_MOST_ATTEMPTS = 10
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Kill:
+    """The moment at which a training is killed.
+
+    Attributes:
+        step: The kill waits for a record of this or a later step; 0 is the start of the processes.
+        seconds: The time between that and the kill.
+    """
+
+    step: int
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,32 +80,36 @@ class Training:
     workers: int = 1
     kills_one: bool = False
 
-    def run(self, kill_after: float | None = None) -> bool:
+    def run(self, kill: Kill | None = None) -> bool:
         """Run the training to its end, or kill it, and return whether it reached its end.
 
         Args:
-            kill_after: The number of seconds after which all its processes are killed.
+            kill: When all its processes are killed.
 
         Raises:
             RuntimeError: If the training failed by itself.
         """
         log = self.model_dir.with_suffix(".log")
+        started = time.time()
+        kill_at = started + kill.seconds if kill and not kill.step else None
         with log.open("ab") as output, contextlib.ExitStack() as stack:
             processes = [
                 stack.enter_context(self._start(index, environment, output))
                 for index, environment in enumerate(_environments(self.workers))
             ]
             stack.callback(_kill, processes)
-            deadline = time.monotonic() + (kill_after or _MOST_SECONDS)
             while any(process.poll() is None for process in processes):
-                if time.monotonic() > deadline:
-                    if kill_after is None:
-                        raise RuntimeError(f"It does not end; see {log}.")
+                now = time.time()
+                if kill and not kill_at and last_step(self.model_dir, started) >= kill.step:
+                    kill_at = now + kill.seconds
+                if kill_at and now >= kill_at:
                     if self.kills_one:
                         _kill(processes[-1:])
                         return not _have_noticed(processes[:-1])
                     return False
-                time.sleep(0.005)
+                if now > started + _MOST_SECONDS:
+                    raise RuntimeError(f"It does not end; see {log}.")
+                time.sleep(0.002)
             codes = [process.wait() for process in processes]
         if any(codes):
             raise RuntimeError(f"It ended with {codes}; see {log}:\n{log.read_text()[-2000:]}")
@@ -143,6 +163,15 @@ def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
     return all(codes)
 
 
+def last_step(model_dir: pathlib.Path, since: float) -> int:
+    """Return the step of the last record; 0 if no record was written after a time."""
+    path = model_dir / "metrics.json"
+    # What follows the last line break is still being written.
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    last = json.loads(lines[-1]) if lines else {"wall_time": since}
+    return int(last["step"]) if last["wall_time"] > since else 0
+
+
 def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
     """Return the tensors of a training's last and best checkpoint, and its records."""
     left = {**_tensors("last", model_dir), **_metrics(model_dir), **_tables(model_dir)}
@@ -162,8 +191,23 @@ def _tensors(name: str, directory: pathlib.Path) -> dict[str, Any]:
         return {}
     reader = tf.train.load_checkpoint(path)
     keys = [key for key in reader.get_variable_to_shape_map() if key not in _BOOKKEEPING]
-    tensors = {f"{name}/{key}": reader.get_tensor(key) for key in keys}
+    tensors = _with_sorted_tables({f"{name}/{key}": reader.get_tensor(key) for key in keys})
     return {f"{name}/path": pathlib.Path(path).name, **tensors}
+
+
+def _with_sorted_tables(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Sort the rows of lookup tables by their keys: a table has no order.
+
+    A dense table also saves its empty buckets. Their key repeats, and their values mean nothing.
+    """
+    for name, keys in tensors.items():
+        if name.endswith("/table-keys"):
+            values = name.removesuffix("keys") + "values"
+            axis = 0 if keys.ndim > 1 else None
+            _, rows, counts = np.unique(keys, axis=axis, return_index=True, return_counts=True)
+            rows = rows[counts == 1]
+            tensors |= {name: keys[rows], values: tensors[values][rows]}
+    return tensors
 
 
 def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
@@ -247,7 +291,7 @@ def main() -> int:
     parser.add_argument(
         "--kill_one", action="store_true", help="Kill one worker; the others have to end then."
     )
-    parser.add_argument("--seed", type=int, default=0, help="Of the moments.")
+    parser.add_argument("--seed", default="0", help="Of the moments: a number or a name.")
     parser.add_argument("--keep", action="store_true", help="Keep the directories.")
     parser.add_argument("arguments", nargs="+", help="Of train.py.")
     args = parser.parse_args()
@@ -258,39 +302,34 @@ def main() -> int:
     unbroken = Training(args.arguments, root / "unbroken", sizes[0], args.kill_one)
     started = time.time()
     unbroken.run()
-    # `params.yaml` is written after the imports. A kill during the imports would test nothing.
-    begin = (unbroken.model_dir / "params.yaml").stat().st_mtime - started
     seconds = time.time() - started
+    times = _record_times(unbroken.model_dir, started)
     expected = what_is_left(unbroken.model_dir)
     print(f"unbroken: {seconds:.1f} s, {len(expected)} tensors and records")
     num_unequal = num_kills = 0
     for index in range(args.runs):
         training = dataclasses.replace(unbroken, model_dir=root / f"run_{index}")
-        kills = 0
-        used = []
-        for _ in range(_MOST_STARTS):
-            used.append(moments.choice(sizes))
-            if not training.model_dir.exists():
-                _copy_execution(unbroken.model_dir, training.model_dir)
-            training = dataclasses.replace(training, workers=used[-1])
-            at = moments.uniform(begin, seconds) if kills < args.kills else None
-            started = time.time()
-            if not training.run(kill_after=at):
-                kills += 1
-            elif kills or not args.kills:
+        for _ in range(_MOST_ATTEMPTS):
+            _copy_execution(unbroken.model_dir, training.model_dir)
+            kills = sorted(_draw_kill(times, moments) for _ in range(args.kills))
+            workers = [moments.choice(sizes) for _ in range(args.kills + 1)]
+            steps = _run_killed(training, kills, workers)
+            if steps is not None:
                 break
-            else:
-                # The run was faster than the undisturbed one, and ended before it could be killed.
-                faster = min(1.0, (time.time() - started) / seconds)
-                begin, seconds = begin * faster, seconds * faster
-                shutil.rmtree(training.model_dir)
-        num_kills += kills
+            shutil.rmtree(training.model_dir)
+        else:
+            raise RuntimeError(f"{_MOST_ATTEMPTS} runs ended before their last kill.")
+        num_kills += len(steps)
         unequal = differences(expected, what_is_left(training.model_dir))
         num_unequal += bool(unequal)
         size = bytes_in(training.model_dir) / max(1, bytes_in(unbroken.model_dir))
         verdict = f"DIFFERS in {len(unequal)}: {', '.join(unequal[:4])}" if unequal else "equal"
-        workers = f" on {used} workers" if args.elastic else ""
-        print(f"run {index}: {kills} kills{workers}, {verdict}; {size:.2f} x the size", flush=True)
+        on_workers = f" on {workers} workers" if args.elastic else ""
+        print(
+            f"run {index}: {len(steps)} kills after the steps {steps}{on_workers}, "
+            f"{verdict}; {size:.2f} x the size",
+            flush=True,
+        )
         if not unequal and not args.keep:
             shutil.rmtree(training.model_dir)
     num_equal = args.runs - num_unequal
@@ -298,6 +337,50 @@ def main() -> int:
     if not num_unequal and not args.keep:
         shutil.rmtree(root)
     return 1 if num_unequal else 0
+
+
+def _record_times(model_dir: pathlib.Path, started: float) -> list[tuple[int, float]]:
+    """Return the steps of an undisturbed training's records, with their times after its start."""
+    # `params.yaml` is written after the imports. A kill during the imports would test nothing.
+    times = {0: (model_dir / "params.yaml").stat().st_mtime - started}
+    path = model_dir / "metrics.json"
+    if not path.exists():
+        raise RuntimeError("The training has no metrics.json. Add jsonl to `trainer.writers`.")
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        times.setdefault(record["step"], record["wall_time"] - started)
+    return sorted(times.items())
+
+
+def _draw_kill(times: Sequence[tuple[int, float]], moments: random.Random) -> Kill:
+    """Draw a step, then a moment between the records before and after the step."""
+    drawn = moments.uniform(0, times[-1][0])
+    pairs = itertools.pairwise(times)
+    (step, begin), (_, end) = next(pair for pair in pairs if pair[1][0] >= drawn)
+    return Kill(step, moments.uniform(0, end - begin) + (0 if step else begin))
+
+
+def _run_killed(
+    training: Training, kills: Sequence[Kill], workers: Sequence[int]
+) -> list[int] | None:
+    """Kill a training again and again, then let it end.
+
+    Args:
+        training: The training.
+        kills: The moments, one for each start.
+        workers: The number of workers of each start, and of the last one.
+
+    Returns:
+        The step of the last record before each kill; None if the training ended before a kill.
+    """
+    steps = []
+    for kill, count in zip(kills, workers, strict=False):
+        started = time.time()
+        if dataclasses.replace(training, workers=count).run(kill):
+            return None
+        steps.append(last_step(training.model_dir, started))
+    dataclasses.replace(training, workers=workers[-1]).run()
+    return steps
 
 
 def _copy_execution(source: pathlib.Path, target: pathlib.Path) -> None:

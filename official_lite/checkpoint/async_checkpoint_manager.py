@@ -25,7 +25,8 @@ class BackgroundSave:
 
     The state that was read does not change, at no extra cost: TensorFlow updates the buffer of a
     variable in place only if nothing else refers to it, and otherwise allocates a new buffer. This
-    holds for assignments and for sparse and compiled updates.
+    holds for assignments and for sparse and compiled updates. It does not hold for a
+    `DenseHashTable`, whose buffers are therefore copied.
 
     The process does not exit before the files are complete.
 
@@ -129,12 +130,21 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
         if tf.executing_eagerly():
             # With several replicas, Keras passes the variable itself, so read its value here.
             shardable_tensors = [
-                dataclasses.replace(each, tensor=tf.convert_to_tensor(each.tensor))
-                for each in shardable_tensors
+                dataclasses.replace(each, tensor=_value_of(each)) for each in shardable_tensors
             ]
             self.is_taken = True
             self._on_taken()
         return self._policy(shardable_tensors)
+
+
+def _value_of(shardable: Any) -> tf.Tensor:
+    value = tf.convert_to_tensor(shardable.tensor)
+    # TensorFlow wraps objects whose keys have names of an older version, such as tables.
+    saved = getattr(shardable.trackable, "obj", shardable.trackable)
+    if isinstance(saved, tf.lookup.experimental.DenseHashTable):
+        # Its export is not a copy: the next insertion changes the exported tensors.
+        return tf.constant(value.numpy(), value.dtype)
+    return value
 
 
 # Maps each checkpoint to its save in progress. Saves of one checkpoint take turns, even through

@@ -79,6 +79,30 @@ def test_what_is_saved_of_replicas_is_the_state_at_the_start(two_replicas, tmp_p
     np.testing.assert_array_equal(values["optimizer/_variables/2"], np.zeros((2, 2)))
 
 
+_lookup = tf.lookup.experimental
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        lambda: _lookup.MutableHashTable(tf.int64, tf.int64, 0),
+        lambda: _lookup.DenseHashTable(tf.int64, tf.int64, 0, empty_key=-1, deleted_key=-2),
+    ],
+    ids=["MutableHashTable", "DenseHashTable"],
+)
+def test_saved_table_does_not_change_with_later_insertions(table, tmp_path):
+    saved, gate = table(), Gate()
+    saved.insert(tf.constant([1], tf.int64), tf.constant([5], tf.int64))
+    saving, is_under_way = _saving(tf.train.Checkpoint(table=saved), tmp_path / "ckpt", gate)
+    assert is_under_way
+    saved.insert(tf.constant([1, 2], tf.int64), tf.constant([6, 6], tf.int64))
+    gate.open()
+    restored = table()
+    tf.train.Checkpoint(table=restored).read(saving.result())
+    found = restored.lookup(tf.constant([1, 2], tf.int64))
+    assert found.numpy().tolist() == [5, 0]
+
+
 def _values(path):
     reader = tf.train.load_checkpoint(path)
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"

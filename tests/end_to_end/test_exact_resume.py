@@ -6,10 +6,9 @@
 import sys
 
 import pytest
-import tensorflow as tf
 
 from benchmarks import chaos
-from tests import commands
+from tests import commands, killed_experiments
 
 # With all that has a memory, or draws random numbers.
 EXPERIMENT = '''
@@ -83,113 +82,6 @@ def whole():
     return params
 '''
 
-# Two models, two optimizers and two batches a step; a lookup table; mixed sources without a seed.
-TWO_MODELS = """
-import dataclasses
-
-import keras
-import tensorflow as tf
-
-from official_lite.core import base_task, base_trainer, exp_factory, input_reader
-from official_lite.core import config_definitions as cfg
-from official_lite.core import task_factory, trainer_factory
-from official_lite.modeling import hyperparams
-
-
-@dataclasses.dataclass
-class MixedData(cfg.DataConfig):
-    weights: hyperparams.Config | None = None
-
-
-@dataclasses.dataclass
-class PairConfig(cfg.TaskConfig):
-    train_data: MixedData = dataclasses.field(default_factory=MixedData)
-    validation_data: MixedData = dataclasses.field(default_factory=MixedData)
-
-
-def parse(record):
-    number = tf.strings.to_number(record) / 100
-    return {"x": tf.stack([number, 1 - number]), "number": tf.strings.to_number(record, tf.int64)}
-
-
-@task_factory.register_task_cls(PairConfig)
-class PairTask(base_task.Task):
-    def build_model(self):
-        self.last_seen = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
-        self.total = tf.train.Checkpoint(seen=tf.Variable(0, dtype=tf.int64, trainable=False))
-        return keras.Sequential(
-            [keras.Input((2,)), keras.layers.Dense(8), keras.layers.Dropout(0.2),
-             keras.layers.Dense(2)]
-        )
-
-    def build_inputs(self, params, input_context=None):
-        mix = input_reader.create_combine_fn(params)
-        reader = input_reader.InputReader(params, combine_fn=mix, parser_fn=parse)
-        return reader.read(input_context)
-
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        weights = model.trainable_variables
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(inputs["x"], training=True) - inputs["x"]))
-        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-        key = tf.constant([0], tf.int64)
-        seen = self.last_seen.lookup(key) * 31 + tf.reduce_sum(inputs["number"])
-        self.last_seen.insert(key, seen % 1_000_003)
-        self.total.seen.assign_add(tf.reduce_sum(inputs["number"]))
-        return {self.loss: loss}
-
-    def validation_step(self, inputs, model, metrics=None):
-        return {self.loss: tf.reduce_mean(tf.square(model(inputs["x"]) - inputs["x"]))}
-
-
-@trainer_factory.register_trainer_cls("pair")
-class PairTrainer(base_trainer.Trainer):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        self.critic_optimizer = keras.optimizers.Adam(0.01)
-        self.critic_optimizer.build(self.critic.trainable_variables)
-
-    def train_step(self, iterator):
-        self.run_step(self._learn_critic, self.next_train_inputs(iterator))
-        self.run_step(self.replica_train_step, self.next_train_inputs(iterator))
-
-    def _learn_critic(self, inputs):
-        weights = self.critic.trainable_variables
-        with tf.GradientTape() as tape:
-            generated = self.model(inputs["x"], training=False)
-            loss = tf.reduce_mean(self.critic(inputs["x"]) - self.critic(generated))
-            loss += tf.reduce_mean(tf.square(self.critic(inputs["x"])))
-        self.critic_optimizer.apply(tape.gradient(loss, weights), weights)
-
-
-@exp_factory.register_config_factory("test/pair")
-def pair():
-    paths = hyperparams.Config({"a": "FOLDER/a", "b": "FOLDER/b"})
-    weights = hyperparams.Config({"a": 0.7, "b": 0.3})
-    data = {"input_path": paths, "weights": weights, "global_batch_size": 4}
-    return cfg.ExperimentConfig(
-        task=PairConfig(
-            train_data=MixedData(is_training=True, shuffle_buffer_size=10, **data),
-            validation_data=MixedData(is_training=False, seed=1, **data),
-        ),
-        trainer=cfg.TrainerConfig(
-            name="pair",
-            train_steps=400,
-            steps_per_loop=20,
-            checkpoint_interval=30,
-            validation_interval=100,
-            writers=["jsonl"],
-            hooks=[{"name": "keras_callback", "callback": "ReduceLROnPlateau",
-                    "monitor": "val_loss", "patience": 1, "min_delta": 1.0}],
-            optimizer_config=cfg.OptimizationConfig(
-                {"optimizer": {"type": "adam"},
-                 "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.01}}}
-            ),
-        ),
-    )
-"""
-
 
 @pytest.fixture
 def run_chaos(monkeypatch, capsys):
@@ -209,16 +101,14 @@ def run_chaos(monkeypatch, capsys):
     return run
 
 
-def _kill_and_compare(
-    run_chaos, tmp_path, execution, strategy, *options, flags=(), source=EXPERIMENT, name="whole"
-):
+def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=()):
     plugin = tmp_path / "plugin.py"
-    plugin.write_text(source.replace("PLUGIN", str(plugin)).replace("FOLDER", str(tmp_path)))
+    plugin.write_text(EXPERIMENT.replace("PLUGIN", str(plugin)))
     devices = ["--set=runtime.devices=[CPU:0,CPU:1]"] if strategy == "mirrored" else []
     printed = run_chaos(
         *("--runs=1", *options),
         "--",
-        f"--experiment=test/{name}",
+        "--experiment=test/whole",
         "--mode=train_and_eval",
         f"--import={plugin}",
         f"--set=runtime.execution={execution}",
@@ -257,13 +147,27 @@ def test_48_one_worker_killed_ends_the_others_and_the_same_command_goes_on(run_c
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_training_of_two_models_on_mixed_data_with_a_table_ends_like_the_unbroken_one(
-    run_chaos, tmp_path
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [
+        ("gan", 10),
+        ("table", 10),
+        ("mixture", 10),
+        ("interleaved", 10),
+        ("generated", 3),
+        ("callbacks", 3),
+    ],
+)
+def test_training_killed_again_and_again_ends_like_the_unbroken_one(
+    run_chaos, tmp_path, monkeypatch, request, name, kills
 ):
-    for name, first in (("a", 0), ("b", 100)):
-        with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
-            for number in range(first, first + 50):
-                writer.write(str(number).encode())
-    options = {"source": TWO_MODELS, "name": "pair"}
-    _kill_and_compare(run_chaos, tmp_path, "graph", "one_device", "--kills=4", **options)
+    if name == "generated":
+        request.getfixturevalue("bfloat16_kernels")
+    killed_experiments.write_records(tmp_path)
+    monkeypatch.setenv(killed_experiments.FOLDER, str(tmp_path))
+    printed = run_chaos(
+        *("--runs=1", f"--kills={kills}", f"--seed={name}", "--"),
+        *(f"--experiment=tests/{name}", "--import=tests.killed_experiments"),
+        "--mode=train_and_eval",
+    )
+    assert f"{kills} kills; 1 of 1 runs equal the unbroken one, bit for bit" in printed
