@@ -486,7 +486,7 @@ CODE = [
     ),
     Mistake(
         "no batches",
-        ["expected shape (None, 2)", "incompatible shape (2,)"],
+        ["Expected shape (None, 2)", "incompatible shape (2,)"],
         code=1,
         edits=[(INPUTS, "        return tf.data.Dataset.from_tensor_slices((features, labels))")],
     ),
