@@ -480,7 +480,7 @@ CODE = [
     ),
     Mistake(
         "other shape",
-        ["expected shape=(None, 5)", "found shape=(4, 2)"],
+        ["is incompatible with the layer", "have value 5", "shape (4, 2)"],
         code=1,
         edits=[("keras.Input((2,))", "keras.Input((5,))")],
     ),
@@ -503,13 +503,13 @@ CODE = [
     ),
     Mistake(
         "one-hot labels",
-        ["float32(4, 2)", "`MyTask.build_inputs` (FILE:"],
+        ["target.shape=(4, 4), output.shape=(4, 4)", "mine.py:36, in `build_losses`"],
         code=1,
         edits=[(NP_LABELS, "np.eye(4)[np.arange(12) % 4]")],
     ),
     Mistake(
         "class indices",
-        ["rank", "`MyTask.build_inputs` (FILE:"],
+        ["rank", "mine.py:36, in `build_losses`"],
         code=1,
         edits=[("sparse_categorical", "categorical")],
     ),
