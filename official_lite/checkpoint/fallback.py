@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit, completeness, keras2_restore
+from official_lite.checkpoint import commit, completeness, keras2_converter
 from official_lite.common import errors, files, suggestions
 
 __all__ = ["DAMAGED_DIR", "find_unreadable", "restore", "restore_newest", "set_aside"]
@@ -85,8 +85,8 @@ def restore(
     Raises:
         errors.CheckpointError: The checkpoint does not fit. Nothing has been changed.
     """
-    if keras2_restore.is_keras2(path):
-        keras2_restore.restore(checkpoint, path, optional=optional)
+    if keras2_converter.is_keras2(path):
+        keras2_converter.restore_run(checkpoint, path, optional=optional)
         return
     completeness.require_complete(checkpoint, path, optional=optional)
     status = checkpoint.restore(path)

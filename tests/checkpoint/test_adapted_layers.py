@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import adapted_layers, model_state, warm_start
+from official_lite.checkpoint import model_state, warm_start
 from official_lite.common import errors
 
 
@@ -94,16 +94,16 @@ def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, 
 
 
 def test_other_layers_are_told(adapted) -> None:
-    saved = adapted_layers.AdaptedLayers(adapted_layers.find_adaptable_layers(adapted))
-    fewer = adapted_layers.AdaptedLayers([adapted.normalize])
+    saved = model_state.AdaptedLayers(model_state.find_adaptable_layers(adapted))
+    fewer = model_state.AdaptedLayers([adapted.normalize])
     text = r"of the checkpoint are Normalization, .* of the model are Normalization\.$"
     with pytest.raises(errors.CheckpointError, match=text):
         fewer.deserialize(saved.serialize())
 
 
 def test_layer_that_is_not_built_can_not_be_restored(adapted) -> None:
-    saved = adapted_layers.AdaptedLayers([adapted.normalize]).serialize()
-    unbuilt = adapted_layers.AdaptedLayers([keras.layers.Normalization()])
+    saved = model_state.AdaptedLayers([adapted.normalize]).serialize()
+    unbuilt = model_state.AdaptedLayers([keras.layers.Normalization()])
     with pytest.raises(errors.CheckpointError, match="Call the model once before"):
         unbuilt.deserialize(saved)
 
@@ -136,7 +136,7 @@ def test_layers_with_given_statistics_or_words_are_none_of_them(tmp_path) -> Non
             layers.Discretization(bin_boundaries=[0.0]),
         ]
     )
-    assert adapted_layers.find_adaptable_layers(model) == []
+    assert model_state.find_adaptable_layers(model) == []
     assert "adapted_layers" not in model_state.weight_items(model)
 
 
